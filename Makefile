@@ -1,0 +1,37 @@
+# make demo: the main job.  make test: everything CI runs but the linters.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test slow check bench clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: $(VENV)/.installed  ## encrypted FedProf on digits, with a report
+	$(BIN)/securefl demo
+
+test: $(VENV)/.tested  ## all tests but those marked slow
+	$(BIN)/pytest -n 2 -m "not slow"
+
+slow: $(VENV)/.tested  ## the tests marked slow
+	$(BIN)/pytest -n 2 -m slow
+
+check: $(VENV)/.tested  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.tested  ## figures of the README, as ratios in one run
+	$(BIN)/python benchmarks/encrypted_scores.py
+	$(BIN)/python benchmarks/gas_turbine.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""One privacy ledger per data holder, and the events it composes."""

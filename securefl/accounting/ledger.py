@@ -1,0 +1,272 @@
+"""The ledger: every release of every data holder, written before it leaves.
+
+    reserve(wants)    all charges of a wave in one durable transaction, or a refusal per holder
+    send(outbox)      commits the charges, then makes the bytes; the only encoder of a Release
+    open(release)     commits the charge, then gives the value, for a foreign training loop
+
+A crash between two of these counts a release that never left; it cannot forget one that did.
+A study keeps all its holders in one SQLite file; each holder is accounted alone.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dp_accounting import DpEvent
+from numpy.typing import NDArray
+
+from securefl.accounting.events import compose, dump_charge, load_charge
+from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError, UnaccountedRelease
+from securefl.release import _LEDGER_ONLY, PARTIES, Adjacency, Charge, Permit, Release, ReleaseKey, Unit
+from securefl.wire import Header, encode
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS terms (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS releases (
+    holder TEXT, session BLOB, round INTEGER, stage INTEGER, attempt INTEGER, name TEXT,
+    charge TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('reserved', 'committed')),
+    at TEXT NOT NULL,
+    PRIMARY KEY (holder, session, round, stage, attempt, name)
+) STRICT;
+"""
+_KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a ledger's epsilon means; fixed when the ledger is made.
+
+    Attributes:
+        unit, adjacency: which data sets are neighbours.
+        delta: at which epsilon is stated.
+        budget: the most epsilon against each party in `against`; None is no limit.
+        against: the parties the budget must hold against; the others are trusted by name.
+    """
+
+    unit: Unit
+    adjacency: Adjacency
+    delta: float
+    budget: float | None = None
+    against: tuple[str, ...] = PARTIES
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta < 1:
+            raise ConfigError(f"Expected 0 < delta < 1, got {self.delta}.")
+        if self.budget is not None and not self.budget >= 0:
+            raise ConfigError(f"Expected a budget of epsilon >= 0, got {self.budget}.")
+        if unknown := set(self.against) - set(PARTIES):
+            raise ConfigError(f"Expected parties among {PARTIES}, got {sorted(unknown)}.")
+
+
+class Ledger:
+    """Releases of all holders in one SQLite file; safe under two processes and kill -9."""
+
+    def __init__(self, path: Path | str, terms: Terms, *, clock: Callable[[], str] = now) -> None:
+        self.terms = terms
+        self._clock = clock
+        self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.executescript(_SCHEMA)
+        try:
+            self._agree(terms)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _agree(self, terms: Terms) -> None:
+        with self._transaction():
+            for field in fields(terms):
+                asked = repr(getattr(terms, field.name))
+                self._db.execute("INSERT OR IGNORE INTO terms VALUES (?, ?)", (field.name, asked))
+                stored = self._db.execute("SELECT value FROM terms WHERE name = ?", (field.name,)).fetchone()[
+                    0
+                ]
+                if stored != asked:
+                    raise ConfigError(
+                        f"This ledger was made with {field.name} = {stored}, now {asked} is asked for; "
+                        "use the old value, or a new ledger for a new promise."
+                    )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    # The door ---------------------------------------------------------------------------------
+
+    def reserve(self, wants: Sequence[tuple[ReleaseKey, Charge]]) -> Mapping[str, BudgetExceeded]:
+        """Reserve a wave of charges durably; all of a holder's, or none of them.
+
+        Returns:
+            Per holder whose budget cannot bear its charges, why; nothing is reserved for it.
+
+        Raises:
+            LocalProtocolError: a key was used before (a replay); then nothing is reserved.
+        """
+        refused: dict[str, BudgetExceeded] = {}
+        with self._transaction():
+            for holder, charges in _by_holder(wants).items():
+                refusal = self._refusal(holder, [charge for _, charge in charges])
+                if refusal is not None:
+                    refused[holder] = refusal
+                    continue
+                for key, charge in charges:
+                    self._insert(key, charge)
+        return refused
+
+    def _insert(self, key: ReleaseKey, charge: Charge) -> None:
+        row = (*_row(key), dump_charge(charge), "reserved", self._clock())
+        try:
+            self._db.execute("INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        except sqlite3.IntegrityError:
+            raise LocalProtocolError(
+                f"{key.holder} has released {key.name!r} in round {key.round}, stage {key.stage}, attempt "
+                f"{key.attempt} of this session already; a retry is a new attempt."
+            ) from None
+
+    def _refusal(self, holder: str, charges: Iterable[Charge]) -> BudgetExceeded | None:
+        budget = self.terms.budget
+        if budget is None:
+            return None
+        for party in self.terms.against:
+            spent = self._events(holder, party)
+            asked = spent + Counter(charge.by_party()[party] for charge in charges)
+            before, after = self._epsilon(spent), self._epsilon(asked)
+            if after > budget:
+                return BudgetExceeded(
+                    f"{holder}: epsilon {before:.4g} of {budget:.4g} against the {party} is spent and this "
+                    f"release would make it {after:.4g}; raise the budget, or add noise."
+                )
+        return None
+
+    def send(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
+        """Commit every release in these messages in one durable transaction, then encode them.
+
+        Raises:
+            UnaccountedRelease: a release was not reserved, or with another charge, or was sent before.
+        """
+        releases = [release for _, body in outbox for release in _releases(body)]
+        permit = self._commit(releases) if releases else None
+        return [encode(header, body, permit) for header, body in outbox]
+
+    def open(self, release: Release) -> tuple[NDArray[np.generic], bytes]:
+        """Commit one release and give its numbers and sealed bytes."""
+        return self._commit([release]).contents(release)
+
+    def _commit(self, releases: Sequence[Release]) -> Permit:
+        with self._transaction():
+            for release in releases:
+                done = self._db.execute(
+                    f"UPDATE releases SET state = 'committed', at = ? WHERE {_KEY} AND charge = ? "
+                    "AND state = 'reserved'",
+                    (self._clock(), *_row(release.key), dump_charge(release.charge)),
+                )
+                if done.rowcount != 1 or release.unit != self.terms.unit:
+                    raise UnaccountedRelease(
+                        f"{release!r} has no open reservation with this charge and unit; reserve it first, "
+                        "and send it once."
+                    )
+        return Permit(frozenset(release.key for release in releases), issuer=_LEDGER_ONLY)
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def epsilon(self, holder: str, party: str) -> float:
+        """Epsilon this holder has spent against `party`, at the ledger's delta."""
+        return self._epsilon(self._events(holder, party))
+
+    def worst(self, party: str) -> float:
+        """The largest epsilon over all holders against `party`; 0 for an empty ledger."""
+        return max((self._epsilon(events) for events in self._all_events(party).values()), default=0.0)
+
+    def attempts(self, session: bytes, round_number: int) -> int:
+        """How many attempts at this round the ledger has seen: the number of the next one."""
+        query = "SELECT MAX(attempt) FROM releases WHERE session = ? AND round = ?"
+        last = self._db.execute(query, (session, round_number)).fetchone()[0]
+        return 0 if last is None else last + 1
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """(holder, session, round, stage, attempt, name, charge, state, at), in order of time."""
+        with closing(self._db.execute("SELECT * FROM releases ORDER BY at, rowid")) as rows:
+            return list(rows)
+
+    def _events(self, holder: str, party: str) -> Counter[DpEvent]:
+        query = "SELECT charge, COUNT(*) FROM releases WHERE holder = ? GROUP BY charge"
+        return _count(self._db.execute(query, (holder,)), party)
+
+    def _all_events(self, party: str) -> Mapping[str, Counter[DpEvent]]:
+        query = "SELECT holder, charge, COUNT(*) FROM releases GROUP BY holder, charge"
+        rows: dict[str, list[tuple[str, int]]] = {}
+        for holder, charge, count in self._db.execute(query):
+            rows.setdefault(holder, []).append((charge, count))
+        return {holder: _count(counted, party) for holder, counted in rows.items()}
+
+    def _epsilon(self, events: Mapping[DpEvent, int]) -> float:
+        return _compose(frozenset(events.items()), self.terms.delta)
+
+
+@lru_cache(maxsize=4096)
+def _compose(events: frozenset[tuple[DpEvent, int]], delta: float) -> float:
+    return compose(dict(events), delta)
+
+
+def _count(rows: Iterable[tuple[str, int]], party: str) -> Counter[DpEvent]:
+    events: Counter[DpEvent] = Counter()
+    for charge, count in rows:
+        events[load_charge(charge).by_party()[party]] += count
+    return events
+
+
+def _row(key: ReleaseKey) -> tuple[str, bytes, int, int, int, str]:
+    return (key.holder, key.session, key.round, key.stage, key.attempt, key.name)
+
+
+def _by_holder(
+    wants: Sequence[tuple[ReleaseKey, Charge]],
+) -> dict[str, list[tuple[ReleaseKey, Charge]]]:
+    grouped: dict[str, list[tuple[ReleaseKey, Charge]]] = {}
+    for key, charge in wants:
+        grouped.setdefault(key.holder, []).append((key, charge))
+    return grouped
+
+
+def _releases(body: Any) -> Iterator[Release]:
+    for field in fields(body):
+        value = getattr(body, field.name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Release):
+                yield item
+
+
+def show_epsilon(epsilon: float) -> str:
+    """For people: two decimals, or the infinity sign."""
+    return "∞" if math.isinf(epsilon) else f"{epsilon:.2f}"

@@ -1,0 +1,118 @@
+"""A release: a value that depends on data, sealed together with what opening it costs.
+
+A `Release` is what a mechanism returns. Its numbers leave the data holder in two ways only,
+`Ledger.send` (bytes for a peer) and `Ledger.open` (the value, for a foreign training loop);
+both commit the charge first. `wire.encode` refuses a release without the ledger's permit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NoReturn, final
+
+import numpy as np
+from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
+from numpy.typing import NDArray
+
+from securefl.errors import LocalProtocolError, UnaccountedRelease
+
+Unit = Literal["record", "client"]
+Adjacency = Literal["add-remove", "replace-one"]
+Form = Literal["open", "masked", "encrypted"]
+
+SERVER: Final = "server"
+KEY_HOLDER: Final = "key-holder"
+OTHERS: Final = "others"
+PARTIES: Final = (SERVER, KEY_HOLDER, OTHERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What opening a release tells each party, as events of dp-accounting.
+
+    `others` are the other clients and whoever sees the broadcast model.
+    """
+
+    server: DpEvent
+    key_holder: DpEvent
+    others: DpEvent
+
+    def by_party(self) -> Mapping[str, DpEvent]:
+        return {SERVER: self.server, KEY_HOLDER: self.key_holder, OTHERS: self.others}
+
+
+NO_COST: Final = Charge(server=NoOpDpEvent(), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
+UNPROTECTED: Final = Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=NonPrivateDpEvent())
+
+
+@dataclass(frozen=True, order=True)
+class ReleaseKey:
+    """The name of one release for ever: a second release under it is a replay."""
+
+    holder: str
+    session: bytes
+    round: int
+    stage: int
+    attempt: int
+    name: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Release:
+    """A sealed value with its charge.
+
+    Attributes:
+        key: who releases what, where in the protocol.
+        unit: what one neighbouring data set differs in.
+        form: open (already noised, or unprotected by name), masked or encrypted.
+        charge: what opening it costs against each party.
+    """
+
+    key: ReleaseKey
+    unit: Unit
+    form: Form
+    charge: Charge
+    _numbers: NDArray[np.generic] = field()
+    _sealed: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"Release({self.key.holder}, {self.key.name!r}, {self.form}, <sealed>)"
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise LocalProtocolError("A Release is not pickled or copied; hand it to Ledger.send or Ledger.open.")
+
+    __reduce__ = __reduce_ex__ = __copy__ = __deepcopy__ = _refuse
+
+
+@final
+@dataclass(frozen=True)
+class Delivered:
+    """A release as its receiver decodes it: numbers and sealed bytes, no charge, no trust."""
+
+    name: str
+    form: Form
+    numbers: NDArray[np.generic]
+    sealed: bytes
+
+
+_LEDGER_ONLY = object()
+
+
+@final
+class Permit:
+    """Proof that charges are committed; only the ledger makes one."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, keys: frozenset[ReleaseKey], *, issuer: object) -> None:
+        if issuer is not _LEDGER_ONLY:
+            raise UnaccountedRelease("A Permit is made by Ledger.send and Ledger.open alone.")
+        self._keys = keys
+
+    def contents(self, release: Release) -> tuple[NDArray[np.generic], bytes]:
+        """The sealed value, if its charge is committed; else `UnaccountedRelease`."""
+        if release.key not in self._keys:
+            raise UnaccountedRelease(f"{release!r} has no committed charge; send it through Ledger.send.")
+        return release._numbers, release._sealed
