@@ -1,0 +1,98 @@
+"""Our own wire form for ring elements, and the gate every inbound one passes.
+
+Nothing of SEAL's serialisation ever comes from a peer: hostile headers crash it, over-read, or pass in
+silence. What travels is a tag, and RNS residues as little-endian integers of as many bytes as their prime
+needs, in an exact length; sizes, scales, parameter ids and flags do not travel and so cannot be wrong. The
+tag binds kind, version, key and terms; it guards against mix-ups, not against forgers: authenticated
+channels stand in front.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.errors import RemoteProtocolError
+
+TAG: Final = 16
+Residues = NDArray[np.uint64]
+
+
+def tag(kind: str, session: bytes, terms: bytes) -> bytes:
+    """First bytes of every message of this kind under this key and these terms."""
+    return hashlib.sha256(b"securefl/he/1|" + kind.encode() + b"|" + session + terms).digest()[:TAG]
+
+
+def integer_size(modulus: int) -> int:
+    """Bytes of an integer mod `modulus`."""
+    return (modulus.bit_length() + 7) // 8
+
+
+def residues_size(polynomials: int, primes: tuple[int, ...], degree: int) -> int:
+    """Bytes of `polynomials` ring elements."""
+    return polynomials * degree * sum(map(integer_size, primes))
+
+
+def pack(residues: Residues, primes: tuple[int, ...]) -> bytes:
+    """Residues of shape (polynomials, primes, degree), uint64, as bytes."""
+    octets = np.ascontiguousarray(residues, dtype="<u8").view(np.uint8).reshape(*residues.shape, 8)
+    rows = (poly[i, :, : integer_size(p)].tobytes() for poly in octets for i, p in enumerate(primes))
+    return b"".join(rows)
+
+
+def unpack(raw: bytes, polynomials: int, primes: tuple[int, ...], degree: int, *, sender: str) -> Residues:
+    """The inverse of `pack`; refuses another length and any residue that is not below its prime."""
+    _exact(raw, residues_size(polynomials, primes, degree), "residues", sender)
+    residues = np.empty((polynomials, len(primes), degree), dtype=np.uint64)
+    octets, start = np.frombuffer(raw, dtype=np.uint8), 0
+    for poly in residues:
+        for row, prime in zip(poly, primes, strict=True):
+            width = integer_size(prime)
+            wide = np.zeros((degree, 8), dtype=np.uint8)
+            wide[:, :width] = octets[start : start + degree * width].reshape(degree, width)
+            row[:] = wide.view("<u8")[:, 0]
+            if (worst := int(row.max())) >= prime:
+                raise _refusal(f"Expected residues below {prime}, {worst} came", sender)
+            start += degree * width
+    return residues
+
+
+def unpack_integer(raw: bytes, modulus: int, *, sender: str) -> int:
+    """A little-endian integer mod `modulus`, of exact length."""
+    _exact(raw, integer_size(modulus), "an integer", sender)
+    if (value := int.from_bytes(raw, "little")) >= modulus:
+        raise _refusal("Expected an integer below the modulus, a larger one came", sender)
+    return value
+
+
+def pack_integer(value: int, modulus: int) -> bytes:
+    """The inverse of `unpack_integer`."""
+    return value.to_bytes(integer_size(modulus), "little")
+
+
+def body(raw: bytes, expected: bytes, size: int, *, sender: str) -> bytes:
+    """What follows the tag, `size` bytes; refuses another length or tag."""
+    _exact(raw, TAG + size, "a message", sender)
+    if raw[:TAG] != expected:
+        raise _refusal("The message belongs to another kind, key or set of terms", sender)
+    return raw[TAG:]
+
+
+def not_transparent(residues: Residues, *, sender: str) -> None:
+    """Refuses a ciphertext whose second polynomial is zero modulo a prime: it would hide nothing."""
+    if not residues[1].any(axis=-1).all():
+        raise _refusal("Expected a ciphertext, a transparent one came", sender)
+
+
+def _exact(raw: bytes, size: int, what: str, sender: str) -> None:
+    if not isinstance(raw, bytes):
+        raise _refusal(f"Expected {what} as bytes, {type(raw).__name__} came", sender)
+    if len(raw) != size:
+        raise _refusal(f"Expected {what} of {size} bytes, {len(raw)} came", sender)
+
+
+def _refusal(what: str, sender: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{what}; refused before any arithmetic.", sender=sender, phase="gate")

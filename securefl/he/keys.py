@@ -1,0 +1,77 @@
+"""The key holder's pair. There are no keys for rotation or relinearisation, here or anywhere.
+
+Both halves are in our own form: the public key is raw residues that pass the gate before SEAL sees them, the
+secret its ternary coefficients. Public bytes load into a context we build ourselves, so neither foreign
+parameters nor a hidden secret can arrive with them, and no public object can decrypt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.errors import ConfigError, LocalProtocolError
+from securefl.he import gate
+from securefl.he.gate import Residues
+from securefl.he.parameters import Parameters
+from securefl.he.seal import Ring
+from securefl.keys import PublicKey, SecretKey
+
+
+@dataclass(frozen=True)
+class EncryptionKey:
+    """A public key and the pinned parameters it is for; `raw` is checked where it is loaded."""
+
+    parameters: Parameters
+    key: PublicKey
+
+    @cached_property
+    def session(self) -> bytes:
+        """32 bytes: SHA-256 of the public key and the name of its parameters."""
+        return hashlib.sha256(self.parameters.name.encode() + b"|" + self.key.raw).digest()
+
+    def residues(self, *, sender: str = "key holder") -> Residues:
+        """The key's ring elements, (2, primes + 1, N); RemoteProtocolError if they are not such."""
+        p = self.parameters
+        residues = gate.unpack(
+            self.key.raw, 2, (*p.primes, p.special_prime), p.poly_modulus_degree, sender=sender
+        )
+        gate.not_transparent(residues, sender=sender)
+        return residues
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """What the key holder keeps: `secret` never leaves it, `public` goes to everybody."""
+
+    public: EncryptionKey
+    secret: SecretKey
+
+    @classmethod
+    def generate(cls, parameters: Parameters) -> KeyPair:
+        """A fresh pair, from the operating system's randomness; one for each session."""
+        public, secret = Ring(parameters).generate()
+        raw = gate.pack(public, (*parameters.primes, parameters.special_prime))
+        ternary = (secret + 1).astype(np.uint8).tobytes()
+        return cls(EncryptionKey(parameters, PublicKey(raw)), SecretKey(ternary))
+
+    def coefficients(self) -> NDArray[np.int64]:
+        """The secret polynomial, shape (N,), values -1, 0, 1."""
+        secret = np.frombuffer(self.secret.reveal(), dtype=np.uint8).astype(np.int64) - 1
+        if len(secret) != self.public.parameters.poly_modulus_degree or secret.max() > 1:
+            raise LocalProtocolError("Expected a secret key of the public key's parameters.")
+        return secret
+
+
+def agreed(public: EncryptionKey, parameters: Parameters) -> EncryptionKey:
+    """`public`, if it is for these parameters; ConfigError otherwise."""
+    if public.parameters != parameters:
+        raise ConfigError(
+            f"The key is for {public.parameters.name!r}, the terms are for {parameters.name!r}: "
+            "make both for the same parameters."
+        )
+    return public

@@ -1,0 +1,106 @@
+"""Pinned CKKS parameter sets: nobody takes parameters, or a context, from a peer.
+
+The moduli are written out, so that a peer, a file or another TenSEAL cannot bring its own; 128-bit
+security by the homomorphic encryption standard (SEAL refuses to build anything weaker).
+
+A score is the sum over slots of feature times weight, which is N/2 times the constant coefficient of the
+product, at scale data_scale * weight_scale. Scales are asymmetric: the noise of the data is multiplied by the
+weights and decides how much flooding the scores need; the weights are only rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod, sqrt
+from typing import Final
+
+from securefl.errors import ConfigError
+
+GUARD: Final = 1 / 8
+"""Share of the modulus kept free for encryption noise, flooding and rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """A CKKS parameter set. `primes` carry the data; `special_prime` only shrinks fresh noise."""
+
+    name: str
+    poly_modulus_degree: int
+    primes: tuple[int, ...]
+    special_prime: int
+    data_scale: int
+    weight_scale: int
+
+    @property
+    def coeff_modulus_bits(self) -> tuple[int, ...]:
+        return tuple(p.bit_length() for p in (*self.primes, self.special_prime))
+
+    @property
+    def slots(self) -> int:
+        return self.poly_modulus_degree // 2
+
+    @cached_property
+    def modulus(self) -> int:
+        """Q, the product of the data primes."""
+        return prod(self.primes)
+
+    @property
+    def unit(self) -> float:
+        """What one step of the constant coefficient is worth in q * div: (N/2) / (s_x s_w)."""
+        return self.slots / (self.data_scale * self.weight_scale)
+
+    @property
+    def fresh_noise(self) -> float:
+        """Standard deviation of a coefficient of fresh noise: (r0 + r1 s) of the special prime's rounding."""
+        return sqrt((1 + 2 * self.poly_modulus_degree / 3) / 12)
+
+    @cached_property
+    def _basis(self) -> tuple[int, ...]:
+        return tuple((self.modulus // p) * pow(self.modulus // p, -1, p) for p in self.primes)
+
+    def compose(self, residues: tuple[int, ...]) -> int:
+        """The integer mod Q with these residues (Chinese remainder theorem)."""
+        return sum(r * b for r, b in zip(residues, self._basis, strict=True)) % self.modulus
+
+    def centre(self, value: int) -> int:
+        """The representative of `value` mod Q nearest to zero."""
+        value %= self.modulus
+        return value - self.modulus if 2 * value > self.modulus else value
+
+
+STRONG: Final = Parameters(
+    name="strong",
+    poly_modulus_degree=8192,
+    primes=(1152921504606748673, 1152921504606830593),
+    special_prime=1073692673,
+    data_scale=2**60,
+    weight_scale=2**40,
+)
+"""Bits [60, 60, 30]. At the default bounds a score carries noise of a few 1e-6: the default."""
+
+COMPACT: Final = Parameters(
+    name="compact",
+    poly_modulus_degree=4096,
+    primes=(1152921504606830593, 536813569),
+    special_prime=114689,
+    data_scale=2**50,
+    weight_scale=2**24,
+)
+"""Bits [60, 29, 17]. Under half the bytes, noise of about 1e-3 on a score: for coarse releases only."""
+
+
+def by_name(word: str) -> Parameters:
+    """The parameter set a configuration names; ConfigError for any other word."""
+    match word:
+        case "strong":
+            return STRONG
+        case "compact":
+            return COMPACT
+        case _:
+            raise ConfigError(f"Expected 'strong' or 'compact' as encryption parameters, {word!r} came.")
+
+
+def capacity(parameters: Parameters) -> float:
+    """Largest |<f, w>|, in units of q * div, that cannot wrap: beyond it, overflow would be silent."""
+    return (1 - GUARD) * parameters.modulus / 2 * parameters.unit

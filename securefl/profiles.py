@@ -1,0 +1,235 @@
+"""Representation profiles, their divergence, and its form as one inner product.
+
+A profile is the mean and the population variance of every element of a layer's output over one
+data set; two profiles are compared by the mean KL divergence of their Gaussians (FedProf v2,
+section 3.2, equations 2 to 4, with the -1/2 that equation 4 drops and appendix C has).
+
+The same number is an inner product of what the client knows with what the server knows:
+
+    q * div = <f, w> + constant
+    f = [mu, mu^2 + s, sum log s]                  w = [-mu_B / s_B, 1 / (2 s_B), -1/2]
+    constant = sum(1/2 log s_B + mu_B^2 / (2 s_B) - 1/2)
+
+so nothing but a product with plaintext weights is needed under encryption: the logarithm is taken by
+the client. KL does not change under x -> (x - c) / t; features are taken against a *public* anchor
+(c, t), without which the expanded form cancels or overflows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.errors import ConfigError, DataError
+
+VARIANCE_FLOOR = 1e-6
+Vector = NDArray[np.float64]
+
+
+class Variant(StrEnum):
+    """Which part of a profile is hidden from the server."""
+
+    FULL = "full"
+    MEAN_ONLY = "mean-only"
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Mean and population variance per element, shape (q,) float64, over `count` records.
+
+    A constant element has variance 0, which is allowed; it is floored when profiles are compared.
+    Raises DataError for shapes that differ, values that are not finite, and negative variances.
+    """
+
+    mean: Vector
+    variance: Vector
+    count: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", _vector("mean", self.mean))
+        object.__setattr__(self, "variance", _vector("variance", self.variance))
+        _same_length("mean", self.mean, "variance", self.variance)
+        if (negative := int(np.count_nonzero(self.variance < 0))) > 0:
+            raise DataError(f"Expected variances of at least 0; {negative} of {len(self)} are negative.")
+        if self.count < 1:
+            raise DataError(f"Expected a profile of at least one record, count={self.count} came.")
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+
+@dataclass(frozen=True, eq=False)
+class Anchor:
+    """The public affine map x -> (x - centre) / scale of every element; shapes (q,), scale > 0.
+
+    It must come from public values only (statistics of the broadcast model on public inputs, or a
+    global statistic that was released): an anchor made from the baseline would publish the baseline.
+    """
+
+    centre: Vector
+    scale: Vector
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "centre", _vector("centre", self.centre))
+        object.__setattr__(self, "scale", _vector("scale", self.scale))
+        _same_length("centre", self.centre, "scale", self.scale)
+        if not np.all(self.scale > 0):
+            raise DataError(f"Expected scales above 0; {int(np.sum(self.scale <= 0))} are not.")
+
+    @classmethod
+    def of(cls, public: Profile) -> Anchor:
+        """The anchor that standardises a public profile."""
+        return cls(public.mean, np.sqrt(np.maximum(public.variance, VARIANCE_FLOOR)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Declared public bounds on anchored values; guarantees and capacity are derived from them.
+
+    mean: largest |mu| of a client's element (in standard deviations of the anchor)
+    variance_low, variance_high: range of s, of clients and of the baseline
+    weight: largest root mean square weight, ||w||_2 / sqrt(q), of a baseline
+
+    Clients clip to them; a baseline whose weights are larger is refused. The defaults: LeNet-5 on
+    MNIST and the GasTurbine MLP, anchored with the broadcast model's statistics on uniform-random
+    inputs, show |mu| up to 52, s from 1e-5 to 280 and weights up to 6 (27 for inputs on [-1, 1])
+    over clients with one class, heavy noise or eight records; 512 elements stay far inside the
+    capacity of the strong parameters. The noise on a score grows in proportion to `weight`.
+    """
+
+    mean: float = 64.0
+    variance_low: float = 2.0**-24
+    variance_high: float = 512.0
+    weight: float = 32.0
+
+    def __post_init__(self) -> None:
+        values = (self.mean, self.variance_low, self.variance_high, self.weight)
+        if not all(np.isfinite(values)) or min(values) <= 0 or self.variance_low > self.variance_high:
+            raise ConfigError(f"Expected finite bounds above 0 with variance_low <= variance_high: {self}.")
+
+    def weight_norm(self, length: int) -> float:
+        """W: the largest ||w||_2 of a baseline of `length` elements."""
+        return self.weight * float(np.sqrt(length))
+
+    def feature_norm(self, length: int) -> float:
+        """Largest ||f||_2 of a client of `length` elements, either variant."""
+        return float(np.hypot(np.sqrt(length) * self._pair, self.log_sum(length)))
+
+    def largest_product(self, length: int) -> float:
+        """Largest |<f, w>| of the encrypted parts, either variant (Cauchy-Schwarz)."""
+        pairs = self.weight_norm(length) * float(np.sqrt(length)) * self._pair
+        return pairs + self.log_sum(length) / 2
+
+    @property
+    def _pair(self) -> float:
+        """Largest norm of one element's (mu, mu^2 + s)."""
+        return float(np.hypot(self.mean, self.mean**2 + self.variance_high))
+
+    def log_sum(self, length: int) -> float:
+        """Largest |sum log s|."""
+        return length * float(max(abs(np.log(self.variance_low)), abs(np.log(self.variance_high))))
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A vector of features or weights as its encrypted and its plaintext part."""
+
+    hidden: Vector
+    clear: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """A client's anchored and clipped mean and variance, (q,) each; `clipped` entries were moved."""
+
+    mean: Vector
+    variance: Vector
+    clipped: int
+
+    def split(self, variant: Variant) -> Split:
+        """full: [mu, mu^2 + s, sum log s] | nothing; mean-only: [mu, mu^2] | [s, sum log s]."""
+        square, logs = self.mean**2, np.sum(np.log(self.variance), keepdims=True)
+        match variant:
+            case Variant.FULL:
+                return Split(np.concatenate([self.mean, square + self.variance, logs]), np.empty(0))
+            case Variant.MEAN_ONLY:
+                return Split(np.concatenate([self.mean, square]), np.concatenate([self.variance, logs]))
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """The baseline as weights: q * div = <hidden, w.hidden> + <clear, w.clear> + constant."""
+
+    mean: Vector
+    variance: Vector
+
+    @property
+    def constant(self) -> float:
+        return 0.5 * float(np.sum(np.log(self.variance) + self.mean**2 / self.variance - 1.0))
+
+    @property
+    def weights(self) -> Vector:
+        """[-mu_B / s_B, 1 / (2 s_B), -1/2], shape (2q + 1,)."""
+        return self.split(Variant.FULL).hidden
+
+    def split(self, variant: Variant) -> Split:
+        """The weights of the parts that `Features.split` makes."""
+        linear, half = -self.mean / self.variance, 0.5 / self.variance
+        logs = np.array([-0.5])
+        match variant:
+            case Variant.FULL:
+                return Split(np.concatenate([linear, half, logs]), np.empty(0))
+            case Variant.MEAN_ONLY:
+                return Split(np.concatenate([linear, half]), np.concatenate([half, logs]))
+
+
+def divergence(profile: Profile, baseline: Profile) -> float:
+    """Mean over q of KL(N(mu, s) || N(mu_B, s_B)); both variances floored (FedProf v2, eqs. 3 and 58)."""
+    _same_length("profile", profile.mean, "baseline", baseline.mean)
+    s = np.maximum(profile.variance, VARIANCE_FLOOR)
+    s_b = np.maximum(baseline.variance, VARIANCE_FLOOR)
+    ratio = s / s_b
+    return 0.5 * float(np.mean(ratio - np.log(ratio) - 1.0 + (profile.mean - baseline.mean) ** 2 / s_b))
+
+
+def features(profile: Profile, anchor: Anchor, bounds: Bounds) -> Features:
+    """Floor in original units, anchor, clip to the bounds: what a client encrypts."""
+    mean, variance = _anchored(profile, anchor)
+    inside_mean = np.clip(mean, -bounds.mean, bounds.mean)
+    inside_variance = np.clip(variance, bounds.variance_low, bounds.variance_high)
+    moved = np.count_nonzero(inside_mean != mean) + np.count_nonzero(inside_variance != variance)
+    return Features(inside_mean, inside_variance, int(moved))
+
+
+def query(baseline: Profile, anchor: Anchor, bounds: Bounds) -> Query:
+    """The baseline's anchored mean and its variance, floored and clipped as the clients' are."""
+    mean, variance = _anchored(baseline, anchor)
+    return Query(mean, np.clip(variance, bounds.variance_low, bounds.variance_high))
+
+
+def _anchored(profile: Profile, anchor: Anchor) -> tuple[Vector, Vector]:
+    _same_length("profile", profile.mean, "anchor", anchor.centre)
+    variance = np.maximum(profile.variance, VARIANCE_FLOOR)
+    return (profile.mean - anchor.centre) / anchor.scale, variance / anchor.scale**2
+
+
+def _vector(name: str, values: Any) -> Vector:
+    vector = np.array(values, dtype=np.float64)
+    if vector.ndim != 1 or len(vector) == 0:
+        raise DataError(f"Expected {name} as a vector of at least one element, shape {vector.shape} came.")
+    if (bad := int(np.count_nonzero(~np.isfinite(vector)))) > 0:
+        raise DataError(
+            f"{bad} of {len(vector)} entries of {name} are not finite; "
+            "look for records or model weights that are not."
+        )
+    vector.flags.writeable = False
+    return vector
+
+
+def _same_length(first: str, a: Vector, second: str, b: Vector) -> None:
+    if len(a) != len(b):
+        raise DataError(f"Expected {first} and {second} of one length, {len(a)} and {len(b)} came.")

@@ -1,0 +1,93 @@
+"""Encrypted scores equal plain ones within their error bound, whatever profiles are inside the bounds."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securefl.errors import ConfigError
+from securefl.he.keys import KeyPair
+from securefl.he.match import Encryptor, Evaluator, Opener
+from securefl.he.parameters import COMPACT, STRONG, Parameters, capacity
+from securefl.he.terms import Terms
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+
+BOUNDS = {STRONG: Bounds(), COMPACT: Bounds(mean=16, variance_high=64, weight=16)}
+COARSE = {STRONG: 2e-4, COMPACT: 0.05}
+
+
+class Parties(NamedTuple):
+    terms: Terms
+    client: Encryptor
+    evaluator: Evaluator
+    opener: Opener
+
+
+@cache
+def keys(parameters: Parameters) -> KeyPair:
+    return KeyPair.generate(parameters)
+
+
+@cache
+def parties(parameters: Parameters, q: int, variant: Variant) -> Parties:
+    terms = Terms(parameters=parameters, bounds=BOUNDS[parameters], length=q, variant=variant, scores=500)
+    public = keys(parameters).public
+    return Parties(terms, Encryptor(public, terms), Evaluator(public, terms), Opener(keys(parameters), terms))
+
+
+def drawn(rng: np.random.Generator, q: int, mean: float, low: float, high: float) -> Profile:
+    """Log-uniform variances; one element in five is constant on a client."""
+    variance = np.exp(rng.uniform(np.log(low), np.log(high), q))
+    constant = (rng.random(q) < 0.2) & (low < 1e-5)
+    return Profile(rng.uniform(-mean, mean, q), np.where(constant, 0.0, variance), 50)
+
+
+@pytest.mark.parametrize("variant", Variant)
+@pytest.mark.parametrize("q", [1, 10, 84, 512])
+@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 2**32), spread=st.sampled_from([0.1, 3.0, 10.0]))
+def test_encrypted_equals_plain(
+    parameters: Parameters, q: int, variant: Variant, seed: int, spread: float
+) -> None:
+    """A false alarm of the bound has probability 1e-6 a score."""
+    terms, client, evaluator, opener = parties(parameters, q, variant)
+    rng, bounds = np.random.default_rng(seed), BOUNDS[parameters]
+    anchor = Anchor(rng.normal(size=q), rng.uniform(0.8, 1.2, q))
+    profile, base = drawn(rng, q, spread, 1e-6, 40), drawn(rng, q, 2.0, 0.4, 8)
+    f = features(profile, anchor, bounds)
+    assert f.clipped == 0
+    split = f.split(variant)
+    blinded = evaluator.match(
+        client.encrypt(split.hidden), evaluator.baseline(query(base, anchor, bounds)), split.clear
+    )
+    score = evaluator.unblind(blinded, opener.open(blinded.request))
+    assert abs(score.value - divergence(profile, base)) <= score.error_bound <= COARSE[parameters]
+    assert terms.error_bound() == score.error_bound
+
+
+@pytest.mark.parametrize(("parameters", "q"), [(STRONG, 512), (COMPACT, 190)], ids=["strong", "compact"])
+def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: int) -> None:
+    """Every feature at its bound, against the largest weights: for compact, close to its capacity."""
+    bounds, public = Bounds(), keys(parameters).public
+    terms = Terms(parameters=parameters, bounds=bounds, length=q, variant=Variant.FULL, scores=500)
+    client, evaluator = Encryptor(public, terms), Evaluator(public, terms)
+    anchor, sign = Anchor(np.zeros(q), np.ones(q)), np.where(np.arange(q) % 2, 1.0, -1.0)
+    far = Profile(sign * bounds.mean * 2, np.full(q, bounds.variance_high * 2), 1)
+    edge = Profile(sign * bounds.mean, np.full(q, bounds.variance_high), 1)
+    base = Profile(-sign * 0.05, np.full(q, 0.51 / bounds.weight), 1)
+    split = features(far, anchor, bounds).split(Variant.FULL)
+    blinded = evaluator.match(client.encrypt(split.hidden), evaluator.baseline(query(base, anchor, bounds)))
+    score = evaluator.unblind(blinded, Opener(keys(parameters), terms).open(blinded.request))
+    assert 0.9 * terms.largest < q * score.value < capacity(parameters)
+    assert abs(score.value - divergence(edge, base)) <= score.error_bound
+
+
+def test_beyond_the_capacity_a_score_would_wrap_so_the_terms_are_refused() -> None:
+    with pytest.raises(ConfigError, match="tighten Bounds"):
+        Terms(parameters=COMPACT, bounds=Bounds(), length=220, variant=Variant.FULL, scores=500)

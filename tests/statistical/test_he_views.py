@@ -1,0 +1,197 @@
+"""What each party sees, measured. Every test states its false alarm; keys and noise are fresh each run."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from securefl.he import gate
+from securefl.he.keys import KeyPair
+from securefl.he.match import Encryptor, Evaluator, Opener
+from securefl.he.parameters import COMPACT, STRONG, Parameters
+from securefl.he.terms import Terms
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+
+Q = 84
+ALARM = 1e-7
+BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
+ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
+CLIENT = Profile(np.linspace(-1, 1, Q), np.ones(Q), 50)
+# weights that differ by a factor of ten in norm
+SMALL = Profile(np.zeros(Q), np.full(Q, 2.5), 50)
+LARGE = Profile(np.zeros(Q), np.full(Q, 0.25), 50)
+
+
+class Quiet(random.Random):
+    """Takes the noise away, so that what lies under it can be looked at."""
+
+    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
+        return 0.0
+
+
+@cache
+def keys(parameters: Parameters) -> KeyPair:
+    return KeyPair.generate(parameters)
+
+
+def terms(parameters: Parameters, scores: int = 5000) -> Terms:
+    return Terms(parameters=parameters, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=scores)
+
+
+def integer(reply: bytes) -> int:
+    return int.from_bytes(reply[gate.TAG :], "little")
+
+
+def uniformity(shares: NDArray[np.float64], bins: int) -> float:
+    """p-value of a chi-square test of values in [0, 1) against uniform."""
+    counts = np.bincount((shares * bins).astype(int), minlength=bins)
+    return float(stats.chisquare(counts).pvalue)
+
+
+def requests(parameters: Parameters, base: Profile, count: int) -> tuple[bytes, list[bytes]]:
+    """One client's ciphertext and `count` requests made of it."""
+    public, made = keys(parameters).public, terms(parameters)
+    evaluator = Evaluator(public, made)
+    hidden = features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden
+    ciphertext = Encryptor(public, made).encrypt(hidden)
+    baseline = evaluator.baseline(query(base, ANCHOR, BOUNDS))
+    return ciphertext, [evaluator.match(ciphertext, baseline).request for _ in range(count)]
+
+
+def residue_shares(request: bytes, parameters: Parameters) -> NDArray[np.float64]:
+    """All residues of a request's polynomial, divided by their primes, (primes, N)."""
+    start = gate.TAG + gate.integer_size(parameters.modulus)
+    n = parameters.poly_modulus_degree
+    rows = gate.unpack(request[start:], 1, parameters.primes, n, sender="test")[0]
+    shares: NDArray[np.float64] = rows / np.array(parameters.primes, dtype=np.float64)[:, None]
+    return shares
+
+
+@pytest.mark.parametrize("base", [SMALL, LARGE], ids=["small-weights", "large-weights"])
+def test_the_key_holder_sees_uniform_values_whatever_the_weights(base: Profile) -> None:
+    """Four p-values a case: false alarm 4e-7. The secret key is used, as the key holder would."""
+    _, made = requests(COMPACT, base, 320)
+    opener = Opener(keys(COMPACT), terms(COMPACT), rng=Quiet())
+    opened = np.array([integer(opener.open(r)) / COMPACT.modulus for r in made])
+    masked = np.array([integer(r[: gate.TAG + 12]) / COMPACT.modulus for r in made])
+    assert uniformity(opened, 16) > ALARM
+    assert uniformity(masked, 16) > ALARM
+    for row in np.concatenate([residue_shares(r, COMPACT) for r in made[:20]], axis=1):
+        assert uniformity(row, 64) > ALARM
+
+
+def test_the_second_polynomial_is_fresh_each_time() -> None:
+    """A key holder with the client's ciphertext would divide by it; two requests must differ uniformly."""
+    _, made = requests(COMPACT, LARGE, 12)
+    shares = [residue_shares(r, COMPACT) for r in made]
+    pairs = zip(shares[::2], shares[1::2], strict=True)
+    for row in np.concatenate([(a - b) % 1.0 for a, b in pairs], axis=1):
+        assert uniformity(row, 64) > ALARM
+
+
+def test_the_reply_alone_is_uniform() -> None:
+    """Without its mask the evaluator's outbox tells nobody a score: false alarm 1e-7."""
+    _, made = requests(COMPACT, SMALL, 320)
+    opener = Opener(keys(COMPACT), terms(COMPACT))
+    assert uniformity(np.array([integer(opener.open(r)) / COMPACT.modulus for r in made]), 16) > ALARM
+
+
+@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+def test_the_flooding_has_the_declared_variance(parameters: Parameters) -> None:
+    """sigma^2 from the specification's formula; chi-square with 2,000 degrees, false alarm 2e-7."""
+    scores, n = 2000, parameters.poly_modulus_degree
+    made = terms(parameters, scores)
+    loud, quiet = Opener(keys(parameters), made), Opener(keys(parameters), made, rng=Quiet())
+    noise = np.array(
+        [
+            float(parameters.centre(integer(loud.open(r)) - integer(quiet.open(r))))
+            for r in plain_requests(parameters, made, scores)
+        ]
+    )
+    fresh = np.sqrt((1 + 2 * n / 3) / 12)
+    t = 8 * fresh * np.sqrt(n / 2) * 16 * np.sqrt(Q) / (Q * parameters.data_scale)
+    sigma = np.sqrt(12 * scores) * 2**20 * t * Q / parameters.unit
+    low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], scores)
+    assert low < np.sum((noise / sigma) ** 2) < high
+    assert abs(np.sum(noise / sigma)) < 5.4 * np.sqrt(scores)
+    assert stats.kstest(noise / sigma, "norm").pvalue > ALARM
+
+
+def plain_requests(parameters: Parameters, made: Terms, count: int) -> list[bytes]:
+    """Well-formed requests without an evaluator: one random polynomial, another integer each time."""
+    tag = gate.tag("request", keys(parameters).public.session, made.digest())
+    rng, n = np.random.default_rng(7), parameters.poly_modulus_degree
+    rows = np.array([[rng.integers(0, p, n, dtype=np.uint64) for p in parameters.primes]])
+    end = gate.pack(rows, parameters.primes)
+    size = gate.integer_size(parameters.modulus)
+    return [tag + (i << 60).to_bytes(size, "little") + end for i in range(count)]
+
+
+@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+def test_no_bit_of_a_reply_comes_without_noise(parameters: Parameters) -> None:
+    """Replies lie on the grid, and the lowest bits above it are uniform: false alarm 1e-7."""
+    made = terms(parameters)
+    loud, quiet = Opener(keys(parameters), made), Opener(keys(parameters), made, rng=Quiet())
+    raw = plain_requests(parameters, made, 1600)
+    replies = [integer(loud.open(r)) for r in raw]
+    wrapped = {k * parameters.modulus % made.grid for k in (-1, 0, 1)}
+    assert all(reply % made.grid in wrapped for reply in replies)
+    steps = [
+        parameters.centre(reply - integer(quiet.open(r))) // made.grid
+        for reply, r in zip(replies, raw, strict=True)
+    ]
+    assert uniformity(np.array([step % 16 / 16 for step in steps]), 16) > ALARM
+
+
+@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
+    """Encrypted zeros times weights of known norm leave the noise alone.
+
+    Its variance against (t/8)^2 for that norm: chi-square with 200 degrees, false alarm 2e-7.
+    """
+    count, made = 200, terms(parameters)
+    public = keys(parameters).public
+    evaluator, client = Evaluator(public, made), Encryptor(public, made)
+    opener = Opener(keys(parameters), made, rng=Quiet())
+    weights = query(LARGE, ANCHOR, BOUNDS)
+    baseline = evaluator.baseline(weights)
+    noise = []
+    for _ in range(count):
+        blinded = evaluator.match(client.encrypt(np.zeros(made.hidden_length)), baseline)
+        noise.append(float(parameters.centre(integer(opener.open(blinded.request)) - blinded.mask)))
+    share = float(np.linalg.norm(weights.weights)) / made.weight_norm
+    low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], count)
+    assert low < np.sum((np.array(noise) / (share * made.noise_bound / 8)) ** 2) < high
+
+
+@pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
+def test_the_error_bound_is_not_loose(parameters: Parameters) -> None:
+    """All scores lie inside it (1e-4 for all together), and it is at most 20 times their root mean square."""
+    count, made = 100, terms(parameters)
+    public = keys(parameters).public
+    evaluator, client = Evaluator(public, made), Encryptor(public, made)
+    opener = Opener(keys(parameters), made)
+    ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
+    baseline = evaluator.baseline(query(SMALL, ANCHOR, BOUNDS))
+    errors = []
+    for _ in range(count):
+        blinded = evaluator.match(ciphertext, baseline)
+        score = evaluator.unblind(blinded, opener.open(blinded.request))
+        errors.append(score.value - divergence(CLIENT, SMALL))
+    assert max(map(abs, errors)) <= made.error_bound()
+    assert made.error_bound() < 20 * np.sqrt(np.mean(np.square(errors)))
+
+
+def test_two_baselines_with_equal_scores_look_alike_to_the_key_holder() -> None:
+    """Norms of the weights differ by ten; the openings' distributions are compared: false alarm 1e-7."""
+    opener = Opener(keys(COMPACT), terms(COMPACT), rng=Quiet())
+    small, large = (
+        [integer(opener.open(r)) / COMPACT.modulus for r in requests(COMPACT, base, 200)[1]]
+        for base in (SMALL, LARGE)
+    )
+    assert stats.ks_2samp(small, large).pvalue > ALARM
