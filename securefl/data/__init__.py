@@ -1,0 +1,24 @@
+"""Data sets by name, their partition over clients, and the corruption of some clients' data.
+
+Nothing here protects anything: the module feeds studies. Data sets are found, checked and split
+in `sources`, cut into clients in `partitions`, and spoilt on purpose in `corruptions`.
+"""
+
+from securefl.data.corruptions import Corruption, unrelated
+from securefl.data.dataset import Dataset, Split
+from securefl.data.fetching import fetch
+from securefl.data.files import data_folder
+from securefl.data.partitions import Partition
+from securefl.data.sources import NAMES, load
+
+__all__ = [
+    "NAMES",
+    "Corruption",
+    "Dataset",
+    "Partition",
+    "Split",
+    "data_folder",
+    "fetch",
+    "load",
+    "unrelated",
+]

@@ -1,0 +1,98 @@
+"""What a data set is: records, targets and, where nature gave one, a split by person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.errors import DataError
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Records with targets, checked once when built.
+
+    name: the name it was loaded under.
+    x: records, shape (n, *shape). float32 for images, shape (n, channels, height, width) with pixels in
+        [0, 1], and for sensor rows, shape (n, features); int64 for text, shape (n, characters), each
+        entry the position of a character in the vocabulary.
+    y: int64 class labels of shape (n,) in [0, classes), or float32 targets of shape (n, targets).
+    classes: number of classes; 0 says that this is a regression.
+    groups: int64 of shape (n,), who wrote or spoke each record; None where nobody knows.
+
+    Raises DataError where shapes, types, label range or finiteness do not hold.
+    """
+
+    name: str
+    x: NDArray[Any]
+    y: NDArray[Any]
+    classes: int
+    groups: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        self._require(self.x.ndim >= 2, f"x of shape (n, *shape), found shape {self.x.shape}")
+        self._require(self.x.dtype in (np.float32, np.int64), f"x of float32 or int64, found {self.x.dtype}")
+        self._require(bool(np.isfinite(self.x).all()), "finite values in x, found NaN or infinity")
+        if self.classes:
+            self._require(self.y.dtype == np.int64, f"labels y of int64, found {self.y.dtype}")
+            self._require(self.y.shape == (len(self),), f"{len(self)} labels, found shape {self.y.shape}")
+            in_range = not len(self) or (self.y.min() >= 0 and self.y.max() < self.classes)
+            self._require(in_range, f"labels in [0, {self.classes}), found one outside")
+        else:
+            self._require(self.y.dtype == np.float32, f"targets y of float32, found {self.y.dtype}")
+            matches = self.y.ndim == 2 and len(self.y) == len(self)
+            self._require(matches, f"targets y of shape ({len(self)}, targets), found shape {self.y.shape}")
+            self._require(bool(np.isfinite(self.y).all()), "finite targets y, found NaN or infinity")
+        if self.groups is not None:
+            self._require(self.groups.dtype == np.int64, f"groups of int64, found {self.groups.dtype}")
+            self._require(
+                self.groups.shape == (len(self),), f"one group id a record, found {self.groups.shape}"
+            )
+
+    def _require(self, holds: bool, expected: str) -> None:
+        if not holds:
+            raise DataError(f"Data set {self.name}: expected {expected}.")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return tuple(self.x.shape[1:])
+
+    def take(self, index: NDArray[np.integer[Any]] | slice) -> Dataset:
+        """The records at `index`, in that order, with their targets and groups."""
+        groups = None if self.groups is None else self.groups[index]
+        return replace(self, x=self.x[index], y=self.y[index], groups=groups)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """`train` is what the clients share out between them; `test` is what the server owns."""
+
+    train: Dataset
+    test: Dataset
+
+
+def hold_out(n: int, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Sorted (train, test) positions of a uniform split with round(share * n) test records."""
+    order = rng.permutation(n)
+    count = round(share * n)
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def stratified(labels: Index, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Sorted (train, test) positions; each class gives round(share * its size) test records."""
+    train, test = [], []
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        kept, held = hold_out(len(members), share, rng)
+        train.append(members[kept])
+        test.append(members[held])
+    return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))

@@ -1,0 +1,141 @@
+"""Fetching the files of a data set from where their authors publish them.
+
+A fetched file takes its place only after its SHA-256 agreed with the pinned one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import tarfile
+import tempfile
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Protocol
+
+from securefl.data.files import data_folder, digest, files_of, replacing, verified
+from securefl.data.pinned import DataFile
+from securefl.errors import DataError
+
+CHUNK = 1 << 20
+LARGEST = 1 << 28
+"""Bytes: no pinned file or archive is larger than 256 MiB."""
+
+
+class Readable(Protocol):
+    """The one method of a file or an HTTP answer that fetching needs."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+Opener = Callable[[str], AbstractContextManager[Readable]]
+
+_UNREADABLE = (
+    OSError,
+    HTTPException,
+    EOFError,
+    KeyError,  # the archive lacks the member
+    zlib.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
+
+
+def open_url(url: str) -> AbstractContextManager[Readable]:
+    """The network, with a minute's patience; tests pass another opener to `fetch`."""
+    answer: AbstractContextManager[Readable] = urllib.request.urlopen(url, timeout=60)
+    return answer
+
+
+def fetch(name: str, *, folder: Path | None = None, opener: Opener = open_url) -> tuple[Path, ...]:
+    """Fetch what is missing or damaged of data set `name`; returns the paths of all its files.
+
+    Each file is written beside its place, checked, and moved there in one step: a broken transfer leaves
+    nothing. From an archive only the pinned members are read; their own digests are what counts, so that
+    a re-packed archive with the same contents is fine.
+
+    Raises ConfigError for an unknown name, DataError where a source cannot be read or sends other bytes.
+    """
+    root = folder or data_folder()
+    files = files_of(name)
+    fetch_files(name, files, root, opener)
+    return tuple(verified(name, file, root) for file in files)
+
+
+def fetch_files(name: str, files: Sequence[DataFile], root: Path, opener: Opener) -> None:
+    """Fetch those of `files` that are missing or damaged below `root`; see `fetch`, which does the rest."""
+    missing = [file for file in files if not _holds(root, file)]
+    for url, group in itertools.groupby(missing, key=lambda file: file.url or ""):
+        try:
+            _fetch_from(url, list(group), root, opener)
+        except _UNREADABLE as problem:
+            raise DataError(
+                f"Could not fetch data set {name!r} from {url} into {root}: {problem!r}. "
+                "Try again, or put the file there by hand."
+            ) from problem
+
+
+def _holds(root: Path, file: DataFile) -> bool:
+    path = root / file.path
+    return path.is_file() and digest(path) == file.sha256
+
+
+def _fetch_from(url: str, files: Sequence[DataFile], root: Path, opener: Opener) -> None:
+    if files[0].member is None:
+        with opener(url) as source:
+            _place(source, files[0], root)
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".fetch-") as waiting:
+        archive = Path(waiting) / "archive"
+        with opener(url) as source, archive.open("wb") as target:
+            _copy(source, target, url)
+        with _members(archive) as open_member:
+            for file in files:
+                with open_member(file.member or "") as source:
+                    _place(source, file, root)
+
+
+def _place(source: Readable, file: DataFile, root: Path) -> None:
+    with replacing(root / file.path) as target:
+        found = _copy(source, target, file.path)
+        if found != file.sha256:
+            raise DataError(
+                f"The source of {file.path} sent other bytes than published: expected SHA-256 {file.sha256}, "
+                f"found {found}. Nothing was kept. Source: {file.url}"
+            )
+
+
+def _copy(source: Readable, target: IO[bytes], what: str) -> str:
+    """Copy at most LARGEST bytes and return their SHA-256."""
+    state, total = hashlib.sha256(), 0
+    while chunk := source.read(CHUNK):
+        total += len(chunk)
+        if total > LARGEST:
+            raise DataError(f"{what} is larger than {LARGEST} bytes, so it is not what was published.")
+        state.update(chunk)
+        target.write(chunk)
+    return state.hexdigest()
+
+
+@contextmanager
+def _members(archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
+    """A way to open one regular file of a zip or tar archive; nothing else of it is ever unpacked."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            yield packed.open
+        return
+    with tarfile.open(archive, "r:*") as tape:
+
+        def open_member(member: str) -> IO[bytes]:
+            stream = tape.extractfile(member)
+            if stream is None:
+                raise tarfile.TarError(f"{member} is not a regular file")
+            return stream
+
+        yield open_member

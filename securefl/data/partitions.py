@@ -1,0 +1,200 @@
+"""Who holds which records: disjoint index sets, one a client, drawn from an injected generator.
+
+Each function returns sorted int64 positions into the data set, one array a client, no position twice,
+and raises ConfigError where the request cannot be met.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.data.dataset import Dataset
+from securefl.data.dirichlet import class_counts
+from securefl.data.dominant import dominant_class
+from securefl.errors import ConfigError
+
+Index = NDArray[np.int64]
+Kind = Literal["iid", "shards", "dirichlet", "dominant", "normal", "natural"]
+
+_NEEDED: dict[Kind, tuple[str, ...]] = {
+    "iid": (),
+    "shards": ("per_client",),
+    "dirichlet": ("concentration",),
+    "dominant": ("share",),
+    "normal": ("mean", "deviation"),
+    "natural": (),
+}
+_ALLOWED: dict[Kind, tuple[str, ...]] = {**_NEEDED, "dominant": ("share", "mean", "deviation")}
+
+
+def iid(n: int, clients: int, rng: np.random.Generator) -> tuple[Index, ...]:
+    """All n records at random, client sizes equal to within one."""
+    _enough(n, clients)
+    return tuple(np.sort(part) for part in np.array_split(rng.permutation(n), clients))
+
+
+def shards(labels: Index, clients: int, per_client: int, rng: np.random.Generator) -> tuple[Index, ...]:
+    """McMahan et al. (2017): sort by label, cut into clients * per_client shards, deal them at random.
+
+    Records of a class are shuffled first, so that a shard is a random sample of it. A client holds at
+    most 2 * per_client labels, and exactly one a shard where the classes divide evenly into shards.
+    """
+    _enough(len(labels), clients * per_client)
+    shuffled = rng.permutation(len(labels))
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    cut = np.array_split(by_label, clients * per_client)
+    hands = rng.permutation(len(cut)).reshape(clients, per_client)
+    return tuple(np.sort(np.concatenate([cut[shard] for shard in hand])) for hand in hands)
+
+
+def dirichlet(
+    labels: Index, clients: int, concentration: float, rng: np.random.Generator
+) -> tuple[Index, ...]:
+    """FedCor's unbalanced Dirichlet partition (see `securefl.data.dirichlet`); every record is handed out.
+
+    The Dirichlet parameter of a class is `concentration` times the share of that class in the whole set,
+    as in FedCor's Eq. 146: with ten equal classes, 0.2 means 0.02 a class.
+    """
+    _enough(len(labels), clients)
+    codes = np.unique(labels, return_inverse=True)[1]
+    counts = class_counts(np.bincount(codes), clients, concentration, rng)
+    parts: list[list[Index]] = [[] for _ in range(clients)]
+    for code, wanted in enumerate(counts.T):
+        members = rng.permutation(np.flatnonzero(codes == code))
+        for part, given in zip(parts, np.split(members, np.cumsum(wanted)[:-1]), strict=True):
+            part.append(given)
+    return tuple(np.sort(np.concatenate(part)) for part in parts)
+
+
+def normal_sizes(
+    n: int, clients: int, mean: float, deviation: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Client sizes from N(mean, deviation^2), rounded, each at least 1, summing to at most n.
+
+    Where the draws sum to more than n, what each client has beyond its first record is scaled down by one
+    common factor and rounded down; where they sum to less, the other records stay unused.
+    """
+    _enough(n, clients)
+    sizes = np.maximum(1, np.rint(rng.normal(mean, deviation, clients))).astype(np.int64)
+    if sizes.sum() > n:
+        sizes = 1 + (sizes - 1) * (n - clients) // (sizes.sum() - clients)
+    return sizes
+
+
+def sized(n: int, sizes: NDArray[np.int64], rng: np.random.Generator) -> tuple[Index, ...]:
+    """Random records of n, in client portions of the given sizes (their sum is at most n)."""
+    ends = np.cumsum(sizes)
+    return tuple(np.sort(part) for part in np.split(rng.permutation(n), ends)[: len(sizes)])
+
+
+def natural(groups: Index, clients: int | None, rng: np.random.Generator) -> tuple[Index, ...]:
+    """One client a group (writer, role), in the order of group ids.
+
+    clients: None takes every group; a number takes that many groups at random.
+    """
+    names = np.unique(groups)
+    if clients is not None:
+        if not 1 <= clients <= len(names):
+            raise ConfigError(f"Expected between 1 and {len(names)} clients, one a group, found {clients}.")
+        names = np.sort(rng.choice(names, clients, replace=False))
+    elif not len(names):
+        raise ConfigError("Expected at least one group, found none.")
+    return tuple(np.flatnonzero(groups == name) for name in names)
+
+
+def _enough(n: int, portions: int) -> None:
+    if portions < 1:
+        raise ConfigError(f"Expected at least one client (and one shard each), found {portions}.")
+    if n < portions:
+        raise ConfigError(
+            f"{n} records cannot be shared between {portions} clients or shards with a record each. "
+            "Use fewer clients or more data."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """How a data set is shared out, as a configuration says it.
+
+    per_client: shards a client, for "shards".
+    concentration: for "dirichlet".
+    share: of the dominant class in (0, 1], for "dominant".
+    mean, deviation: records a client, for "normal", and if wanted for "dominant".
+
+    Raises ValueError for a number that is missing, out of range, or not used by the kind.
+    """
+
+    kind: Kind
+    per_client: int | None = None
+    concentration: float | None = None
+    share: float | None = None
+    mean: float | None = None
+    deviation: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in _NEEDED:
+            raise ValueError(f"Expected kind to be one of {', '.join(_NEEDED)}, found {self.kind!r}.")
+        numbers = ("per_client", "concentration", "share", "mean", "deviation")
+        given = {name for name in numbers if getattr(self, name) is not None}
+        for name in _NEEDED[self.kind]:
+            if name not in given:
+                raise ValueError(f"Partition {self.kind!r} needs {name}; add it.")
+        for name in sorted(given):
+            if name not in _ALLOWED[self.kind]:
+                raise ValueError(f"Partition {self.kind!r} does not use {name}; remove it.")
+        if ("mean" in given) != ("deviation" in given):
+            raise ValueError("Client sizes need both mean and deviation.")
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        # written so that NaN fails too
+        if self.per_client is not None and not self.per_client >= 1:
+            raise ValueError(f"Expected per_client={self.per_client} >= 1.")
+        if self.concentration is not None and not 0 < self.concentration < np.inf:
+            raise ValueError(f"Expected concentration={self.concentration} > 0 and finite.")
+        if self.share is not None and not 0 < self.share <= 1:
+            raise ValueError(f"Expected 0 < share={self.share} <= 1.")
+        if self.mean is not None and not 0 < self.mean < np.inf:
+            raise ValueError(f"Expected mean={self.mean} > 0 and finite.")
+        if self.deviation is not None and not 0 <= self.deviation < np.inf:
+            raise ValueError(f"Expected deviation={self.deviation} >= 0 and finite.")
+
+    def split(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> tuple[Index, ...]:
+        """Record indices of each of `clients` clients.
+
+        Raises ConfigError where the data set lacks what the kind needs or cannot be cut so.
+        """
+        n = len(dataset)
+        match self.kind:
+            case "iid":
+                return iid(n, clients, rng)
+            case "shards":
+                return shards(self._labels(dataset), clients, self.per_client or 0, rng)
+            case "dirichlet":
+                return dirichlet(self._labels(dataset), clients, self.concentration or 0.0, rng)
+            case "dominant":
+                sizes = self._sizes(n, clients, rng)
+                return dominant_class(self._labels(dataset), clients, self.share or 0.0, rng, sizes)
+            case "normal":
+                sizes = normal_sizes(n, clients, self.mean or 0.0, self.deviation or 0.0, rng)
+                return sized(n, sizes, rng)
+            case "natural":
+                if dataset.groups is None:
+                    raise ConfigError(f"Data set {dataset.name!r} has no groups for a natural partition.")
+                return natural(dataset.groups, clients, rng)
+            case _:
+                assert_never(self.kind)
+
+    def _labels(self, dataset: Dataset) -> Index:
+        if not dataset.classes:
+            raise ConfigError(f"Partition {self.kind!r} needs class labels; {dataset.name!r} has none.")
+        return dataset.y
+
+    def _sizes(self, n: int, clients: int, rng: np.random.Generator) -> NDArray[np.int64] | None:
+        if self.mean is None or self.deviation is None:
+            return None
+        return normal_sizes(n, clients, self.mean, self.deviation, rng)

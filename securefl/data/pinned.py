@@ -1,0 +1,141 @@
+"""Which files make up each data set, what their SHA-256 is, and where they are published.
+
+The digests are those of the files as their authors published them, with one exception: `CIFAR10_MED`
+is a lossless re-packing of CIFAR-10 in which 139 of the 60,000 images are JPEG re-encodings, so its
+decoded batches (`CIFAR10_DECODED`) differ from the authors' (`PINNED["cifar10"]`) in those records.
+
+Licences: MNIST CC BY-SA 3.0; Fashion-MNIST MIT; QMNIST labels BSD; gas turbine (UCI 551) CC BY 4.0;
+CIFAR-10 states none, cite Krizhevsky 2009; tinyshakespeare public domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """One file: its place below the data folder, its digest, and its source.
+
+    `member` names the file inside the archive at `url`; None where `url` is the file itself.
+    """
+
+    path: str
+    sha256: str
+    url: str | None = None
+    member: str | None = None
+
+
+def _direct(folder: str, base: str, digests: Mapping[str, str]) -> tuple[DataFile, ...]:
+    return tuple(DataFile(path=f"{folder}/{n}", sha256=d, url=base + n) for n, d in digests.items())
+
+
+_MNIST = _direct(
+    "mnist",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    {
+        "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    },
+)
+
+_FASHION_MNIST = _direct(
+    "fashion_mnist",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    {
+        "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    },
+)
+
+_WRITERS = _direct(
+    "mnist_writers",
+    "https://raw.githubusercontent.com/facebookresearch/qmnist/master/",
+    {
+        "qmnist-train-labels-idx2-int.gz": "2c05dc77f6b916b38e455e97ab129a42a444f3dbef09b278a366f82904e0dd9f",
+        "qmnist-test-labels-idx2-int.gz": "9fbcbe594c3766fdf4f0b15c5165dc0d1e57ac604e01422608bb72c906030d06",
+    },
+)
+
+_GAS_TURBINE = tuple(
+    DataFile(
+        path=f"gas_turbine/{name}",
+        sha256=digest,
+        url="https://archive.ics.uci.edu/static/public/551/gas+turbine+co+and+nox+emission+data+set.zip",
+        member=name,
+    )
+    for name, digest in {
+        "gt_2011.csv": "d87ceef9aa59533cc7d924d10de241b1b06ecd11f9b26bab59191ea0f8a76b9a",
+        "gt_2012.csv": "be54b9d0e1a7de40c55d32fa489e75de892b000c066b5a09f09a19124ee29100",
+        "gt_2013.csv": "13c437bb440ec2045bd12057e6654c41dd4107a661eac16ba2e878e897a08f9e",
+        "gt_2014.csv": "c2a03c92c9c3207aad0c6be7de8d9b5b4bfa4720ad0efb2c1f21b6cec4d3f3fa",
+        "gt_2015.csv": "9b08f35fde0d4b138232a605db4093c2b8bf9d6757e6f1fbd9534ad616c13591",
+    }.items()
+)
+
+_CIFAR10 = tuple(
+    DataFile(
+        path=f"cifar10/{name}",
+        sha256=digest,
+        url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        member=f"cifar-10-batches-bin/{name}",
+    )
+    for name, digest in {
+        "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+        "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+        "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+        "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+        "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+        "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+    }.items()
+)
+
+CIFAR10_MED = tuple(
+    DataFile(path=f"cifar10/{name}", sha256=digest)
+    for name, digest in {
+        "data_batch_1.med.xz": "e7489690ee0bb6e68950bfb2ce26cd9e5ccaa7eef48a6c2155bcd03d510eca33",
+        "data_batch_2.med.xz": "3e5fdeb0e065f6c8058cc6b0592dfe23cb9dc4e7de2963a56f8fd905464d7cd2",
+        "data_batch_3.med.xz": "1ed623f198aae5fa1ffe7089844b8f70f4e32423e4dd0b3474e51f180c6bee69",
+        "data_batch_4.med.xz": "6026c8a8fbf83be1d4a33820cf2e3f54ce972a6259df2c1141bd3ba058fd2d19",
+        "data_batch_5.med.xz": "6899c56ecfa52d161cc8f132311575a01fe588dd1af1a8da4365e834e80ae2b0",
+        "test_batch.med.xz": "e601428b43ca6582140f0c91a20c9c71d274cffe8b9fba918545698b72344bb8",
+    }.items()
+)
+
+CIFAR10_DECODED = tuple(
+    DataFile(path=f"cifar10/decoded/{name}", sha256=digest)
+    for name, digest in {
+        "data_batch_1.bin": "db694dd42c44398249040e423641d002a64cbda550a2ec110a9621d5056dab7b",
+        "data_batch_2.bin": "ab618d97c0f60060cbe239395fc6a5ca13be7ca5a9a9672af4d48eb3df251a1b",
+        "data_batch_3.bin": "f03495d171c0833d122c4c60d0250d6314b3c277f6438b82d81e71cb49bd476b",
+        "data_batch_4.bin": "d7c312924c9da203ff53e1dc4b6f6eee84a47d59d0fe3f5f023f1d80f01aea84",
+        "data_batch_5.bin": "fac1f56413e32aeecd42ad369e7f1955716e6e67e356724576492ef12a21a825",
+        "test_batch.bin": "3f7010f5855423b8de3f72b1ee0acb6dd69d8d7dbde577bf05bcf82ed272d6c1",
+    }.items()
+)
+
+_SHAKESPEARE = (
+    DataFile(
+        path="shakespeare/tinyshakespeare.txt",
+        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+    ),
+)
+
+PINNED: Mapping[str, tuple[DataFile, ...]] = MappingProxyType(
+    {
+        "digits": (),  # ships inside scikit-learn
+        "mnist": _MNIST,
+        "fashion_mnist": _FASHION_MNIST,
+        "cifar10": _CIFAR10,
+        "gas_turbine": _GAS_TURBINE,
+        "qmnist": _MNIST + _WRITERS,
+        "shakespeare": _SHAKESPEARE,
+    }
+)

@@ -1,0 +1,152 @@
+"""Load a data set by name.
+
+| name | records | targets | groups | split |
+|---|---|---|---|---|
+| `digits` | 1,797 images (1, 8, 8) | 10 classes | - | seeded, stratified, 30 % test |
+| `mnist` | images (1, 28, 28) | 10 classes | - | the authors': 60,000 and 10,000 |
+| `fashion_mnist` | images (1, 28, 28) | 10 classes | - | the authors' |
+| `cifar10` | images (3, 32, 32) | 10 classes | - | the authors': 50,000 and 10,000 |
+| `gas_turbine` | 36,733 rows of 9 sensors | CO, NOX | - | seeded, 30 % test |
+| `qmnist` | the images of `mnist` | 10 classes | writers | the authors': no writer is in both |
+| `shakespeare` | 80 characters, int64 codes | the next of 65 | roles | seeded, 20 % of each role |
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.data import med, shakespeare
+from securefl.data.dataset import Dataset, Split, hold_out, stratified
+from securefl.data.fetching import fetch
+from securefl.data.files import cache_folder, data_folder, digest, files_of, replacing, verified
+from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
+from securefl.data.pinned import CIFAR10_DECODED, CIFAR10_MED, PINNED, DataFile
+from securefl.errors import DataError
+from securefl.streams import stream
+
+NAMES = tuple(PINNED)
+TEST_SHARE = 0.3
+
+
+def load(name: str, *, folder: Path | None = None, download: bool = False, seed: int = 0) -> Split:
+    """The data set `name` (see the table above) as training and test part.
+
+    folder: where to look; by default $SECUREFL_DATA, else the user's cache folder.
+    download: fetch missing files first.
+    seed: of the split, where the authors fixed none; the same seed gives the same split everywhere.
+
+    Raises ConfigError for an unknown name; DataError for a file that is missing, damaged or unusable.
+    """
+    files = files_of(name)
+    root = folder or data_folder()
+    if download and not (name == "cifar10" and _all_in(root, CIFAR10_MED)):
+        fetch(name, folder=root)
+    rng = stream(seed, "split", name)
+    match name:
+        case "digits":
+            return _digits(rng)
+        case "cifar10":
+            return _cifar10(root)
+        case "gas_turbine":
+            return _gas_turbine([verified(name, file, root) for file in files], rng)
+        case "shakespeare":
+            (path,) = (verified(name, file, root) for file in files)
+            return shakespeare.split(path.read_text(encoding="utf-8"), rng)
+        case "qmnist":
+            return _qmnist([verified(name, file, root) for file in files])
+        case _:
+            return _mnist_like(name, [verified(name, file, root) for file in files])
+
+
+def _digits(rng: np.random.Generator) -> Split:
+    from sklearn.datasets import load_digits  # a second to import, and no other data set needs it
+
+    pixels, labels = load_digits(return_X_y=True)
+    whole = Dataset(
+        name="digits",
+        x=(pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32),
+        y=labels.astype(np.int64),
+        classes=10,
+    )
+    train, test = stratified(whole.y, TEST_SHARE, rng)
+    return Split(train=whole.take(train), test=whole.take(test))
+
+
+def _mnist_like(name: str, paths: list[Path]) -> Split:
+    train_x, train_y, test_x, test_y = paths[:4]
+    return Split(train=_images(name, train_x, train_y), test=_images(name, test_x, test_y))
+
+
+def _images(name: str, pixels: Path, labels: Path) -> Dataset:
+    x = read_idx(pixels, kind=IDX_UBYTE, dimensions=3)
+    y = read_idx(labels, kind=IDX_UBYTE, dimensions=1).astype(np.int64)
+    return Dataset(name=name, x=_scaled(x[:, None]), y=y, classes=10)
+
+
+def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return pixels.astype(np.float32) / np.float32(255)
+
+
+def _qmnist(paths: list[Path]) -> Split:
+    plain = _mnist_like("qmnist", paths)
+    return Split(train=_with_writers(plain.train, paths[4]), test=_with_writers(plain.test, paths[5]))
+
+
+def _with_writers(images: Dataset, path: Path) -> Dataset:
+    """Row i of the QMNIST table describes MNIST image i: column 0 is its class, column 2 its writer."""
+    table = read_idx(path, kind=IDX_INT, dimensions=2)[: len(images)]
+    if len(table) < len(images) or not np.array_equal(table[:, 0], images.y):
+        raise DataError(f"{path}: expected the classes of the MNIST images in column 0, found others.")
+    return replace(images, groups=table[:, 2].astype(np.int64))
+
+
+def _gas_turbine(paths: list[Path], rng: np.random.Generator) -> Split:
+    """All 11 columns min-max scaled over the whole set, as in FedProf: scaling leaks no more than ranges."""
+    rows = np.concatenate([parse_gas(path.read_text(encoding="ascii"), str(path)) for path in paths])
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    scaled = ((rows - low) / (high - low)).astype(np.float32)
+    targets = len(GAS_COLUMNS) - 2
+    whole = Dataset(name="gas_turbine", x=scaled[:, :targets], y=scaled[:, targets:], classes=0)
+    train, test = hold_out(len(whole), TEST_SHARE, rng)
+    return Split(train=whole.take(train), test=whole.take(test))
+
+
+def _cifar10(root: Path) -> Split:
+    if not _all_in(root, files_of("cifar10")) and _all_in(root, CIFAR10_MED):
+        batches = [_decoded(*pair, root) for pair in zip(CIFAR10_MED, CIFAR10_DECODED, strict=True)]
+    else:
+        paths = [verified("cifar10", file, root) for file in files_of("cifar10")]
+        batches = [parse_cifar(path.read_bytes(), str(path)) for path in paths]
+    return Split(train=_cifar_part(batches[:-1]), test=_cifar_part(batches[-1:]))
+
+
+def _all_in(root: Path, files: tuple[DataFile, ...]) -> bool:
+    return all((root / file.path).is_file() for file in files)
+
+
+def _cifar_part(batches: list[tuple[NDArray[np.uint8], NDArray[np.int64]]]) -> Dataset:
+    x = _scaled(np.concatenate([images for images, _ in batches]))
+    return Dataset(name="cifar10", x=x, y=np.concatenate([labels for _, labels in batches]), classes=10)
+
+
+def _decoded(packed: DataFile, plain: DataFile, root: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """One batch out of its `.med.xz`, kept decoded in the user's cache: decoding takes seconds."""
+    path = cache_folder() / plain.path
+    if path.is_file() and digest(path) == plain.sha256:
+        return parse_cifar(path.read_bytes(), str(path))
+    source = verified("cifar10", packed, root)
+    content = med.unpack(source)
+    found = hashlib.sha256(content).hexdigest()
+    if found != plain.sha256:
+        raise DataError(
+            f"{source} decodes to SHA-256 {found}, expected {plain.sha256}: a fault in the decoder."
+        )
+    with suppress(OSError), replacing(path) as target:  # no writable cache: the next run decodes again
+        target.write(content)
+    return parse_cifar(content, str(source))

@@ -1,0 +1,207 @@
+"""The readers accept exactly their format and name the file in every refusal."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import struct
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from securefl.data import med
+from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
+from securefl.errors import DataError
+
+Bytes = NDArray[np.uint8]
+
+
+def idx(path: Path, content: bytes) -> Path:
+    path.write_bytes(gzip.compress(content))
+    return path
+
+
+def header(kind: int, *shape: int) -> bytes:
+    return bytes([0, 0, kind, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
+
+
+def test_idx_bytes_keep_their_order(tmp_path: Path) -> None:
+    path = idx(tmp_path / "f.gz", header(IDX_UBYTE, 2, 2, 3) + bytes(range(12)))
+
+    array = read_idx(path, kind=IDX_UBYTE, dimensions=3)
+
+    assert array.dtype == np.uint8
+    assert array.tolist() == [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8], [9, 10, 11]]]
+
+
+def test_idx_integers_are_big_endian_and_signed(tmp_path: Path) -> None:
+    path = idx(tmp_path / "f.gz", header(IDX_INT, 1, 2) + struct.pack(">ii", 258, -3))
+
+    array = read_idx(path, kind=IDX_INT, dimensions=2)
+
+    assert array.tolist() == [[258, -3]]
+    assert array.dtype == np.dtype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(header(0x09, 2) + b"ab", "type 0x08", id="other type"),
+        pytest.param(b"\x01" + header(IDX_UBYTE, 2)[1:] + b"ab", "header", id="first byte not zero"),
+        pytest.param(header(IDX_UBYTE, 2, 1) + b"ab", "1 dimensions", id="other rank"),
+        pytest.param(header(IDX_UBYTE, 2)[:6], "header", id="cut in the header"),
+        pytest.param(b"", "header", id="empty"),
+        pytest.param(header(IDX_UBYTE, 3) + b"ab", "only 2", id="truncated"),
+        pytest.param(header(IDX_UBYTE, 2) + b"abc", "more", id="trailing byte"),
+    ],
+)
+def test_other_idx_files_are_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = idx(tmp_path / "f.gz", content)
+
+    with pytest.raises(DataError, match=expected) as caught:
+        read_idx(path, kind=IDX_UBYTE, dimensions=1)
+
+    assert str(path) in str(caught.value)
+
+
+def test_a_huge_claimed_size_is_refused_before_any_memory_is_taken(tmp_path: Path) -> None:
+    path = idx(tmp_path / "f.gz", header(IDX_UBYTE, 2**31, 2**31, 2**31) + bytes(1 << 22))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="claims"):
+            read_idx(path, kind=IDX_UBYTE, dimensions=3)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("spoil", [lambda whole: b"no gzip", lambda whole: whole[:-9]])
+def test_a_damaged_gzip_stream_is_a_data_error(tmp_path: Path, spoil: object) -> None:
+    path = tmp_path / "f.gz"
+    path.write_bytes(spoil(gzip.compress(header(IDX_UBYTE, 4) + b"abcd")))  # type: ignore[operator]
+
+    with pytest.raises(DataError, match="damaged"):
+        read_idx(path, kind=IDX_UBYTE, dimensions=1)
+
+
+def cifar_record(label: int, red: int, green: int, blue: int) -> bytes:
+    return bytes([label]) + bytes([red]) * 1024 + bytes([green]) * 1024 + bytes([blue]) * 1024
+
+
+def test_cifar_records_are_a_label_and_three_planes() -> None:
+    images, labels = parse_cifar(cifar_record(3, 1, 2, 3) + cifar_record(9, 4, 5, 6), "batch")
+
+    assert labels.tolist() == [3, 9]
+    assert images.shape == (2, 3, 32, 32)
+    assert images[:, :, 31, 0].tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "3073"),
+        (cifar_record(1, 1, 1, 1)[:-1], "3073"),
+        (cifar_record(1, 1, 1, 1) + b"x", "3073"),
+        (cifar_record(10, 1, 1, 1), "labels 0 to 9"),
+    ],
+)
+def test_other_cifar_files_are_refused(content: bytes, expected: str) -> None:
+    with pytest.raises(DataError, match=f"batch: .*{expected}"):
+        parse_cifar(content, "batch")
+
+
+HEADER = ",".join(GAS_COLUMNS)
+ROW = "4.5,1018.7,83.6,3.5,23.9,1086.2,549.8,134.6,11.8,0.3,81.9"
+
+
+def test_gas_rows_are_numbers_in_column_order() -> None:
+    rows = parse_gas(f"{HEADER}\n{ROW}\n", "gt.csv")
+
+    assert rows.shape == (1, 11)
+    assert (rows[0, 0], rows[0, -2], rows[0, -1]) == (4.5, 0.3, 81.9)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", "header", id="empty"),
+        pytest.param(f"{HEADER.replace('AT,AP', 'AP,AT')}\n{ROW}", "header", id="columns swapped"),
+        pytest.param(f"{HEADER}\n{ROW}\n{ROW},1", "line 3: expected 11 columns, found 12", id="extra"),
+        pytest.param(f"{HEADER}\n\n", "line 2: expected 11 columns, found 1", id="blank"),
+        pytest.param(f"{HEADER}\n{ROW.replace('81.9', 'n/a')}", "line 2: expected numbers", id="text"),
+        pytest.param(f"{HEADER}\n{ROW.replace('0.3', 'nan')}", "line 2: .* CO, found nan", id="NaN"),
+        pytest.param(f"{HEADER}\n{ROW.replace('81.9', '1e999')}", "NOX, found inf", id="infinite"),
+    ],
+)
+def test_other_gas_files_are_refused(text: str, expected: str) -> None:
+    with pytest.raises(DataError, match=f"gt.csv.*{expected}"):
+        parse_gas(text, "gt.csv")
+
+
+def med_encoded(images: Bytes, labels: Bytes) -> bytes:
+    """The definition of the code, one pixel at a time, independent of the decoder's vectors."""
+    residuals = bytearray()
+    planes = images.astype(int)
+    green = planes[:, 1]
+    for plane, start in ((green, 0), (planes[:, 0] - green + 128, 128), (planes[:, 2] - green + 128, 128)):
+        for image in plane & 255:
+            for i in range(32):
+                for j in range(32):
+                    if i and j:
+                        left, up, corner = image[i, j - 1], image[i - 1, j], image[i - 1, j - 1]
+                        guess = sorted((left, up, left + up - corner))[1]
+                    else:
+                        guess = image[i - 1, 0] if i else image[0, j - 1] if j else start
+                    step = (int(image[i, j]) - int(guess) + 128) % 256 - 128
+                    residuals.append(2 * step if step >= 0 else -2 * step - 1)
+    return med.MAGIC + struct.pack("<II", *labels.shape) + labels.tobytes() + bytes(residuals)
+
+
+def small_batch() -> tuple[Bytes, Bytes]:
+    rng = np.random.default_rng(5)
+    noise = rng.integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
+    ramp = np.add.outer(np.arange(32), 3 * np.arange(32)).astype(np.uint8)
+    smooth = np.broadcast_to(ramp, (1, 3, 32, 32)) // np.array([1, 2, 3], np.uint8)[:, None, None]
+    return np.concatenate([noise, smooth]), np.array([[3], [0], [9]], np.uint8)
+
+
+def test_a_med_batch_decodes_to_the_canonical_binary_layout(tmp_path: Path) -> None:
+    images, labels = small_batch()
+    path = tmp_path / "batch.med.xz"
+    path.write_bytes(lzma.compress(med_encoded(images, labels)))
+
+    found, tags = parse_cifar(med.unpack(path), "batch")
+
+    assert tags.tolist() == [3, 0, 9]
+    np.testing.assert_array_equal(found, images)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param(lambda code: b"CIFMED2\n" + code[8:], "magic", id="other version"),
+        pytest.param(lambda code: code[:12], "magic", id="cut in the header"),
+        pytest.param(lambda code: code[:-1], "found", id="truncated"),
+        pytest.param(lambda code: code + b"x", "found", id="trailing byte"),
+        pytest.param(
+            lambda code: code[:8] + struct.pack("<II", 2**32 - 1, 1) + code[16:], "claims", id="huge"
+        ),
+        pytest.param(lambda code: code[:8] + struct.pack("<II", 0, 1), "claims 0 records", id="none"),
+    ],
+)
+def test_other_med_streams_are_refused(change: object, expected: str) -> None:
+    code = med_encoded(*small_batch())
+
+    with pytest.raises(DataError, match=f"batch: .*{expected}"):
+        med.decode(change(code), "batch")  # type: ignore[operator]
+
+
+def test_a_damaged_xz_stream_is_a_data_error(tmp_path: Path) -> None:
+    path = tmp_path / "batch.med.xz"
+    path.write_bytes(lzma.compress(b"x" * 1000)[:-5])
+
+    with pytest.raises(DataError, match="damaged xz"):
+        med.unpack(path)

@@ -1,0 +1,325 @@
+"""Each partition has the shape its paper gives it; requests that cannot be met are refused in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from scipy.optimize import minimize
+
+from securefl.data.dataset import Dataset
+from securefl.data.dirichlet import class_counts, smallest_sizes
+from securefl.data.dominant import dominant_class
+from securefl.data.partitions import Partition, dirichlet, iid, natural, normal_sizes, shards, sized
+from securefl.errors import ConfigError
+
+TEN_CLASSES = np.tile(np.arange(10), 600)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def toy(n: int = 60, classes: int = 3, groups: bool = False) -> Dataset:
+    return Dataset(
+        name="toy",
+        x=np.zeros((n, 2), np.float32),
+        y=np.arange(n) % classes if classes else np.zeros((n, 1), np.float32),
+        classes=classes,
+        groups=np.arange(n) // 10 if groups else None,
+    )
+
+
+def test_iid_parts_are_equal_and_look_like_the_whole() -> None:
+    parts = iid(6000, 7, rng())
+
+    assert {len(part) for part in parts} == {857, 858}
+    # counts per class are hypergeometric with sd 8.2: 45 is 5.5 sd, false alarm < 1e-5 for all 70
+    for part in parts:
+        assert np.abs(np.bincount(TEN_CLASSES[part]) - 85.7).max() < 45
+
+
+@pytest.mark.parametrize("per_client", [1, 2])
+def test_shards_give_each_client_so_many_labels_and_equal_sizes(per_client: int) -> None:
+    parts = shards(TEN_CLASSES, 100, per_client, rng())
+
+    assert {len(part) for part in parts} == {60}
+    assert max(len(np.unique(TEN_CLASSES[part])) for part in parts) == per_client
+    assert min(len(np.unique(TEN_CLASSES[part])) for part in parts) == 1
+    assert sorted(np.concatenate(parts)) == list(range(6000))
+
+
+def test_a_shard_is_a_random_sample_of_its_class() -> None:
+    (one, *_) = shards(np.zeros(1000, np.int64), 10, 1, rng())
+
+    assert one.max() - one.min() > 500  # in file order a shard of 100 records would span 99
+
+
+def test_dirichlet_sizes_solve_the_quadratic_programme() -> None:
+    generator = rng(4)
+    mix = generator.dirichlet(np.full(3, 0.4), 12).T
+    totals = np.array([50.0, 80.0, 20.0])
+
+    sizes = smallest_sizes(mix, totals)
+
+    assert sizes is not None
+    np.testing.assert_allclose(mix @ sizes, totals, atol=1e-3)
+    assert sizes.min() >= 0
+    reference = minimize(
+        lambda x: x @ x,
+        np.full(12, 12.5),
+        jac=lambda x: 2 * x,
+        bounds=[(0, None)] * 12,
+        constraints={"type": "eq", "fun": lambda x: mix @ x - totals, "jac": lambda x: mix},
+        method="SLSQP",
+        options={"ftol": 1e-10, "maxiter": 500},
+    )
+    np.testing.assert_allclose(sizes, reference.x, atol=0.05)
+
+
+def test_the_programme_uses_the_bound_where_it_must() -> None:
+    # without x >= 0 the least-norm solution of this one is negative for the first client
+    mix = np.array([[0.5, 0.9, 0.1, 0.0], [0.5, 0.1, 0.0, 0.5], [0.0, 0.0, 0.9, 0.5]])
+    totals = np.array([90.0, 10.0, 5.0])
+    free = np.linalg.lstsq(mix, totals, rcond=None)[0]
+    assert free.min() < -1
+
+    sizes = smallest_sizes(mix, totals)
+
+    assert sizes is not None
+    assert sizes.min() >= 0
+    np.testing.assert_allclose(mix @ sizes, totals, atol=1e-3)
+
+
+def test_an_impossible_programme_has_no_solution() -> None:
+    assert smallest_sizes(np.array([[1.0, 0.9], [0.0, 0.1]]), np.array([10.0, 10.0])) is None
+
+
+def test_dirichlet_counts_are_the_programmes_solution_to_within_one_record() -> None:
+    totals = np.full(10, 600)
+    counts = class_counts(totals, 100, 0.2, rng(1))
+
+    mix = rng(1).dirichlet(0.2 * totals / totals.sum(), 100).T  # the draw that class_counts made
+    sizes = smallest_sizes(mix, totals.astype(float))
+    assert sizes is not None
+    assert np.abs(counts.T - mix * sizes).max() < 1.01
+    assert counts.sum(axis=0).tolist() == totals.tolist()
+    assert counts.sum(axis=1).min() >= 1
+
+
+def test_a_dirichlet_partition_is_unbalanced_and_as_concentrated_as_asked() -> None:
+    def top_share(concentration: float) -> float:
+        parts = dirichlet(TEN_CLASSES, 100, concentration, rng())
+        assert sorted(np.concatenate(parts)) == list(range(6000))
+        assert np.std([len(part) for part in parts]) > 1
+        return float(np.mean([np.bincount(TEN_CLASSES[part]).max() / len(part) for part in parts]))
+
+    # Dir(0.02, ..., 0.02) puts 0.89 on its largest entry in the mean, Dir(10, ..., 10) 0.15
+    assert top_share(0.2) > 0.8
+    assert top_share(100.0) < 0.2
+
+
+def test_a_dirichlet_partition_with_too_few_clients_says_so() -> None:
+    with pytest.raises(ConfigError, match="more clients"):
+        dirichlet(TEN_CLASSES, 5, 0.2, rng())
+
+
+def test_a_dirichlet_partition_takes_labels_that_are_not_consecutive() -> None:
+    parts = dirichlet(np.repeat([3, 8], 50), 10, 1.0, rng())
+
+    assert sorted(np.concatenate(parts)) == list(range(100))
+
+
+@pytest.mark.parametrize("share", [0.37, 0.6, 1.0])
+def test_the_dominant_class_has_exactly_its_share(share: float) -> None:
+    parts = dominant_class(TEN_CLASSES, 50, share, rng())
+
+    tops = [np.bincount(TEN_CLASSES[part], minlength=10) for part in parts]
+    assert {int(top.max()) for top in tops} == {round(share * 120)}
+    assert {len(part) for part in parts} == {120}
+    assert len({int(top.argmax()) for top in tops}) >= 8  # 50 clients do not share one favourite
+
+
+def test_the_other_records_are_spread_over_the_other_classes() -> None:
+    parts = dominant_class(TEN_CLASSES, 50, 0.6, rng())
+
+    rest = np.array([np.sort(np.bincount(TEN_CLASSES[part], minlength=10))[:-1] for part in parts])
+    # 48 records over nine classes: the mean over clients of the rarest one is far from 0
+    assert rest[:, 0].mean() > 0.5
+    assert rest[:, -1].mean() < 20
+
+
+def test_dominant_clients_may_have_sizes() -> None:
+    sizes = np.array([10, 100, 333])
+
+    parts = dominant_class(TEN_CLASSES, 3, 0.6, rng(), sizes)
+
+    assert [len(part) for part in parts] == [10, 100, 333]
+    assert [np.bincount(TEN_CLASSES[part]).max() for part in parts] == [6, 60, 200]
+
+
+@pytest.mark.parametrize(
+    ("clients", "share", "sizes", "expected"),
+    [
+        (2, 0.6, np.array([3000, 3000]), "dominant class"),
+        (2, 0.1, np.array([10]), "2 client sizes"),
+        (2, 0.1, np.array([10, 0]), "at least one record"),
+        (2, 0.1, np.array([5000, 5000]), "at most 6000"),
+        (0, 0.5, None, "0 client sizes"),
+    ],
+)
+def test_impossible_dominant_requests_are_refused(
+    clients: int, share: float, sizes: np.ndarray | None, expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        dominant_class(TEN_CLASSES, clients, share, rng(), sizes)
+
+
+def test_a_share_that_the_other_classes_cannot_fill_up_is_refused() -> None:
+    # 90 records of class 0: any client of 50 needs 25 others, and there are only 10
+    labels = np.repeat([0, 1], [90, 10])
+
+    with pytest.raises(ConfigError, match="too few records"):
+        dominant_class(labels, 2, 0.5, rng())
+
+
+def test_normal_sizes_follow_the_law_while_there_are_records() -> None:
+    sizes = normal_sizes(10**7, 10_000, 500.0, 100.0, rng())
+
+    # the mean has a standard error of 1, the deviation of 0.7: 6 and 5 are beyond 5 sd, false alarm < 1e-6
+    assert abs(sizes.mean() - 500) < 6
+    assert abs(sizes.std() - 100) < 5
+
+
+def test_normal_sizes_never_ask_for_more_than_there_is_and_never_for_none() -> None:
+    sizes = normal_sizes(100, 20, 50.0, 60.0, rng())
+
+    assert sizes.min() >= 1
+    assert 80 <= sizes.sum() <= 100
+    parts = sized(100, sizes, rng())
+    assert [len(part) for part in parts] == sizes.tolist()
+
+
+def test_natural_parts_are_the_groups() -> None:
+    groups = np.array([5, 2, 5, 9, 2])
+
+    assert [part.tolist() for part in natural(groups, None, rng())] == [[1, 4], [0, 2], [3]]
+    chosen = natural(groups, 2, rng())
+    assert len(chosen) == 2
+    for part in chosen:
+        assert part.tolist() == np.flatnonzero(groups == groups[part[0]]).tolist()
+
+
+def test_natural_choice_is_random() -> None:
+    groups = np.arange(100)
+
+    assert natural(groups, 5, rng(1)) != natural(groups, 5, rng(2))
+
+
+@pytest.mark.parametrize("clients", [0, 4, -1])
+def test_a_natural_partition_has_no_more_clients_than_groups(clients: int) -> None:
+    with pytest.raises(ConfigError, match="between 1 and 3"):
+        natural(np.array([1, 2, 3]), clients, rng())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: iid(3, 4, rng()),
+        lambda: iid(3, 0, rng()),
+        lambda: shards(np.zeros(3, np.int64), 2, 2, rng()),
+        lambda: dirichlet(np.zeros(3, np.int64), 4, 1.0, rng()),
+        lambda: dirichlet(np.zeros(0, np.int64), 1, 1.0, rng()),
+        lambda: normal_sizes(3, 4, 1.0, 1.0, rng()),
+        lambda: dominant_class(np.zeros(3, np.int64), 4, 0.5, rng()),
+        lambda: dominant_class(np.zeros(0, np.int64), 1, 0.5, rng()),
+        lambda: natural(np.zeros(0, np.int64), None, rng()),
+    ],
+)
+def test_more_clients_than_records_is_a_configuration_error(call: object) -> None:
+    with pytest.raises(ConfigError):
+        call()  # type: ignore[operator]
+
+
+# --- as configured -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "iid"},
+        {"kind": "shards", "per_client": 2},
+        {"kind": "dirichlet", "concentration": 5.0},
+        {"kind": "dominant", "share": 0.5},
+        {"kind": "dominant", "share": 0.5, "mean": 5.0, "deviation": 1.0},
+        {"kind": "normal", "mean": 8.0, "deviation": 2.0},
+        {"kind": "natural"},
+    ],
+)
+def test_every_kind_splits_and_repeats_under_its_seed(fields: dict[str, object]) -> None:
+    partition = TypeAdapter(Partition).validate_python(fields)
+    dataset = toy(groups=True)
+
+    parts = partition.split(dataset, 5, rng(1))
+
+    assert len(parts) == 5
+    assert all(len(part) for part in parts)
+    whole = np.concatenate(parts)
+    assert len(np.unique(whole)) == len(whole)
+    again, other = (np.concatenate(partition.split(dataset, 5, rng(seed))) for seed in (1, 2))
+    assert whole.tolist() == again.tolist()
+    assert whole.tolist() != other.tolist()
+
+
+def test_configured_sizes_reach_the_dominant_partition() -> None:
+    parts = Partition(kind="dominant", share=0.5, mean=6.0, deviation=0.0).split(toy(), 4, rng())
+
+    assert [len(part) for part in parts] == [6] * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"kind": "shards"}, "needs per_client"),
+        ({"kind": "dirichlet"}, "needs concentration"),
+        ({"kind": "dominant"}, "needs share"),
+        ({"kind": "normal", "mean": 5.0}, "needs deviation"),
+        ({"kind": "iid", "share": 0.5}, "does not use share"),
+        ({"kind": "natural", "mean": 0.5}, "does not use mean"),
+        ({"kind": "dominant", "share": 0.5, "mean": 5.0}, "both mean and deviation"),
+        ({"kind": "shards", "per_client": 0}, "per_client=0"),
+        ({"kind": "dirichlet", "concentration": 0.0}, "concentration=0.0"),
+        ({"kind": "dirichlet", "concentration": float("nan")}, "concentration=nan"),
+        ({"kind": "dominant", "share": 1.01}, "share=1.01"),
+        ({"kind": "dominant", "share": 0.0}, "share=0.0"),
+        ({"kind": "normal", "mean": -1.0, "deviation": 1.0}, "mean=-1.0"),
+        ({"kind": "normal", "mean": 1.0, "deviation": -1.0}, "deviation=-1.0"),
+        ({"kind": "normal", "mean": float("inf"), "deviation": 1.0}, "mean=inf"),
+    ],
+)
+def test_a_configuration_with_missing_or_useless_numbers_is_refused(
+    fields: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        TypeAdapter(Partition).validate_python(fields)
+    with pytest.raises(ValueError, match=expected):
+        Partition(**fields)  # type: ignore[arg-type]  # wrong fields are the point
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="one of iid, shards"):
+        Partition(kind="random")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("partition", "expected"),
+    [
+        (Partition(kind="shards", per_client=1), "class labels"),
+        (Partition(kind="dirichlet", concentration=1.0), "class labels"),
+        (Partition(kind="dominant", share=0.5), "class labels"),
+        (Partition(kind="natural"), "no groups"),
+    ],
+)
+def test_a_data_set_without_what_the_kind_needs_is_refused(partition: Partition, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        partition.split(toy(classes=0), 3, rng())

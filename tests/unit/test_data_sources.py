@@ -1,0 +1,212 @@
+"""What `load` gives: of embedded and invented files always, of the real files where they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+import urllib.error
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securefl.data import shakespeare
+from securefl.data.dataset import Dataset, Split
+from securefl.data.files import verified
+from securefl.data.pinned import CIFAR10_MED, PINNED, DataFile
+from securefl.data.sources import NAMES, load
+from securefl.errors import DataError
+
+REAL = os.environ.get("SECUREFL_DATA", "")
+
+
+def needs(files: tuple[DataFile, ...]) -> pytest.MarkDecorator:
+    there = bool(REAL) and all((Path(REAL) / file.path).is_file() for file in files)
+    return pytest.mark.skipif(not there, reason="set SECUREFL_DATA to a folder that holds the real files")
+
+
+def counts(split: Split) -> tuple[int, int]:
+    return len(split.train), len(split.test)
+
+
+def names(part: Dataset) -> set[int]:
+    assert part.groups is not None
+    return set(part.groups.tolist())
+
+
+def test_digits_ship_with_a_dependency_and_split_by_class() -> None:
+    digits = load("digits")
+
+    assert sum(counts(digits)) == 1797
+    assert digits.train.shape == (1, 8, 8)
+    assert digits.train.x.dtype == np.float32
+    assert (digits.train.x.min(), digits.train.x.max()) == (0, 1)
+    share = np.bincount(digits.test.y) / np.bincount(np.concatenate([digits.train.y, digits.test.y]))
+    assert np.abs(share - 0.3).max() < 0.005
+
+
+def test_a_seeded_split_repeats_and_another_seed_gives_another() -> None:
+    first, again, other = load("digits", seed=1), load("digits", seed=1), load("digits", seed=2)
+
+    np.testing.assert_array_equal(first.train.x, again.train.x)
+    assert not np.array_equal(first.train.x, other.train.x)
+
+
+def test_the_data_package_does_not_import_torch() -> None:
+    import subprocess
+
+    code = "import sys, securefl.data; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- roles -------------------------------------------------------------------------------------
+
+PLAY = "ROMEO:\nOne.\nTwo.\n\nJULIET:\nThree: four.\n\n\nROMEO:\nFive.\n"
+
+
+def test_speeches_are_joined_by_role_without_the_names() -> None:
+    assert shakespeare.speeches(PLAY) == {"ROMEO": "One.\nTwo.\nFive.", "JULIET": "Three: four."}
+
+
+def test_windows_hold_eighty_characters_and_predict_the_next() -> None:
+    codes = np.arange(101)
+
+    x, y = shakespeare.windows(codes)
+
+    assert x.tolist() == [list(range(s, s + 80)) for s in (0, 10, 20)]
+    assert y.tolist() == [80, 90, 100]
+    assert len(shakespeare.windows(codes[:80])[0]) == 0
+
+
+def test_no_character_of_a_roles_test_part_is_seen_in_training() -> None:
+    letters = [chr(c) for c in range(0x100, 0x100 + 2500)]  # each occurs once, so it can be traced
+    text = "A:\n" + "".join(letters) + "\n\nB:\nToo short to be a client.\n"
+
+    split = shakespeare.split(text, np.random.default_rng(3))
+
+    seen = set(split.train.x.ravel().tolist()) | set(split.train.y.tolist())
+    held = set(split.test.x.ravel().tolist()) | set(split.test.y.tolist())
+    assert not seen & held
+    assert 400 < len(held) <= 500
+    assert names(split.train) == names(split.test) == {0}
+
+
+# --- the real files ----------------------------------------------------------------------------
+
+
+@needs(PINNED["mnist"])
+def test_mnist_is_what_it_should_be() -> None:
+    mnist = load("mnist")
+
+    assert counts(mnist) == (60_000, 10_000)
+    assert mnist.train.shape == (1, 28, 28)
+    assert np.bincount(mnist.test.y).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    # which way is up: a seven has its bar above, and a one stands upright
+    seven = mnist.test.x[mnist.test.y == 7].mean(axis=(0, 1))
+    assert seven[5:12].mean() > 1.3 * seven[16:23].mean()
+    one = mnist.test.x[mnist.test.y == 1].mean(axis=(0, 1))
+    assert one.sum(axis=0).std() > 1.3 * one.sum(axis=1).std()
+    # the mean that everybody normalises MNIST with
+    assert abs(mnist.train.x.mean(dtype=np.float64) - 0.1307) < 1e-4
+
+
+@needs(PINNED["fashion_mnist"])
+def test_fashion_mnist_is_what_it_should_be() -> None:
+    fashion = load("fashion_mnist")
+
+    assert counts(fashion) == (60_000, 10_000)
+    assert np.bincount(fashion.train.y).tolist() == [6_000] * 10
+    assert abs(fashion.train.x.mean(dtype=np.float64) - 0.2860) < 1e-4
+
+
+@needs(PINNED["qmnist"])
+def test_qmnist_knows_who_wrote_each_image_and_no_writer_is_in_both_parts() -> None:
+    qmnist = load("qmnist")
+
+    assert counts(qmnist) == (60_000, 10_000)
+    assert len(names(qmnist.train)) == 539
+    assert len(names(qmnist.test)) == 297
+    assert not names(qmnist.train) & names(qmnist.test)
+
+
+@needs(PINNED["gas_turbine"])
+def test_gas_turbine_has_all_columns_scaled_to_the_unit_interval() -> None:
+    gas = load("gas_turbine")
+
+    assert sum(counts(gas)) == 36_733
+    assert len(gas.test) == round(0.3 * 36_733)
+    assert (gas.train.shape, gas.train.y.shape[1], gas.train.classes) == ((9,), 2, 0)
+    whole = np.concatenate([np.hstack([part.x, part.y]) for part in (gas.train, gas.test)])
+    assert whole.min(axis=0).tolist() == [0] * 11
+    assert whole.max(axis=0).tolist() == [1] * 11
+
+
+@needs(PINNED["shakespeare"])
+def test_shakespeare_has_99_roles_and_65_characters() -> None:
+    plays = load("shakespeare")
+
+    assert plays.train.classes == 65
+    assert names(plays.train) == names(plays.test) == set(range(99))
+    assert plays.train.shape == (80,)
+    assert plays.train.x.dtype == np.int64
+    assert 0.18 < len(plays.test) / sum(counts(plays)) < 0.22
+    text = (Path(REAL) / PINNED["shakespeare"][0].path).read_text()
+    record = "".join(np.array(sorted(set(text)))[plays.train.x[0]])
+    assert record in shakespeare.speeches(text)[shakespeare.large_roles(shakespeare.speeches(text))[0]]
+
+
+@pytest.mark.slow  # decoding takes about 15 seconds
+@needs(CIFAR10_MED)
+def test_cifar_is_decoded_once_and_then_read_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    cifar = load("cifar10")
+
+    assert counts(cifar) == (50_000, 10_000)
+    assert cifar.train.shape == (3, 32, 32)
+    assert np.bincount(cifar.train.y).tolist() == [5_000] * 10
+    # the channel means that everybody normalises CIFAR-10 with
+    means = cifar.train.x.mean(axis=(0, 2, 3), dtype=np.float64)
+    np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=2e-4)
+
+    monkeypatch.setattr("securefl.data.med.unpack", lambda path: pytest.fail("decoded a second time"))
+    np.testing.assert_array_equal(load("cifar10").test.x, cifar.test.x)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if PINNED[name]])
+def test_every_set_with_files_says_which_one_is_missing(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"securefl data fetch {name}"):
+        load(name, folder=tmp_path)
+    with pytest.raises(DataError, match=PINNED[name][0].path):
+        verified(name, PINNED[name][0], tmp_path)
+
+
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str, timeout: float) -> None:
+        raise urllib.error.URLError(f"no network for {url}")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+
+
+def test_download_asks_the_network_for_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_network(monkeypatch)
+
+    with pytest.raises(DataError, match=r"no network for https://ossci-datasets"):
+        load("mnist", folder=tmp_path, download=True)
+
+
+def test_packed_cifar_is_checked_and_preferred_to_a_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_network(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cifar10").mkdir()
+    for file in CIFAR10_MED:
+        (tmp_path / file.path).write_bytes(b"forged")
+
+    with pytest.raises(DataError, match=r"data_batch_1\.med\.xz is not the published file"):
+        load("cifar10", folder=tmp_path, download=True)
