@@ -1,0 +1,30 @@
+"""Models, local training, evaluation and profiles in torch, on plain arrays.
+
+Nothing here protects anything: what leaves a client goes through a release first.
+"""
+
+from securefl.training.evaluation import Evaluation, Task, evaluate, mean_loss, relative_accuracy
+from securefl.training.local import LocalTraining, train
+from securefl.training.losses import Loss
+from securefl.training.models import ModelConfig
+from securefl.training.profile import probe_anchor, profile
+from securefl.training.threads import single_thread
+from securefl.training.vector import load_vector, size, to_vector
+
+__all__ = [
+    "Evaluation",
+    "LocalTraining",
+    "Loss",
+    "ModelConfig",
+    "Task",
+    "evaluate",
+    "load_vector",
+    "mean_loss",
+    "probe_anchor",
+    "profile",
+    "relative_accuracy",
+    "single_thread",
+    "size",
+    "to_vector",
+    "train",
+]

@@ -1,0 +1,79 @@
+"""Accuracy and loss of a model in evaluation mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from securefl.errors import DataError
+from securefl.training.losses import Loss, criterion_of, records
+from securefl.training.tensors import in_mode
+
+Task = Literal["classification", "regression"]
+
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """accuracy: share of records that are right, or `relative_accuracy`. loss: mean over the records."""
+
+    accuracy: float
+    loss: float
+
+
+def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> Evaluation:
+    """Accuracy and mean loss in evaluation mode; the mode of every module is restored.
+
+    "classification": x (n, *shape), y int64 (n,); share of arg max, and cross-entropy.
+    "regression": y float32 (n, targets); `relative_accuracy`, and mean squared error.
+    The loss of a diverged model may be infinite or NaN. Raises DataError for arrays that do not fit
+    and without records.
+    """
+    loss: Loss = "cross_entropy" if task == "classification" else "mse"
+    outputs, targets = _outputs(model, x, y, loss)
+    if task == "classification":
+        accuracy = float((outputs.argmax(1) == targets).double().mean())
+    else:
+        accuracy = relative_accuracy(outputs, targets)
+    return Evaluation(accuracy=accuracy, loss=float(criterion_of(loss)(outputs, targets)))
+
+
+def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "cross_entropy") -> float:
+    """Mean loss over the records in evaluation mode: what selection by loss asks a client for.
+
+    Raises DataError for arrays that do not fit, without records, and for a loss that is not finite.
+    """
+    outputs, targets = _outputs(model, x, y, loss)
+    value = float(criterion_of(loss)(outputs, targets))
+    if not isfinite(value):
+        raise DataError(
+            f"Expected a finite loss, {value} came; look for NaN in the records or a diverged model."
+        )
+    return value
+
+
+def relative_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """FedProf's accuracy on GasTurbine: mean of 1 - |y - yhat| / max(yhat, y) over records and targets.
+
+    Targets are scaled to [0, 1]. Where max(yhat, y) is not positive the ratio has no meaning; the term
+    is 1 if the prediction is exact and 0 otherwise.
+    """
+    outputs, targets = outputs.double(), targets.double()
+    largest = torch.maximum(outputs, targets)
+    ratio = (targets - outputs).abs() / torch.where(largest > 0, largest, 1.0)
+    terms = torch.where(largest > 0, 1 - ratio, (outputs == targets).double())
+    return float(terms.mean())
+
+
+def _outputs(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> tuple[Tensor, Tensor]:
+    inputs, targets = records(x, y, loss)
+    if not len(inputs):
+        raise DataError("Expected at least one record to evaluate on, none came.")
+    with in_mode(model, training=False), torch.inference_mode():
+        return torch.cat([model(batch) for batch in torch.split(inputs, _AT_ONCE)]), targets

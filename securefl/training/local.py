@@ -1,0 +1,173 @@
+"""Local training of a client's model on plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import vector_to_parameters
+
+from securefl.errors import ConfigError, DataError
+from securefl.training.losses import Loss, criterion_of, records
+from securefl.training.optimizers import SGD, Adam
+from securefl.training.tensors import in_mode
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains in one round; the optimizer's state starts anew in every call.
+
+    optimizer: "sgd" or "adam" (betas 0.9 and 0.999).
+    learning_rate: in round 0.
+    epochs, steps: passes over the data, or mini-batches (passes as needed); exactly one is set.
+    batch_size: records in a mini-batch; the last one of a pass holds what is left.
+    momentum: of SGD. weight_decay: weight of |w|^2 / 2 in the loss, in either optimizer.
+    decay: factor on the learning rate each round; with milestones, at each of those rounds instead.
+    milestones: rounds, as in FedCor's halving at rounds 150 and 300.
+    proximal: FedProx's mu; (mu / 2) |w - w_global|^2 joins the loss (Li et al., MLSys 2020, eq. 2).
+
+    Raises ValueError for values out of range.
+    """
+
+    optimizer: Literal["sgd", "adam"]
+    learning_rate: float
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    decay: float = 1.0
+    milestones: tuple[int, ...] = ()
+    proximal: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(
+                f"Expected one of epochs and steps, epochs={self.epochs}, steps={self.steps} came."
+            )
+        self._require("learning_rate", self.learning_rate > 0 and isfinite(self.learning_rate), "> 0, finite")
+        self._require("epochs", self.epochs is None or self.epochs >= 1, ">= 1")
+        self._require("steps", self.steps is None or self.steps >= 1, ">= 1")
+        self._require("batch_size", self.batch_size >= 1, ">= 1")
+        self._require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
+        self._require("weight_decay", self.weight_decay >= 0 and isfinite(self.weight_decay), ">= 0, finite")
+        self._require("decay", 0 < self.decay <= 1, "in (0, 1]")
+        self._require("milestones", min(self.milestones, default=0) >= 0, ">= 0")
+        self._require("proximal", self.proximal >= 0 and isfinite(self.proximal), ">= 0, finite")
+        if self.optimizer == "adam" and self.momentum:
+            raise ValueError("Momentum belongs to SGD; leave it out with optimizer 'adam'.")
+
+    def _require(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            raise ValueError(f"Expected {name} {expected}, {name}={getattr(self, name)} came.")
+
+    def rate(self, round_number: int) -> float:
+        """Learning rate in round `round_number`, counted from 0."""
+        if not self.milestones:
+            return self.learning_rate * float(self.decay**round_number)
+        passed = sum(round_number >= milestone for milestone in self.milestones)
+        return self.learning_rate * float(self.decay**passed)
+
+
+def train(
+    model: nn.Module,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    config: LocalTraining,
+    loss: Loss,
+    rng: np.random.Generator,
+    round_number: int,
+) -> None:
+    """Train the model's parameters that require a gradient, in place, on mini-batches shuffled by `rng`.
+
+    x: (n, *shape). y: int64 labels (n,) for "cross_entropy", float32 (n, targets) for "mse".
+    `w_global` of the proximal term is the model as it comes. Without records nothing happens, not
+    even to batch norm. In a mini-batch of one record batch norm uses its running statistics and
+    leaves them alone: one record has no variance. The mode of every module is restored.
+
+    Raises DataError for arrays that do not fit, and when loss or model stop being finite; the model
+    then holds the diverged values.
+    """
+    inputs, targets = records(x, y, loss)
+    if not len(inputs):
+        return
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise ConfigError("Expected a parameter to train, all of the model's are frozen; leave one free.")
+    values = _joined(trained)
+    start = values.clone() if config.proximal else None
+    optimizer = _optimizer(config, round_number)
+    criterion = criterion_of(loss)
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    total = torch.zeros(())
+    with in_mode(model, training=True), _views_of(values, trained):
+        for batch, wanted in _batches(inputs, targets, config, rng):
+            for norm in norms:
+                norm.train(len(batch) > 1)
+            value = criterion(model(batch), wanted)
+            total += value.detach()
+            slopes = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
+            gradient = _joined(slopes)
+            if config.weight_decay:
+                gradient.add_(values, alpha=config.weight_decay)
+            if start is not None:
+                gradient.add_(values - start, alpha=config.proximal)
+            optimizer.step(values, gradient)
+    _require_finite(total, values, model, optimizer.rate)
+
+
+def _batches(
+    inputs: Tensor, targets: Tensor, config: LocalTraining, rng: np.random.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Mini-batches of freshly shuffled passes; one gather a pass is faster than one a mini-batch."""
+    size, n = config.batch_size, len(inputs)
+    left = config.steps or (config.epochs or 0) * -(-n // size)
+    while left > 0:
+        order = torch.from_numpy(rng.permutation(n)[: left * size])
+        left -= -(-len(order) // size)
+        yield from zip(torch.split(inputs[order], size), torch.split(targets[order], size), strict=True)
+
+
+def _optimizer(config: LocalTraining, round_number: int) -> SGD | Adam:
+    rate = config.rate(round_number)
+    match config.optimizer:
+        case "sgd":
+            return SGD(rate=rate, momentum=config.momentum)
+        case "adam":
+            return Adam(rate=rate)
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+@contextmanager
+def _views_of(values: Tensor, parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Let the parameters be views of `values`, so that one update moves them all; then separate them.
+
+    Left as views they would be aligned differently from a model that was loaded, which can
+    change the last bits of what it computes.
+    """
+    vector_to_parameters(values, parameters)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.data = parameter.data.clone()
+
+
+def _require_finite(total: Tensor, values: Tensor, model: nn.Module, rate: float) -> None:
+    entries = [total, values, *(buffer for buffer in model.buffers() if buffer.is_floating_point())]
+    if not all(bool(torch.isfinite(entry).all()) for entry in entries):
+        raise DataError(
+            f"Local training diverged at learning rate {rate:g}: loss or model are no longer finite; "
+            "lower the learning rate, or look for records that are not finite."
+        )

@@ -1,0 +1,39 @@
+"""The two losses, and the arrays that each of them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss
+
+from securefl.errors import DataError
+from securefl.training.tensors import as_tensor
+
+Loss = Literal["cross_entropy", "mse"]
+
+
+def criterion_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
+    """The mean loss of (outputs, targets)."""
+    match loss:
+        case "cross_entropy":
+            return cross_entropy
+        case "mse":
+            return mse_loss
+
+
+def records(x: NDArray[Any], y: NDArray[Any], loss: Loss) -> tuple[Tensor, Tensor]:
+    """Records and targets as tensors. Raises DataError where lengths or the targets' type do not fit."""
+    if len(x) != len(y):
+        raise DataError(f"Expected one target a record, found {len(x)} records and {len(y)} targets.")
+    match loss:
+        case "cross_entropy":
+            fits, expected = y.ndim == 1 and y.dtype == np.int64, "int64 labels of shape (n,)"
+        case "mse":
+            fits, expected = y.ndim == 2 and y.dtype == np.float32, "float32 targets of shape (n, targets)"
+    if not fits:
+        raise DataError(f"Expected {expected} for loss {loss!r}, found {y.dtype} of shape {y.shape}.")
+    return as_tensor(x), as_tensor(y)

@@ -1,0 +1,115 @@
+"""Profiles of a data set: the mean and variance of a layer's output (FedProf v2, section 3.1).
+
+A dense layer's pre-activation (n, q) is taken as it is (Proposition 1); a convolution's output
+(n, q, h, w) is summed over its map (footnote 3 and Proposition 2), which leaves one number a channel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from securefl.errors import ConfigError, DataError
+from securefl.profiles import Anchor, Profile
+from securefl.streams import stream
+from securefl.training.tensors import as_tensor, in_mode
+
+
+@dataclass
+class Moments:
+    """Mean and sum of squared deviations per element, merged batch by batch in float64.
+
+    Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983), eq. 2.1: deviations
+    are always taken from a mean, so nothing cancels when the mean is large beside the spread.
+    """
+
+    count: int = 0
+    mean: Tensor | None = None
+    squares: Tensor | None = None
+
+    def add(self, batch: Tensor) -> None:
+        """Take in a batch of shape (n, q), n >= 1."""
+        batch = batch.double()
+        n, mean = len(batch), batch.mean(0)
+        squares = (batch - mean).square().sum(0)
+        if self.mean is None or self.squares is None:
+            self.count, self.mean, self.squares = n, mean, squares
+            return
+        total, apart = self.count + n, mean - self.mean
+        self.mean = self.mean + apart * (n / total)
+        self.squares = self.squares + squares + apart.square() * (self.count * n / total)
+        self.count = total
+
+    def profile(self) -> Profile:
+        """The mean and the population variance of all that was added."""
+        if self.mean is None or self.squares is None:
+            raise DataError("Expected at least one record to make a profile of, none came.")
+        return Profile(self.mean.numpy(), (self.squares / self.count).numpy(), self.count)
+
+
+def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> Profile:
+    """Profile of records x (n, *shape) at the module named `layer`, in evaluation mode and one pass.
+
+    The result does not depend on `batch` (beyond rounding). The mode of every module is restored, and
+    no hook is left behind. One record has variance 0.
+
+    Raises ConfigError where the model has no such layer, or its output is of neither shape; DataError
+    without records and for outputs that are not finite.
+    """
+    module = named_layer(model, layer)
+    moments = Moments()
+
+    def read(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        moments.add(_fused(layer, output))
+
+    inputs = as_tensor(x)
+    handle = module.register_forward_hook(read)
+    try:
+        with in_mode(model, training=False), torch.inference_mode():
+            for part in torch.split(inputs, batch) if len(inputs) else ():
+                model(part)
+    finally:
+        handle.remove()
+    if len(inputs) and moments.count != len(inputs):
+        raise ConfigError(
+            f"Expected layer {layer!r} to run once a record, it ran {moments.count} times for {len(inputs)} "
+            "records; profile a layer that every forward pass uses once."
+        )
+    return moments.profile()
+
+
+def probe_anchor(
+    model: nn.Module, layer: str, shape: tuple[int, ...], seed: int, samples: int = 256
+) -> Anchor:
+    """The public anchor of a broadcast model: its profile on inputs uniform in [0, 1]^shape.
+
+    It depends on the model, which all parties have, and on a public seed, on no data; every party can
+    compute it. Between machines it may differ in the last bits, which a divergence does not notice,
+    being unchanged by the anchor. Scales are positive: variances are floored.
+    """
+    rng = stream(seed, "probe-anchor")
+    return Anchor.of(profile(model, layer, rng.random((samples, *shape), dtype="float32")))
+
+
+def named_layer(model: nn.Module, layer: str) -> nn.Module:
+    """The module of that name. Raises ConfigError, naming the nearest names, where there is none."""
+    modules: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if name}
+    if layer in modules:
+        return modules[layer]
+    near = get_close_matches(layer, modules, n=3, cutoff=0.0)
+    raise ConfigError(f"The model has no layer {layer!r}; the nearest names are {', '.join(near)}.")
+
+
+def _fused(layer: str, output: Any) -> Tensor:
+    shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    if not isinstance(output, Tensor) or output.ndim not in (2, 4):
+        raise ConfigError(
+            f"Expected layer {layer!r} to put out (n, q) or (n, q, height, width), found {shape}; "
+            "name a dense layer or a convolution."
+        )
+    return output if output.ndim == 2 else output.double().sum((2, 3))

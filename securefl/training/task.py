@@ -1,0 +1,66 @@
+"""What a study trains: the model, the loss, the local training, and the data the server owns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from securefl.training.evaluation import Evaluation, Task, evaluate
+from securefl.training.local import LocalTraining
+from securefl.training.losses import Loss
+from securefl.training.models import ModelConfig
+from securefl.training.vector import load_vector, to_vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """One learning problem; every party knows all of it but the server's records.
+
+    Attributes:
+        shape, outputs: of a record, and how many numbers the model puts out.
+        clients: how many there are.
+        server_x, server_y: records the server owns, for evaluation and baseline profiles (D^V).
+        seed: public; the initial model and probe inputs follow from it.
+    """
+
+    model: ModelConfig
+    local: LocalTraining
+    kind: Task
+    shape: tuple[int, ...]
+    outputs: int
+    clients: int
+    server_x: NDArray[Any]
+    server_y: NDArray[Any]
+    seed: int
+
+    @property
+    def loss(self) -> Loss:
+        return "cross_entropy" if self.kind == "classification" else "mse"
+
+    @property
+    def layer(self) -> str:
+        """Name of the profiled layer."""
+        return self.model.layer
+
+    @cached_property
+    def _module(self) -> nn.Module:
+        return self.model.build(self.shape, self.outputs, self.seed)
+
+    @cached_property
+    def initial(self) -> NDArray[np.float32]:
+        """The initial model as a vector (d,), float32."""
+        return to_vector(self.model.build(self.shape, self.outputs, self.seed))
+
+    def module(self, vector: NDArray[np.float32]) -> nn.Module:
+        """The model with these values; one module per problem and process is loaded anew each time."""
+        load_vector(self._module, vector)
+        return self._module
+
+    def evaluate(self, vector: NDArray[np.float32]) -> Evaluation:
+        """Accuracy and loss on the server's records."""
+        return evaluate(self.module(vector), self.server_x, self.server_y, self.kind)

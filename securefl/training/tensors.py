@@ -1,0 +1,29 @@
+"""Arrays as tensors, and models put into a mode for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """The array as a tensor that must only be read; copied only if it is read-only or strided."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+@contextmanager
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put the model into training or evaluation mode; afterwards every module has its own mode back."""
+    before = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in before:
+            module.training = mode

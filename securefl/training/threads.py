@@ -1,0 +1,20 @@
+"""Pinning a study's process to one thread."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+
+def single_thread() -> None:
+    """Pin torch, in this process, to one thread within and one thread between operations.
+
+    For the worker processes of a study: models this small run no faster on several threads, results
+    then do not depend on how a machine splits a sum, and workers do not fight over cores. The
+    second pin is possible only before the process has run anything in parallel; later it is left out.
+    """
+    torch.set_num_threads(1)
+    if torch.get_num_interop_threads() != 1:
+        with contextlib.suppress(RuntimeError):
+            torch.set_num_interop_threads(1)

@@ -1,0 +1,50 @@
+"""A model as one vector: what a round sums and sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from securefl.errors import DataError
+from securefl.training.tensors import as_tensor
+
+
+def size(model: nn.Module) -> int:
+    """Length d of the model's vector."""
+    return sum(entry.numel() for entry in _entries(model))
+
+
+def to_vector(model: nn.Module) -> NDArray[np.float32]:
+    """A new float32 vector (d,) of all floating entries of the state dict, in its order.
+
+    These are the parameters and the running statistics of batch norm. Integers (batch norm's count
+    of batches, which nothing here uses) are left out.
+    """
+    parts = [entry.reshape(-1).to(torch.float32) for entry in _entries(model)]
+    vector: NDArray[np.float32] = torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+    return vector
+
+
+def load_vector(model: nn.Module, vector: NDArray[Any]) -> None:
+    """Write a vector (d,), as `to_vector` makes it, into the model.
+
+    Raises DataError where the length is not the model's; the model is unchanged then.
+    """
+    entries = _entries(model)
+    expected = sum(entry.numel() for entry in entries)
+    if vector.shape != (expected,):
+        raise DataError(
+            f"Expected a vector of shape ({expected},) for this model, found {vector.shape}; "
+            "both sides must build the model from one configuration."
+        )
+    parts = torch.split(as_tensor(vector), [entry.numel() for entry in entries])
+    for entry, part in zip(entries, parts, strict=True):
+        entry.copy_(part.view_as(entry))
+
+
+def _entries(model: nn.Module) -> list[Tensor]:
+    return [entry for entry in model.state_dict().values() if entry.is_floating_point()]

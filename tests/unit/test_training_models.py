@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+from torch.nn.functional import max_pool2d
+
+from securefl.errors import ConfigError
+from securefl.training import ModelConfig, to_vector
+from securefl.training.models import MLP, AddsCNN, FedCorCNN, LeNet5
+from securefl.training.shufflenet import ShuffleNetV2, Unit, shuffle
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (MLP(9, 2), 9 * 64 + 64 + 64 * 32 + 32 + 32 * 2 + 2),
+        (MLP(784, 10, hidden=(64, 30)), 784 * 64 + 64 + 64 * 30 + 30 + 30 * 10 + 10),
+        (LeNet5(1, 28, 10), 61_706),  # LeCun et al. 1998, with full connection of S2 to C3
+        (FedCorCNN(3, 32, 10), (27 + 1) * 32 + (288 + 1) * 64 + (576 + 1) * 64 + 1025 * 64 + 65 * 10),
+        # table II of the ADDS paper: 369.22K in convolutions, 5.31M dense; batch norm adds 2 a channel
+        (AddsCNN(1, 28, 62), 369_216 + 5_308_478 + 2 * (64 + 128 + 256)),
+        # torchvision's counts for shufflenet_v2_x0_5 and x1_0 with 1000 classes
+        (ShuffleNetV2(3, 1000, 0.5), 1_366_792),
+        (ShuffleNetV2(3, 1000, 1.0), 2_278_604),
+    ],
+    ids=["mlp", "mlp-fedcor", "lenet5", "fedcor", "adds", "shufflenet-0.5", "shufflenet-1"],
+)
+def test_models_have_the_published_number_of_parameters(model: nn.Module, expected: int) -> None:
+    assert parameters(model) == expected
+
+
+def test_the_adds_supernet_has_568_ten_thousands_and_width_shrinks_it() -> None:
+    full, half = AddsCNN(1, 28, 62), AddsCNN(1, 28, 62, width=0.5)
+    assert round(parameters(full) / 1e6, 2) == 5.68
+    assert full.fc1.in_features == 4096
+    assert [half.conv1.out_channels, half.conv3.out_channels, half.fc2.out_features] == [32, 128, 512]
+    assert half.fc3.out_features == 62
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        (ModelConfig(kind="mlp"), (9,)),
+        (ModelConfig(kind="mlp", hidden=(64, 30)), (1, 28, 28)),
+        (ModelConfig(kind="mlp", hidden=()), (4,)),
+        (ModelConfig(kind="lenet5"), (1, 28, 28)),
+        (ModelConfig(kind="lenet5"), (3, 32, 32)),
+        (ModelConfig(kind="fedcor_cnn"), (3, 32, 32)),
+        (ModelConfig(kind="fedcor_cnn"), (1, 18, 18)),
+        (ModelConfig(kind="adds_cnn", width=0.1), (1, 28, 28)),
+        (ModelConfig(kind="adds_cnn", width=0.1), (1, 4, 4)),
+        (ModelConfig(kind="adds_cnn", width=0.1), (1, 30, 30)),
+        (ModelConfig(kind="shufflenet_v2", width=0.25), (3, 32, 32)),
+        (ModelConfig(kind="shufflenet_v2", width=1.0), (1, 28, 28)),
+    ],
+    ids=str,
+)
+def test_every_model_maps_records_to_outputs_and_has_its_profiled_layer(
+    config: ModelConfig, shape: tuple[int, ...]
+) -> None:
+    model = config.build(shape, outputs=7, seed=1)
+    assert model(torch.rand(3, *shape)).shape == (3, 7)
+    assert config.layer in dict(model.named_modules())
+
+
+def test_dense_layers_come_before_their_activation_and_are_numbered_from_the_input() -> None:
+    model = MLP(3, 2, hidden=(5, 4))
+    x = torch.randn(6, 3)
+    layers = [model.get_submodule(name) for name in ("fc1", "fc2", "fc3")]
+    expected = layers[2](torch.relu(layers[1](torch.relu(layers[0](x)))))
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_lenet_is_the_textbook_composition() -> None:
+    model, x = LeNet5(1, 28, 10), torch.rand(2, 1, 28, 28)
+    h = max_pool2d(torch.relu(model.conv1(x)), 2)
+    h = max_pool2d(torch.relu(model.conv2(h)), 2).flatten(1)
+    h = torch.relu(model.fc2(torch.relu(model.fc1(h))))
+    torch.testing.assert_close(model(x), model.fc3(h))
+
+
+def test_the_fedcor_cnn_is_the_published_composition() -> None:
+    model, x = FedCorCNN(3, 32, 10), torch.rand(2, 3, 32, 32)
+    h = max_pool2d(torch.relu(model.conv1(x)), 2)
+    h = max_pool2d(torch.relu(model.conv2(h)), 2)
+    h = torch.relu(model.conv3(h)).flatten(1)
+    assert h.shape == (2, 1024)
+    torch.testing.assert_close(model(x), model.fc2(torch.relu(model.fc1(h))))
+
+
+def test_the_adds_cnn_is_the_published_composition() -> None:
+    model, x = AddsCNN(1, 28, 62, width=0.25), torch.rand(2, 1, 28, 28)
+    h = max_pool2d(model.norm1(model.conv1(x)), 2)
+    h = max_pool2d(model.norm2(model.conv2(torch.relu(h))), 2)
+    h = max_pool2d(model.norm3(model.conv3(torch.relu(h))), 2, ceil_mode=True)
+    assert h.shape == (2, 64, 4, 4)
+    h = torch.relu(model.fc2(torch.relu(model.fc1(h.flatten(1)))))
+    torch.testing.assert_close(model(x), model.fc3(h), rtol=1e-4, atol=1e-5)
+
+
+def test_an_mlp_without_hidden_layers_is_linear() -> None:
+    model = ModelConfig(kind="mlp", hidden=()).build((4,), 3, 0)
+    assert [name for name, _ in model.named_parameters()] == ["fc1.weight", "fc1.bias"]
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(model(x), model.get_submodule("fc1")(x))
+
+
+def test_shuffle_interleaves_the_halves_and_half_the_channels_pass_a_unit_of_stride_one() -> None:
+    x = torch.arange(6.0).view(1, 6, 1, 1).expand(2, 6, 4, 4)
+    assert shuffle(x)[0, :, 0, 0].tolist() == [0, 3, 1, 4, 2, 5]
+    out = Unit(6, 6, 1)(x)
+    assert out[0, ::2, 0, 0].tolist() == [0, 1, 2]
+
+
+def test_a_strided_unit_halves_the_map_and_sees_all_channels() -> None:
+    unit = Unit(4, 10, 2).eval()
+    x = torch.rand(1, 4, 8, 8)
+    assert unit(x).shape == (1, 10, 4, 4)
+    moved = [unit(x + torch.eye(4)[c].view(1, 4, 1, 1)).ne(unit(x)).flatten(2).any(2) for c in range(4)]
+    assert all(change[0, ::2].any() and change[0, 1::2].any() for change in moved)
+
+
+def test_the_last_convolution_has_1024_channels() -> None:
+    for width in (0.25, 0.5, 1.0):
+        conv5 = (
+            ModelConfig(kind="shufflenet_v2", width=width).build((3, 32, 32), 10, 0).get_submodule("conv5")
+        )
+        assert isinstance(conv5, nn.Conv2d)
+        assert conv5.out_channels == 1024
+
+
+@pytest.mark.parametrize("kind", ["mlp", "shufflenet_v2"])
+def test_a_seed_fixes_the_model_and_leaves_the_global_generator_alone(kind: Any) -> None:
+    config = ModelConfig(kind=kind)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = to_vector(config.build((3, 32, 32), 10, seed=2**63 - 1))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(7)
+    assert np.array_equal(first, to_vector(config.build((3, 32, 32), 10, seed=2**63 - 1)))
+    assert not np.array_equal(first, to_vector(config.build((3, 32, 32), 10, seed=1)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kind": "lenet5", "hidden": [64]},
+        {"kind": "mlp", "hidden": [64, 0]},
+        {"kind": "mlp", "width": 0.5},
+        {"kind": "lenet5", "width": 1.0},
+        {"kind": "adds_cnn", "width": 0.0},
+        {"kind": "adds_cnn", "width": 1.5},
+        {"kind": "shufflenet_v2", "width": 0.75},
+        {"kind": "resnet"},
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit_the_kind_are_refused_when_read(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(ModelConfig).validate_python(settings)
+
+
+def test_a_config_is_read_from_plain_values() -> None:
+    read = TypeAdapter(ModelConfig).validate_python(
+        {"kind": "mlp", "hidden": [64, 30], "profiled_layer": "fc2"}
+    )
+    assert read == ModelConfig(kind="mlp", hidden=(64, 30), profiled_layer="fc2")
+    assert read.layer == "fc2"
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "message"),
+    [
+        (ModelConfig(kind="lenet5"), (1, 8, 8), "28x28 or 32x32"),
+        (ModelConfig(kind="lenet5"), (9,), "square images"),
+        (ModelConfig(kind="shufflenet_v2"), (3, 32, 16), "square images"),
+        (ModelConfig(kind="fedcor_cnn"), (3, 17, 17), "at least 18x18"),
+        (ModelConfig(kind="adds_cnn"), (3, 3, 3), "at least 4x4"),
+        (ModelConfig(kind="mlp", profiled_layer="fc9"), (9,), "nearest names are fc"),
+    ],
+    ids=str,
+)
+def test_shapes_and_layers_that_a_kind_cannot_take_are_named(
+    config: ModelConfig, shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config.build(shape, 10, 0)
