@@ -1,0 +1,1 @@
+"""Engines move the bytes between machines."""

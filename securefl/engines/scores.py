@@ -1,0 +1,40 @@
+"""The keys of one session of encrypted scores, split over the three parties that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from securefl.he.keys import KeyPair
+from securefl.he.match import Encryptor, Evaluator, Opener
+from securefl.he.parameters import by_name
+from securefl.he.terms import Terms
+from securefl.profiles import Bounds, Variant
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreKeys:
+    """Client, server and key holder parts under one fresh key, and the terms they share."""
+
+    terms: Terms
+    encryptor: Encryptor
+    evaluator: Evaluator
+    opener: Opener
+
+    @classmethod
+    def fresh(
+        cls, parameters: str, *, bounds: Bounds, length: int, variant: Variant, scores: int
+    ) -> ScoreKeys:
+        """A fresh key for at most `scores` openings of profiles of `length` elements.
+
+        The key lives as long as the process: a resumed run takes another one, and counts anew.
+        """
+        terms = Terms(
+            parameters=by_name(parameters), bounds=bounds, length=length, variant=variant, scores=scores
+        )
+        keys = KeyPair.generate(terms.parameters)
+        return cls(
+            terms,
+            Encryptor(keys.public, terms),
+            Evaluator(keys.public, terms),
+            Opener(keys, terms),
+        )

@@ -1,0 +1,370 @@
+"""What an algorithm asks of its clients, and how an answer becomes a release.
+
+An algorithm is its server's side, a generator that reads like the paper: it yields Asks, is sent
+Answers, and returns the next State. There are two kinds of question in an Ask, a *sum* over the
+cohort and *each*, one number per client. How sums are summed, how the numbers are opened and what
+is noised are words of the Plan, the same for every algorithm; `protect` is the one place where
+they meet the values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.errors import ConfigError, DataError, RemoteProtocolError
+from securefl.profiles import Bounds, Query, Variant
+from securefl.release import (
+    NO_COST,
+    PARTIES,
+    UNPROTECTED,
+    Adjacency,
+    Charge,
+    Form,
+    Release,
+    ReleaseKey,
+    Unit,
+)
+
+Floats = NDArray[np.float64]
+Vector = NDArray[np.float32]
+
+
+# What is asked ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The public integer grid every sum is taken on, so that all ways of summing agree bit for bit.
+
+    Values within +-`bound` become the nearest multiple of `step`; they travel as int32.
+    """
+
+    step: float = 2.0**-21
+    bound: float = 2.0**9
+
+    def quantise(self, values: Floats) -> NDArray[np.int32]:
+        """Grid integers of shape (d,). Raises `DataError` for a value not finite or out of bounds."""
+        if not np.isfinite(values).all():
+            raise DataError("The contribution is not finite; lower the learning rate or clean the records.")
+        largest = float(np.abs(values).max(initial=0.0))
+        if largest > self.bound:
+            raise DataError(f"Expected a contribution within +-{self.bound:g}, its largest is {largest:g}.")
+        return np.rint(values / self.step).astype(np.int32)
+
+    def check(self, numbers: NDArray[Any], size: int, sender: str) -> NDArray[np.int64]:
+        """A peer's grid integers, refused unless they have the declared type, shape and bound."""
+        limit = int(self.bound / self.step)
+        if numbers.dtype != np.int32 or numbers.shape != (size,):
+            raise RemoteProtocolError(
+                f"Expected {size} int32 values, got {numbers.dtype} of shape {numbers.shape}.",
+                sender=sender,
+                phase="contribution",
+            )
+        wide = numbers.astype(np.int64)
+        if np.abs(wide).max(initial=0) > limit:
+            raise RemoteProtocolError(
+                f"Expected grid values within +-{limit}.", sender=sender, phase="contribution"
+            )
+        return wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sends:
+    """One kind of value that clients release.
+
+    Attributes:
+        name: its name in the ledger and in `[privacy] unprotected`.
+        how: summed over the cohort, or opened for each client.
+        reads: what it is a function of besides the broadcast: the records, or private trained state.
+        sensitivity: L2, per (unit, adjacency); a pair that is absent is unbounded.
+    """
+
+    name: str
+    how: Literal["sum", "each"]
+    reads: Literal["records", "trained"] = "records"
+    sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Ask for the weighted sum of a vector of `size` values over the cohort."""
+
+    sends: Sends
+    size: int
+    grid: Grid = Grid()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """A client's value before protection: float64 vectors; for a sum everything is `clear`."""
+
+    clear: Floats
+    hidden: Floats = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(frozen=True)
+class Each:
+    """Ask every client of the cohort for one number.
+
+    Without a `query` the client's value is the number. With one, the value is a profile's features and
+    the number is their divergence from the query's baseline; where the plan says `scores = "ckks"` the
+    hidden part travels encrypted and the server learns the number only. The query stays with the server.
+    `bounds` are the public bounds that clients clip to.
+    """
+
+    sends: Sends
+    query: Query | None = None
+    variant: Variant = Variant.FULL
+    bounds: Bounds = field(default_factory=Bounds)
+
+    def lengths(self) -> tuple[int, int]:
+        """Number of values in the hidden and in the clear part."""
+        if self.query is None:
+            return 0, 1
+        weights = self.query.split(self.variant)
+        return len(weights.hidden), len(weights.clear)
+
+    def number(self, value: Value) -> float:
+        """The number that a value in the clear answers with."""
+        if self.query is None:
+            return float(value.clear[0])
+        weights = self.query.split(self.variant)
+        product = float(value.hidden @ weights.hidden) + float(value.clear @ weights.clear)
+        return (product + self.query.constant) / len(self.query.mean)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One exchange with a cohort.
+
+    Attributes:
+        cohort: client numbers, each once.
+        model: the broadcast model, float32 (d,).
+        public: further broadcast arrays that every client of the cohort may know.
+        weights: public weight of each client in the sums, in (0, 1]; absent is 1.
+    """
+
+    cohort: tuple[int, ...]
+    model: Vector
+    sums: tuple[Sum, ...] = ()
+    each: tuple[Each, ...] = ()
+    public: Mapping[str, Floats] = field(default_factory=dict)
+    weights: Mapping[int, float] = field(default_factory=dict)
+
+    def wants(self) -> tuple[Sends, ...]:
+        return (*(s.sends for s in self.sums), *(e.sends for e in self.each))
+
+
+@dataclass(frozen=True)
+class Total:
+    """The sum over the survivors, float64 (d,), and the sum of their weights."""
+
+    value: Floats
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What came back. A client that stayed silent or was refused is absent everywhere."""
+
+    survivors: tuple[int, ...]
+    totals: Mapping[str, Total]
+    each: Mapping[str, Mapping[int, float]]
+
+
+# The algorithm ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roster:
+    """Who may be asked: clients 0 .. clients - 1, and how long each is known to take (seconds)."""
+
+    clients: int
+    seconds: Floats
+
+    def everyone(self) -> tuple[int, ...]:
+        return tuple(range(self.clients))
+
+
+@dataclass(frozen=True)
+class State:
+    """What the server remembers between rounds: the model and named arrays beside it."""
+
+    model: Vector
+    memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def remember(self, **arrays: NDArray[Any]) -> State:
+        return replace(self, memory={**self.memory, **arrays})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a client has at hand when it computes a value: its records and the broadcast.
+
+    `rng` is the client's own stream for this round; `round` counts from 1.
+    """
+
+    client: int
+    round: int
+    x: NDArray[Any]
+    y: NDArray[Any]
+    model: Vector
+    public: Mapping[str, NDArray[Any]]
+    rng: np.random.Generator
+
+
+class Statistic(Protocol):
+    """A client's side: what it sends and how it computes it."""
+
+    @property
+    def sends(self) -> Sends: ...
+
+    def compute(self, job: Job) -> Value: ...
+
+
+class Algorithm(Protocol):
+    """A federated learning system: what its clients compute, and its server's rounds."""
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]: ...
+
+    def start(self) -> State: ...
+
+    def round(
+        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+    ) -> Generator[Ask, Answers, State]: ...
+
+
+def play(
+    algorithm: Algorithm,
+    state: State,
+    roster: Roster,
+    number: int,
+    rng: np.random.Generator,
+    ask: Callable[[Ask, int], Answers],
+) -> State:
+    """One round: answer the algorithm's asks until it returns the next state.
+
+    Args:
+        number: of the round, from 1.
+        ask: runs one Ask as the stage of that number, and answers it.
+    """
+    turn = algorithm.round(state, roster, number, rng)
+    stage = 0
+    try:
+        question = next(turn)
+        while True:
+            question, stage = turn.send(ask(question, stage)), stage + 1
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]  # a generator's result is untyped here
+
+
+# Privacy ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that a guarantee hangs on; its digest names the session.
+
+    Attributes:
+        sum: how sums are summed.
+        scores: how `each` numbers are opened: "clear", or "ckks" (encrypted; the server learns the
+            numbers, the key holder nothing).
+        noise: where noise is added.
+        unit, adjacency, delta: what epsilon means.
+        unprotected: names of values that may leave without noise; epsilon is then infinite.
+        against: parties that the budget must hold against; the rest are trusted by name.
+        budget: the most epsilon per holder; None is no limit.
+        schedule: declared number of rounds; there is no release after it.
+    """
+
+    sum: Literal["clear"] = "clear"
+    scores: Literal["clear", "ckks"] = "clear"
+    noise: Literal["none"] = "none"
+    unit: Unit = "record"
+    adjacency: Adjacency = "replace-one"
+    delta: float
+    unprotected: tuple[str, ...] = ()
+    against: tuple[str, ...] = PARTIES
+    budget: float | None = None
+    schedule: int
+
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical plan: parties that agree on it agree on every charge."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
+
+
+def charge_of(plan: Plan, sends: Sends) -> Charge:
+    """The charge of one release, from public inputs only.
+
+    Raises:
+        ConfigError: the value is neither noised, nor public, nor named as unprotected.
+    """
+    if sends.reads == "records" and sends.sensitivity.get((plan.unit, plan.adjacency)) == 0:
+        return NO_COST
+    if sends.name not in plan.unprotected:
+        raise ConfigError(
+            f"{sends.name!r} would leave its client without noise. Name it in [privacy] "
+            f'unprotected = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
+        )
+    return UNPROTECTED
+
+
+def protect(
+    plan: Plan,
+    question: Sum | Each,
+    value: Value,
+    *,
+    key: ReleaseKey,
+    weight: float,
+    seal: Callable[[Floats], bytes] | None,
+) -> Release:
+    """Make a release of one value: the one place where summing, opening and noising meet.
+
+    Args:
+        seal: encrypts the hidden part for the key holder; needed where `plan.scores` is "ckks".
+
+    Raises:
+        DataError: the value is not finite or outside its declared bound; the client abstains.
+    """
+    sealed = b""
+    form: Form = "open"
+    if isinstance(question, Sum):
+        if value.clear.shape != (question.size,) or not 0 < weight <= 1:
+            raise DataError(f"Expected {question.size} values and a weight in (0, 1], got {weight}.")
+        numbers: NDArray[Any] = question.grid.quantise(weight * value.clear)
+    else:
+        if not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
+            raise DataError(f"The {question.sends.name} is not finite; clean the records.")
+        if seal is not None and plan.scores == "ckks" and value.hidden.size:
+            numbers, sealed, form = value.clear, seal(value.hidden), "encrypted"
+        else:
+            numbers = np.concatenate([value.hidden, value.clear])
+    return Release(
+        key=key,
+        unit=plan.unit,
+        form=form,
+        charge=charge_of(plan, question.sends),
+        _numbers=numbers,
+        _sealed=sealed,
+    )
+
+
+def learns(plan: Plan, party: str) -> str:
+    """What `party` sees under this plan, for the privacy card."""
+    encrypted = plan.scores == "ckks"
+    match party:
+        case "server":
+            scores = "one score of its profile" if encrypted else "its whole profile"
+            return f"of each client its model update and, where the protocol asks, {scores}"
+        case "key-holder":
+            return "blinded integers, uniform to it" if encrypted else "nothing: it takes no part"
+        case _:
+            return "the broadcast models, and each client whether it was selected itself"
