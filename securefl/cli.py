@@ -1,0 +1,55 @@
+"""The command line: commands of the entry-point group `securefl.commands`, and what errors look like.
+
+Exit codes: 0 done, 1 an error this package explains, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from securefl import __version__
+from securefl.errors import SecureFLError
+
+
+class Commands(click.Group):
+    """Finds commands by entry point and loads one only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._points())
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        point = self._points().get(name)
+        command: click.Command | None = None if point is None else point.load()
+        return command
+
+    @staticmethod
+    def _points() -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group="securefl.commands")}
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example:  securefl demo",
+)
+@click.version_option(__version__, prog_name="securefl")
+def cli() -> None:
+    """Federated learning in which nothing leaves a client unprotected and unaccounted."""
+
+
+def main() -> None:
+    """Run the command line; errors of this package become one line and exit code 1."""
+    try:
+        code = cli(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except SecureFLError as error:
+        click.echo(f"securefl: {error}", err=True)
+        sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)

@@ -1,0 +1,63 @@
+"""What a run needs to go on after it was cut off: the newest state, and every finished round's row."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securefl.rounds import State
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS session (only INTEGER PRIMARY KEY CHECK (only = 1), nonce BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS state (only INTEGER PRIMARY KEY CHECK (only = 1), arrays BLOB NOT NULL) STRICT;
+"""
+
+
+class Checkpoint:
+    """One SQLite file per arm and seed; a round is in it whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.executescript(_SCHEMA)
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    def nonce(self) -> bytes:
+        """32 random bytes, drawn when the run began."""
+        self._db.execute("INSERT OR IGNORE INTO session VALUES (1, ?)", (secrets.token_bytes(32),))
+        nonce: bytes = self._db.execute("SELECT nonce FROM session").fetchone()[0]
+        return nonce
+
+    def save(self, number: int, state: State, record: dict[str, Any]) -> None:
+        """Finish round `number`, durably."""
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = {f"memory.{name}": array for name, array in state.memory.items()}
+        np.savez(buffer, model=state.model, **arrays)
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("INSERT INTO rounds VALUES (?, ?)", (number, json.dumps(record)))
+        self._db.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (buffer.getvalue(),))
+        self._db.execute("COMMIT")
+
+    def load(self) -> tuple[State | None, list[dict[str, Any]]]:
+        """The newest state and the records of all finished rounds, in order."""
+        rows = self._db.execute("SELECT record FROM rounds ORDER BY round").fetchall()
+        stored = self._db.execute("SELECT arrays FROM state").fetchone()
+        if stored is None:
+            return None, []
+        with np.load(io.BytesIO(stored[0]), allow_pickle=False) as arrays:
+            memory = {k.removeprefix("memory."): arrays[k] for k in arrays if k.startswith("memory.")}
+            state = State(arrays["model"], memory)
+        return state, [json.loads(row[0]) for row in rows]

@@ -1,0 +1,261 @@
+"""A study as TOML: strict, with errors that name the key, the value and the nearest valid name."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from math import inf
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from securefl.data import NAMES, Corruption, Partition
+from securefl.engines.inprocess import Faults
+from securefl.errors import ConfigError
+from securefl.release import Adjacency, Unit
+from securefl.rounds import Algorithm, Plan
+from securefl.training import LocalTraining, ModelConfig
+from securefl.training.task import Problem
+
+T = TypeVar("T")
+
+
+class ProtocolOptions(Protocol):
+    """What an entry point of the group `securefl.protocols` names: options that build an algorithm."""
+
+    def build(self, problem: Problem) -> Algorithm: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySection:
+    """name: for people. seeds: every arm runs once per seed. target: accuracy to be reached."""
+
+    name: str
+    rounds: int
+    seeds: tuple[int, ...] = (0,)
+    target: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("Expected rounds >= 1 and at least one seed, each once.")
+        if self.target is not None and not 0 < self.target <= 1:
+            raise ValueError(f"Expected 0 < target <= 1, got {self.target}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """source: a data set's name. clients: N. download: fetch missing files first."""
+
+    source: str
+    clients: int
+    partition: Partition
+    download: bool = False
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise ValueError(f"Expected clients >= 1, got {self.clients}.")
+        if self.source not in NAMES:
+            raise ValueError(
+                f"Expected source among {', '.join(NAMES)}, got {self.source!r}{_near(self.source, NAMES)}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySection:
+    """What is protected, how, and against whom; nothing here has a silent default but the key size.
+
+    budget: the most epsilon per client, `inf` for none. against: the parties it must hold against.
+    unprotected: what may leave without noise; epsilon is then infinite. parameters: of CKKS.
+    """
+
+    sum: Literal["clear"]
+    scores: Literal["clear", "ckks"]
+    noise: Literal["none"]
+    unit: Unit
+    adjacency: Adjacency
+    delta: float
+    budget: float
+    against: tuple[Literal["server", "key-holder", "others"], ...]
+    unprotected: tuple[str, ...]
+    parameters: Literal["strong", "compact"] = "strong"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta < 1:
+            raise ValueError(f"Expected 0 < delta < 1, got {self.delta}.")
+        if not self.budget >= 0:
+            raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
+
+    def plan(self, rounds: int) -> Plan:
+        return Plan(
+            sum=self.sum,
+            scores=self.scores,
+            noise=self.noise,
+            unit=self.unit,
+            adjacency=self.adjacency,
+            delta=self.delta,
+            budget=None if self.budget == inf else self.budget,
+            against=self.against,
+            unprotected=self.unprotected,
+            schedule=rounds,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSection:
+    """Time and energy: a published preset (its constant message sizes), or real bytes (`real_bytes`)."""
+
+    preset: Literal["gas_turbine_v1", "gas_turbine_v2", "emnist_v1", "emnist_v2", "cifar10_v2"] = "emnist_v2"
+    real_bytes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One protocol with its options, under the name it has in tables and plots."""
+
+    name: str
+    protocol: str
+    options: ProtocolOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A whole study; `text` is the TOML it was read from."""
+
+    study: StudySection
+    data: DataSection
+    model: ModelConfig
+    local: LocalTraining
+    privacy: PrivacySection
+    arms: tuple[Arm, ...]
+    corruption: Corruption = field(default_factory=Corruption)
+    network: Faults = field(default_factory=Faults)
+    cost: CostSection = field(default_factory=CostSection)
+    text: str = ""
+
+
+_SECTIONS: Mapping[str, type[Any]] = {
+    "study": StudySection,
+    "data": DataSection,
+    "model": ModelConfig,
+    "local": LocalTraining,
+    "privacy": PrivacySection,
+    "corruption": Corruption,
+    "network": Faults,
+    "cost": CostSection,
+}
+_OPTIONAL = ("corruption", "network", "cost")
+
+
+def read(path: Path) -> Study:
+    """The study in a TOML file. Raises ConfigError for anything that cannot be used as written."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse(text: str) -> Study:
+    """The study in a TOML text."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"This is not TOML: {error}.") from None
+    for key in table:
+        if key not in (*_SECTIONS, "arm"):
+            raise ConfigError(f"Unknown section [{key}]{_near(key, (*_SECTIONS, 'arm'))}.")
+    missing = [name for name in (*_SECTIONS, "arm") if name not in table and name not in _OPTIONAL]
+    if missing:
+        raise ConfigError(f"Missing section {', '.join(f'[{name}]' for name in missing)}.")
+    sections = {name: convert(kind, table[name], name) for name, kind in _SECTIONS.items() if name in table}
+    return Study(**sections, arms=_arms(table["arm"]), text=text)
+
+
+def _arms(tables: Any) -> tuple[Arm, ...]:
+    if not isinstance(tables, list) or not tables:
+        raise ConfigError("Expected at least one [[arm]].")
+    arms = tuple(_arm(table, place) for place, table in enumerate(tables, start=1))
+    names = [slug(arm.name) for arm in arms]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"Expected arms with different names, got {[arm.name for arm in arms]}.")
+    return arms
+
+
+def _arm(table: Mapping[str, Any], place: int) -> Arm:
+    where = f"arm {place}"
+    options = dict(table)
+    name, protocol = options.pop("name", None), options.pop("protocol", None)
+    if not isinstance(name, str) or not isinstance(protocol, str) or not slug(name):
+        raise ConfigError(f"[{where}] Expected `name` and `protocol` as text.")
+    return Arm(name=name, protocol=protocol, options=convert(protocol_named(protocol), options, where))
+
+
+def protocol_named(name: str) -> type[ProtocolOptions]:
+    """The options class registered under `name` in the entry-point group `securefl.protocols`."""
+    found = {point.name: point for point in entry_points(group="securefl.protocols")}
+    if name not in found:
+        raise ConfigError(
+            f"Unknown protocol {name!r}{_near(name, found)}; known are {', '.join(sorted(found))}."
+        )
+    options: type[ProtocolOptions] = found[name].load()
+    return options
+
+
+def slug(name: str) -> str:
+    """A name as a folder: lower case, words joined by hyphens."""
+    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
+
+
+def convert(kind: type[T], table: Any, where: str) -> T:
+    """`table` as the frozen dataclass `kind`; every error names its key, in one ConfigError."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"[{where}] Expected a table, got {table!r}.")
+    _known_keys(kind, table, where)
+    try:
+        return TypeAdapter(kind).validate_python(table)
+    except ValidationError as error:
+        lines = [_explain(kind, dict(problem), where) for problem in error.errors()]
+        raise ConfigError("; ".join(dict.fromkeys(lines))) from None
+
+
+def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
+    """pydantic ignores unknown keys of plain dataclasses; a misspelt key must not be silent."""
+    fields: Mapping[str, Any] = kind.__dataclass_fields__
+    for key, value in table.items():
+        if key not in fields:
+            raise ConfigError(
+                f"[{where}] Unknown key `{key}`{_near(key, fields)}; known are {', '.join(fields)}."
+            )
+        nested = _NESTED.get((kind, key)) or _dataclass_of(kind, key)
+        if nested is not None and isinstance(value, dict):
+            _known_keys(nested, value, f"{where}.{key}")
+
+
+_NESTED: Mapping[tuple[type[Any], str], type[Any]] = {(DataSection, "partition"): Partition}
+
+
+def _dataclass_of(kind: type[Any], key: str) -> type[Any] | None:
+    from typing import get_type_hints
+
+    hint = get_type_hints(kind).get(key)
+    return hint if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__") else None
+
+
+def _explain(kind: type[Any], problem: Mapping[str, Any], where: str) -> str:
+    path = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+    match problem["type"]:
+        case "missing" | "missing_keyword_only_argument":
+            return f"[{where}] Missing key `{path}`"
+        case "value_error":
+            return f"[{where}] {path + ': ' if path else ''}{problem['ctx']['error']}"
+    return f"[{where}] `{path}`: {problem['msg']}, got {problem['input']!r}"
+
+
+def _near(word: str, words: Iterable[str]) -> str:
+    near: Sequence[str] = get_close_matches(word, list(words), n=1, cutoff=0.5)
+    return f"; did you mean `{near[0]}`?" if near else ""

@@ -1,0 +1,58 @@
+"""Progress of a study on a terminal: one bar per arm with accuracy, bytes, seconds and epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from securefl.accounting.ledger import show_epsilon
+from securefl.study.config import Arm, Study
+
+
+class Bars:
+    """A context in which finished rounds are shown; without a terminal, a line every tenth round."""
+
+    def __init__(self, study: Study, console: Console) -> None:
+        self._console = console
+        self._rounds = study.study.rounds
+        self._several = len(study.study.seeds) > 1
+        self._bytes: dict[str, int] = {}
+        self._tasks: dict[str, TaskID] = {}
+        self._progress = Progress(
+            TextColumn("{task.description:<18}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def tell(self, arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+        """Show one finished round."""
+        name = f"{arm.name} #{seed}" if self._several else arm.name
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=self._rounds, figures="")
+        self._bytes[name] = self._bytes.get(name, 0) + record["bytes_up"] + record["bytes_down"]
+        figures = (
+            f"acc {record['accuracy']:.3f}  {self._bytes[name] / 1e6:7.2f} MB  "
+            f"{record['wall_seconds']:.2f} s  ε {_against(record['epsilon'])}"
+        )
+        self._progress.update(self._tasks[name], completed=record["round"], figures=figures)
+        last = record["round"] == self._rounds
+        if not self._console.is_terminal and (last or record["round"] % 10 == 0):
+            self._console.print(f"{name:<18} round {record['round']:>4}  {figures}", highlight=False)
+
+
+def _against(epsilon: Mapping[str, float]) -> str:
+    return " ".join(f"{party}={show_epsilon(value)}" for party, value in epsilon.items())

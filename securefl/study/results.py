@@ -1,0 +1,226 @@
+"""From the records of finished arms to tables, sentences, plots and the report."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from securefl.release import PARTIES
+from securefl.rounds import learns
+from securefl.study import plots, report
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.config import Arm, Study
+from securefl.study.run import ArmRun, arm_folder
+
+_VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
+
+
+@dataclass(frozen=True)
+class Results:
+    """Tidy tables of all arms and seeds, one row per observation.
+
+    metrics: arm, seed, round, accuracy, loss, bytes_up, bytes_down, megabytes, seconds, watt_hours,
+        wall_seconds, and epsilon against each party.
+    participation: arm, seed, client, quality, count.
+    divergence: arm, seed, round, client, quality, divergence.
+    """
+
+    metrics: pd.DataFrame
+    participation: pd.DataFrame
+    divergence: pd.DataFrame
+    summary: tuple[report.ArmSummary, ...]
+
+
+def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
+    """The tables of these runs."""
+    metrics = pd.DataFrame([_metric(record) for run in runs for record in run.records])
+    return Results(
+        metrics,
+        pd.DataFrame([row for run in runs for row in _participation(run)]),
+        pd.DataFrame([row for run in runs for row in _divergence(run)]),
+        tuple(_summary(study, name, metrics, runs) for name in dict.fromkeys(r.arm.name for r in runs)),
+    )
+
+
+def _metric(record: dict[str, Any]) -> dict[str, Any]:
+    plain = ("arm", "seed", "round", "accuracy", "loss", "bytes_up", "bytes_down", "seconds", "watt_hours")
+    row = {name: record[name] for name in plain}
+    row["megabytes"] = (record["bytes_up"] + record["bytes_down"]) / 1e6
+    row["wall_seconds"] = record["wall_seconds"]
+    row["survivors_lost"] = len(record["blamed"]) + len(record["abstained"])
+    return row | {f"epsilon_{party}": record["epsilon"][party] for party in PARTIES}
+
+
+def _participation(run: ArmRun) -> list[dict[str, Any]]:
+    counts = np.sum([record["selected"] for record in run.records], axis=0)
+    return [
+        {
+            "arm": run.arm.name,
+            "seed": run.world.seed,
+            "client": k,
+            "quality": quality,
+            "count": int(counts[k]),
+        }
+        for k, quality in enumerate(run.world.quality)
+    ]
+
+
+def _divergence(run: ArmRun) -> list[dict[str, Any]]:
+    return [
+        {
+            "arm": run.arm.name,
+            "seed": run.world.seed,
+            "round": record["round"],
+            "client": k,
+            "quality": quality,
+            "divergence": max(record["divergence"][k], 0.0),
+        }
+        for record in run.records
+        if record["divergence"] is not None
+        for k, quality in enumerate(run.world.quality)
+        if math.isfinite(record["divergence"][k])
+    ]
+
+
+def rounds_to(target: float | None, metrics: pd.DataFrame) -> int | None:
+    """The first round whose accuracy, meant over the seeds, reaches `target`."""
+    if target is None:
+        return None
+    mean = metrics.groupby("round")["accuracy"].mean()
+    reached = mean.index[mean >= target]
+    return int(reached[0]) if len(reached) else None
+
+
+def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmRun]) -> report.ArmSummary:
+    own = metrics[metrics["arm"] == name]
+    run = next(run for run in runs if run.arm.name == name)
+    mean = own.groupby("round")["accuracy"].mean()
+    per_seed = own.groupby("seed")[["bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"]]
+    totals = per_seed.sum().mean()
+    return report.ArmSummary(
+        name=name,
+        protocol=run.arm.protocol,
+        aggregation=str(getattr(run.arm.options, "aggregation", "partial")),
+        final_accuracy=float(mean.iloc[-1]),
+        best_accuracy=float(mean.max()),
+        rounds_to_target=rounds_to(study.study.target, own),
+        target=study.study.target,
+        megabytes_up=float(totals["bytes_up"]) / 1e6,
+        megabytes_down=float(totals["bytes_down"]) / 1e6,
+        seconds_model=float(totals["seconds"]),
+        watt_hours=float(totals["watt_hours"]),
+        wall_seconds=float(totals["wall_seconds"]),
+        epsilon={party: float(own[f"epsilon_{party}"].max()) for party in PARTIES},
+    )
+
+
+def figures(study: Study, results: Results) -> dict[str, report.ReportFigure]:
+    """The figures of a report, by file name."""
+    seed = study.study.seeds[0]
+    colours = plots.arm_colours(arm.name for arm in study.arms)
+    made = {
+        "accuracy": report.ReportFigure(
+            title="Accuracy",
+            caption="Accuracy on the server's records after each round.",
+            figure=plots.accuracy(results.metrics, target=study.study.target, colours=colours),
+        ),
+        "participation": report.ReportFigure(
+            title="Participation by data quality",
+            caption="How often each client was selected (as FedProf, Fig. 6); the first seed.",
+            figure=plots.participation(_of_seed(results.participation, seed), colours=None),
+        ),
+        "cost": report.ReportFigure(
+            title="Bytes and time",
+            caption="What an accuracy cost in bytes, both directions, and in modelled seconds.",
+            figure=plots.bytes_and_time(results.metrics, colours=colours),
+        ),
+    }
+    if len(results.divergence):
+        made["divergence"] = report.ReportFigure(
+            title="Divergence of the clients' profiles",
+            caption="Each client's newest divergence from the server's (as FedProf, Fig. 7); first seed.",
+            figure=plots.divergence(_of_seed(results.divergence, seed)),
+        )
+    return made
+
+
+def _of_seed(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
+    return frame[frame["seed"] == seed]
+
+
+def sentences(results: Results) -> tuple[str, str, str]:
+    """Who won, by how many rounds, what it cost in bytes and privacy."""
+    return report.sentences(results.summary)
+
+
+def write(study: Study, results: Results, folder: Path, reproduce: str) -> Path:
+    """Write tables, plots, versions and the report into the run folder; returns the report's path."""
+    results.metrics.to_csv(folder / "metrics.csv", index=False)
+    results.participation.to_csv(folder / "participation.csv", index=False)
+    results.divergence.to_csv(folder / "divergence.csv", index=False)
+    (folder / "summary.json").write_text(json.dumps(as_json(results), indent=2) + "\n")
+    (folder / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")
+    (folder / "seeds.json").write_text(json.dumps(list(study.study.seeds)) + "\n")
+    drawn = figures(study, results)
+    (folder / "plots").mkdir(exist_ok=True)
+    for name, figure in drawn.items():
+        figure.figure.savefig(folder / "plots" / f"{name}.png", dpi=150)
+    plan = study.privacy.plan(study.study.rounds)
+    page = report.ReportData(
+        title=study.study.name,
+        sentences=sentences(results),
+        privacy=[
+            report.PrivacyRow(party=party, learns=learns(plan, party), epsilon=_worst(results, party))
+            for party in PARTIES
+        ],
+        config=study.text,
+        summary=results.summary,
+        figures=list(drawn.values()),
+        versions=versions(),
+        seeds=study.study.seeds,
+        reproduce=reproduce,
+    )
+    report.write(folder / "report.html", page)
+    return folder / "report.html"
+
+
+def _worst(results: Results, party: str) -> str:
+    return report.epsilon_text(max(arm.epsilon[party] for arm in results.summary))
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that figures depend on."""
+    found = {"python": platform.python_version()}
+    for name in _VERSIONED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """The summary for scripts; an infinite epsilon is the text "inf", which is valid JSON."""
+    arms = []
+    for arm in results.summary:
+        epsilon = {p: "inf" if math.isinf(e) else e for p, e in arm.epsilon.items()}
+        arms.append({**vars(arm), "epsilon": epsilon})
+    return {"arms": arms, "sentences": list(sentences(results))}
+
+
+def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
+    """How many rounds of this arm and seed a run folder holds."""
+    path = arm_folder(folder, arm, seed) / "checkpoint.sqlite"
+    if not path.is_file():
+        return 0
+    with Checkpoint(path) as checkpoint:
+        return len(checkpoint.load()[1])

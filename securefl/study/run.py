@@ -1,0 +1,192 @@
+"""Run a study: every arm under every seed, resumable at the last finished round."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.engines.host import Log, StudyHost
+from securefl.engines.inprocess import InProcess
+from securefl.engines.scores import ScoreKeys
+from securefl.errors import ConfigError
+from securefl.exchange import client_name
+from securefl.release import PARTIES
+from securefl.rounds import Algorithm, Answers, Ask, Each, Plan, Roster, State, charge_of, play
+from securefl.streams import stream
+from securefl.study import cost
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.config import Arm, Study, slug
+from securefl.study.world import World
+from securefl.wire import Header
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class ArmRun:
+    """A finished arm under one seed: the records of all its rounds (see `_record`)."""
+
+    arm: Arm
+    world: World
+    records: list[dict[str, Any]]
+
+
+def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
+    """Where checkpoint and ledger of one arm and seed are."""
+    return folder / "arms" / slug(arm.name) / f"seed-{seed}"
+
+
+def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> ArmRun:
+    """Run one arm to its last round, from wherever it stands, telling every round's record.
+
+    Each arm has a ledger of its own: it is accounted as if it were the only one that was run.
+    """
+    algorithm = arm.options.build(world.problem)
+    plan = study.privacy.plan(study.study.rounds)
+    for statistic in algorithm.statistics:
+        charge_of(plan, statistic.sends)  # a missing permission is told before anything runs
+    home = arm_folder(folder, arm, world.seed)
+    home.mkdir(parents=True, exist_ok=True)
+    terms = Terms(
+        unit=plan.unit,
+        adjacency=plan.adjacency,
+        delta=plan.delta,
+        budget=plan.budget,
+        against=plan.against,
+    )
+    with ExitStack() as stack:
+        ledger = stack.enter_context(Ledger(home / "ledger.sqlite", terms))
+        checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
+        state, records = checkpoint.load()
+        for record in records:
+            tell(record)
+        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint.nonce())
+        state = state or algorithm.start()
+        for number in range(len(records) + 1, study.study.rounds + 1):
+            state, record = turn.play(number, state)
+            checkpoint.save(number, state, record)
+            records.append(record)
+            tell(record)
+    return ArmRun(arm, world, records)
+
+
+class _Turn:
+    """Plays single rounds of one arm and records what an observer saw."""
+
+    def __init__(
+        self,
+        study: Study,
+        arm: Arm,
+        world: World,
+        algorithm: Algorithm,
+        plan: Plan,
+        ledger: Ledger,
+        nonce: bytes,
+    ) -> None:
+        self._study, self._arm, self._world = study, arm, world
+        self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
+        self._roster = world.roster()
+        self._session = session_id(plan, self._roster, nonce)
+        self._host = StudyHost(
+            plan,
+            algorithm,
+            ledger,
+            world.records,
+            rng=lambda number, client: stream(world.seed, "client", number, client),
+            keys=self._fresh_keys,
+        )
+        self._logs: list[tuple[Ask, Log]] = []
+
+    def _fresh_keys(self, each: Each) -> ScoreKeys:
+        if each.query is None:
+            raise ConfigError("Only numbers with a query travel encrypted.")
+        return ScoreKeys.fresh(
+            self._study.privacy.parameters,
+            bounds=each.bounds,
+            length=len(each.query.mean),
+            variant=each.variant,
+            scores=(self._study.study.rounds + 1) * self._study.data.clients,
+        )
+
+    def play(self, number: int, state: State) -> tuple[State, dict[str, Any]]:
+        began = time.perf_counter()
+        world, study = self._world, self._study
+        attempt = self._ledger.attempts(self._session, number)
+        engine = InProcess(
+            self._host, faults=study.network, rng=stream(world.seed, "network", number, attempt)
+        )
+        self._logs = []
+
+        def ask(question: Ask, stage: int) -> Answers:
+            header = Header(self._session, number, attempt, stage)
+            answers, log = self._host.ask(engine, question, header)
+            self._logs.append((question, log))
+            return answers
+
+        state = play(
+            self._algorithm, state, self._roster, number, stream(world.seed, "selection", number), ask
+        )
+        return state, self._record(number, state, time.perf_counter() - began)
+
+    def _record(self, number: int, state: State, wall: float) -> dict[str, Any]:
+        """One finished round in numbers: what the server knows, and what only an observer sees."""
+        evaluation = self._world.problem.evaluate(state.model)
+        up, down = self._bytes()
+        cohort, _ = self._logs[-1]
+        seconds, watt_hours = self._cost(cohort.cohort)
+        divergence = state.memory.get("profile")
+        return {
+            "arm": self._arm.name,
+            "seed": self._world.seed,
+            "round": number,
+            "accuracy": evaluation.accuracy,
+            "loss": evaluation.loss,
+            "bytes_up": int(up.sum()),
+            "bytes_down": int(down.sum()),
+            "seconds": seconds,
+            "watt_hours": watt_hours,
+            "wall_seconds": wall,
+            "epsilon": {party: self._ledger.worst(party) for party in PARTIES},
+            "selected": [int(times) for times in state.memory["cohort"]],
+            "divergence": None if divergence is None else [float(d) for d in divergence],
+            "error_bound": self._host.error_bound(),
+            "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
+            "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
+        }
+
+    def _bytes(self) -> tuple[cost.Floats, cost.Floats]:
+        clients = [client_name(k) for k in range(self._roster.clients)]
+        up, down = np.zeros(len(clients)), np.zeros(len(clients))
+        for _, log in self._logs:
+            up += [log.traffic.sent.get(name, 0) for name in clients]
+            down += [log.traffic.received.get(name, 0) for name in clients]
+        return up, down
+
+    def _cost(self, cohort: tuple[int, ...]) -> tuple[float, float]:
+        """Seconds and watt-hours of the training exchange by the cost model, over its cohort."""
+        _, log = self._logs[-1]
+        world = self._world
+        names = [client_name(k) for k in range(self._roster.clients)]
+        model = 4 * len(world.problem.initial)
+        sent = np.array([log.traffic.sent.get(name, 0) for name in names], dtype=np.float64)
+        traffic = cost.Traffic(
+            down=np.array([log.traffic.received.get(name, 0) for name in names], dtype=np.float64),
+            up=np.minimum(sent, model),
+            profile=np.maximum(sent - model, 0),
+        )
+        costs = cost.client_costs(world.cost_of(self._algorithm), world.devices, world.sizes, traffic)
+        return cost.round_seconds(costs, cohort), cost.round_watt_hours(costs, cohort)
+
+
+def session_id(plan: Plan, roster: Roster, nonce: bytes) -> bytes:
+    """32 bytes that bind every message to the plan, the roster and this run."""
+    who = ",".join(client_name(k) for k in roster.everyone())
+    return hashlib.sha256(b"securefl session v1" + plan.digest() + who.encode() + nonce).digest()

@@ -1,0 +1,78 @@
+"""A run folder: claim it for a study, run every arm, write the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from securefl.errors import ConfigError
+from securefl.study import results, world
+from securefl.study.config import Arm, Study, parse
+from securefl.study.run import ArmRun, run_arm
+from securefl.training import single_thread
+
+CONFIG = "study.toml"
+
+
+def claim(folder: Path, study: Study) -> None:
+    """Make the folder this study's, or find that it is already. Raises ConfigError if it is another's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / CONFIG
+    if config.exists():
+        if config.read_text(encoding="utf-8") != study.text:
+            raise ConfigError(
+                f"{folder} holds a run of another configuration; choose another folder with --out, "
+                f"or resume that one with: securefl run {config} --out {folder}"
+            )
+        return
+    config.write_text(study.text, encoding="utf-8")
+
+
+def run_study(
+    study: Study, folder: Path, tell: Callable[[Arm, int, Mapping[str, Any]], None]
+) -> tuple[results.Results, Path]:
+    """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
+
+    tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
+    """
+    single_thread()
+    claim(folder, study)
+    runs: list[ArmRun] = []
+    for seed in study.study.seeds:
+        here = world.build(study, seed)
+        for arm in study.arms:
+            runs.append(run_arm(study, arm, here, folder, _for(tell, arm, seed)))
+    return _written(study, runs, folder)
+
+
+def reopen(folder: Path) -> tuple[results.Results, Path]:
+    """Write the report of a finished run again. Raises ConfigError where the run is not finished."""
+    config = folder / CONFIG
+    if not config.is_file():
+        raise ConfigError(f"{folder} is no run folder: it has no {CONFIG}.")
+    study = parse(config.read_text(encoding="utf-8"))
+    unfinished = [
+        arm.name
+        for seed in study.study.seeds
+        for arm in study.arms
+        if results.finished_rounds(folder, arm, seed) < study.study.rounds
+    ]
+    if unfinished:
+        raise ConfigError(
+            f"{', '.join(dict.fromkeys(unfinished))}: not finished; go on with: "
+            f"securefl run {config} --out {folder}"
+        )
+    return run_study(study, folder, lambda arm, seed, record: None)
+
+
+def _for(
+    tell: Callable[[Arm, int, Mapping[str, Any]], None], arm: Arm, seed: int
+) -> Callable[[Mapping[str, Any]], None]:
+    return lambda record: tell(arm, seed, record)
+
+
+def _written(study: Study, runs: list[ArmRun], folder: Path) -> tuple[results.Results, Path]:
+    collected = results.collect(study, runs)
+    reproduce = f"securefl run {folder / CONFIG}"
+    return collected, results.write(study, collected, folder, reproduce)

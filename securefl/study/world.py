@@ -1,0 +1,110 @@
+"""The world of one seed: every client's records, their quality, the devices, and the problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from securefl.data import load, unrelated
+from securefl.engines.host import Records
+from securefl.errors import ConfigError
+from securefl.rounds import Algorithm, Roster
+from securefl.streams import public_seed, stream
+from securefl.study import cost
+from securefl.study.config import Study
+from securefl.training.task import Problem
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class World:
+    """Everything that does not depend on the arm; the same seed gives the same world."""
+
+    seed: int
+    problem: Problem
+    records: Sequence[Records]
+    quality: tuple[str, ...]
+    cost_model: cost.CostModel
+    devices: cost.Devices
+
+    @property
+    def sizes(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([len(x) for x, _ in self.records], dtype=np.int64)
+
+    def roster(self) -> Roster:
+        """All clients, and how long each takes for one round of local training and one model each way."""
+        size = 4.0 * len(self.problem.initial)
+        seconds = cost.client_costs(
+            self.cost_model, self.devices, self.sizes, cost.Traffic(down=size, up=size)
+        ).seconds
+        return Roster(clients=len(self.records), seconds=seconds)
+
+    def cost_of(self, algorithm: Algorithm) -> cost.CostModel:
+        """The cost model for an algorithm: one that profiles is charged for it (Eq. 13)."""
+        profiles = any(statistic.sends.name == "profile" for statistic in algorithm.statistics)
+        return replace(self.cost_model, charge_profile=profiles)
+
+
+def build(study: Study, seed: int) -> World:
+    """Load, split and spoil the data of one seed, and draw its devices."""
+    split = load(study.data.source, download=study.data.download, seed=seed)
+    clients = study.data.clients
+    if clients > len(split.train):
+        raise ConfigError(f"Expected clients <= {len(split.train)} records, got {clients}.")
+    if split.train.x.dtype != np.float32:
+        raise ConfigError(f"No model here reads {study.data.source!r}: its records are text, not numbers.")
+    parts = study.data.partition.split(split.train, clients, stream(seed, "partition"))
+    quality = study.corruption.assign(clients, stream(seed, "quality"))
+    other = unrelated(study.corruption, split.train, stream(seed, "irrelevant"))
+    records = []
+    for client, (part, kind) in enumerate(zip(parts, quality, strict=True)):
+        own = study.corruption.apply(split.train.take(part), kind, stream(seed, "corrupt", client), other)
+        records.append((own.x, own.y))
+    train = split.train
+    problem = Problem(
+        model=study.model,
+        local=study.local,
+        kind="classification" if train.classes else "regression",
+        shape=train.shape,
+        outputs=train.classes or train.y.shape[1],
+        clients=clients,
+        server_x=split.test.x,
+        server_y=split.test.y,
+        seed=public_seed(seed, "model"),
+    )
+    preset = _preset(study)
+    return World(
+        seed=seed,
+        problem=problem,
+        records=records,
+        quality=quality,
+        cost_model=_cost(study, preset.model, train.shape),
+        devices=preset.law.draw(clients, stream(seed, "devices")),
+    )
+
+
+def _preset(study: Study) -> cost.Preset:
+    match study.cost.preset:
+        case "gas_turbine_v1":
+            return cost.gas_turbine_v1()
+        case "gas_turbine_v2":
+            return cost.gas_turbine_v2()
+        case "emnist_v1":
+            return cost.emnist_v1()
+        case "emnist_v2":
+            return cost.emnist_v2()
+        case "cifar10_v2":
+            return cost.cifar10_v2()
+
+
+def _cost(study: Study, model: cost.CostModel, shape: tuple[int, ...]) -> cost.CostModel:
+    if not study.cost.real_bytes:
+        return model
+    return replace(
+        model,
+        model_megabytes=None,
+        epochs=study.local.epochs or 1,
+        bits_per_sample=8 * prod(shape) if len(shape) > 1 else model.bits_per_sample,
+    )

@@ -1,0 +1,242 @@
+"""The cost model against hand numbers, and against the minutes and watt-hours the papers print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefl.errors import ConfigError
+from securefl.study.cost import (
+    CostModel,
+    DeviceLaw,
+    Devices,
+    Preset,
+    Traffic,
+    cifar10_v2,
+    client_costs,
+    communication_seconds,
+    decibel,
+    emnist_v1,
+    emnist_v2,
+    gas_turbine_v1,
+    gas_turbine_v2,
+    profile_upload_seconds,
+    round_seconds,
+    round_watt_hours,
+    training_seconds,
+)
+
+# SNR 3 makes log2(1 + SNR) = 2, so that every number below can be checked in the head.
+MODEL = CostModel(
+    snr=3.0,
+    transmit_watts=0.5,
+    processor_watts=0.25,
+    bits_per_sample=100,
+    cycles_per_bit=1000,
+    epochs=4,
+    model_megabytes=1.0,
+)
+TWO = Devices(ghz=np.array([0.5, 2.0]), mhz=np.array([1.0, 4.0]))
+
+
+def test_decibel_is_a_power_ratio() -> None:
+    assert decibel(0) == 1
+    assert decibel(10) == pytest.approx(10)
+    assert decibel(7) == pytest.approx(5.01187, rel=1e-5)
+
+
+def test_a_constant_model_goes_down_once_and_up_at_half_the_speed() -> None:
+    # 3 * 8 megabit over 1 (or 4) MHz * 2 bit
+    assert communication_seconds(MODEL, TWO) == pytest.approx([12.0, 3.0])
+
+
+def test_a_constant_model_goes_before_the_bytes_sent() -> None:
+    assert communication_seconds(MODEL, TWO, Traffic(up=1, down=1)) == pytest.approx([12.0, 3.0])
+
+
+def test_real_bytes_are_charged_per_client_and_direction() -> None:
+    real = replace(MODEL, model_megabytes=None)
+    traffic = Traffic(up=np.array([1e6, 0.0]), down=np.array([0.0, 1e6]))
+
+    # up: 2 * 8 megabit / (1 * 2); down: 8 megabit / (4 * 2)
+    assert communication_seconds(real, TWO, traffic) == pytest.approx([8.0, 1.0])
+    assert communication_seconds(real, TWO, Traffic(up=1e6, down=1e6)) == pytest.approx([12.0, 3.0])
+
+
+def test_real_bytes_are_not_guessed() -> None:
+    with pytest.raises(ConfigError, match="pass `traffic`"):
+        communication_seconds(replace(MODEL, model_megabytes=None), TWO)
+
+
+def test_training_counts_cycles_over_the_clock() -> None:
+    # 4 epochs * 2500 samples * 100 bit * 1000 cycles = 1e9 cycles
+    assert training_seconds(MODEL, TWO, 2500) == pytest.approx([2.0, 0.5])
+    assert training_seconds(MODEL, TWO, np.array([2500, 5000])) == pytest.approx([2.0, 1.0])
+
+
+def test_a_profile_goes_up_at_half_the_bandwidth() -> None:
+    # 250 kB = 2 megabit over 1 / 2 MHz * 2 bit
+    assert profile_upload_seconds(MODEL, TWO, 250_000) == pytest.approx([2.0, 0.5])
+
+
+def test_costs_without_a_profile() -> None:
+    costs = client_costs(MODEL, TWO, 2500, Traffic(profile=250_000))
+
+    assert costs.seconds == pytest.approx([14.0, 3.5])
+    # 0.5 W * 12 s + 0.25 W * 0.5^3 * 2 s; 0.5 W * 3 s + 0.25 W * 2^3 * 0.5 s
+    assert costs.joules == pytest.approx([6.0625, 2.5])
+
+
+def test_costs_with_a_profile() -> None:
+    costs = client_costs(replace(MODEL, charge_profile=True), TWO, 2500, Traffic(profile=250_000))
+
+    assert costs.make_profile == pytest.approx([0.5, 0.125])
+    assert costs.send_profile == pytest.approx([2.0, 0.5])
+    assert costs.seconds == pytest.approx([16.5, 4.125])
+    # 0.5 W * 14 s + 0.25 W * 0.5^3 * 2.5 s; 0.5 W * 3.5 s + 0.25 W * 2^3 * 0.625 s
+    assert costs.joules == pytest.approx([7.078125, 3.0])
+
+
+def test_a_round_lasts_as_long_as_its_slowest_and_costs_all_of_them() -> None:
+    costs = client_costs(MODEL, TWO, 2500)
+
+    assert round_seconds(costs, [0, 1]) == pytest.approx(14.0)
+    assert round_seconds(costs, [1]) == pytest.approx(3.5)
+    assert round_watt_hours(costs, [0, 1]) == pytest.approx(8.5625 / 3600)
+
+
+def test_a_client_drawn_twice_costs_once() -> None:
+    costs = client_costs(MODEL, TWO, 2500)
+    assert round_watt_hours(costs, [1, 1, 1]) == pytest.approx(2.5 / 3600)
+
+
+def test_a_round_of_nobody_costs_nothing() -> None:
+    costs = client_costs(MODEL, TWO, 2500)
+    assert (round_seconds(costs, []), round_watt_hours(costs, [])) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("selected", [[True, False], [2], [-1], [0.0, 1.0]])
+def test_a_selection_must_be_client_indices(selected: list[Any]) -> None:
+    with pytest.raises(ConfigError, match="client indices from 0 to 1"):
+        round_seconds(client_costs(MODEL, TWO, 2500), selected)
+
+
+@pytest.mark.parametrize(
+    "field", ["snr", "transmit_watts", "processor_watts", "cycles_per_bit", "epochs", "model_megabytes"]
+)
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_constants_must_be_positive(field: str, value: float) -> None:
+    change: dict[str, Any] = {field: value}
+    with pytest.raises(ConfigError, match=field):
+        replace(MODEL, **change)
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 3], -1, [np.nan, 1], [[1, 2]]])
+def test_sizes_must_fit_the_clients(sizes: Any) -> None:
+    with pytest.raises(ConfigError, match="sizes"):
+        training_seconds(MODEL, TWO, sizes)
+
+
+def test_devices_must_fit_together() -> None:
+    with pytest.raises(ConfigError, match="one shape"):
+        Devices(ghz=np.ones(2), mhz=np.ones(3))
+    with pytest.raises(ConfigError, match="bandwidth > 0"):
+        Devices(ghz=np.ones(2), mhz=np.array([1.0, 0.0]))
+
+
+def test_devices_are_drawn_from_their_laws_and_never_below_zero() -> None:
+    devices = DeviceLaw(ghz=(2.0, 0.1), mhz=(0.5, 1.0)).draw(20_000, np.random.default_rng(5))
+
+    assert devices.ghz.mean() == pytest.approx(2.0, abs=0.01)
+    assert devices.ghz.std() == pytest.approx(0.1, abs=0.01)
+    assert devices.mhz.min() > 0
+    # N(0.5, 1) given > 0 has mean 0.5 + phi(0.5) / Phi(0.5) = 1.0092
+    assert devices.mhz.mean() == pytest.approx(1.0092, abs=0.02)
+
+
+@pytest.mark.parametrize("law", [(0.0, 1.0), (-1.0, 1.0), (1.0, -0.1), (1.0, float("nan"))])
+def test_a_law_that_cannot_be_drawn_is_refused(law: tuple[float, float]) -> None:
+    with pytest.raises(ConfigError):
+        DeviceLaw(ghz=(1.0, 0.1), mhz=law)
+
+
+def average_round(
+    preset: Preset, clients: int, cohort: int, sizes: Callable[[np.random.Generator], Any], repeats: int
+) -> tuple[float, float]:
+    """Mean seconds and mean Wh of a round under uniform selection, over seeded device draws."""
+    rng = np.random.default_rng(2021)
+    seconds, energy = [], []
+    for _ in range(repeats):
+        costs = client_costs(preset.model, preset.law.draw(clients, rng), sizes(rng), Traffic(profile=8 * 64))
+        chosen = rng.choice(clients, cohort, replace=False)
+        seconds.append(round_seconds(costs, chosen))
+        energy.append(round_watt_hours(costs, chosen))
+    return float(np.mean(seconds)), float(np.mean(energy))
+
+
+def test_gas_turbine_v2_meets_table_3() -> None:
+    mean, energy = average_round(gas_turbine_v2(), 50, 10, lambda rng: rng.normal(514, 101, 50), 1000)
+
+    assert mean == pytest.approx(47.7 * 60 / 82, rel=0.05)
+    assert energy == pytest.approx(4.59 / 82, rel=0.05)
+
+
+def test_gas_turbine_v1_meets_table_2() -> None:
+    def sizes(rng: np.random.Generator) -> Any:
+        return np.maximum(rng.normal(514, 154, 50), 0)
+
+    mean, energy = average_round(gas_turbine_v1(), 50, 10, sizes, 1000)
+
+    assert mean == pytest.approx(2869.66 / 56, rel=0.10)
+    assert energy == pytest.approx(2.87 / 56, rel=0.05)
+
+
+def test_emnist_v1_meets_table_3() -> None:
+    mean, energy = average_round(emnist_v1(), 1000, 50, lambda _: 240, 200)
+
+    assert mean == pytest.approx(10407.30 / 213, rel=0.05)
+    assert energy == pytest.approx(60.01 / 213, rel=0.03)
+
+
+def test_emnist_v2_meets_the_energy_of_table_4() -> None:
+    _, energy = average_round(emnist_v2(), 500, 25, lambda _: 480, 400)
+
+    assert energy == pytest.approx(15.83 / 103, rel=0.05)
+
+
+def test_the_time_of_emnist_v2_is_a_usual_draw_of_its_devices() -> None:
+    """Its bandwidth law has density near zero, so that no mean over draws exists; a run has one draw."""
+    preset, rng = emnist_v2(), np.random.default_rng(2021)
+    runs = []
+    for _ in range(100):
+        costs = client_costs(preset.model, preset.law.draw(500, rng), 480)
+        rounds = [round_seconds(costs, rng.choice(500, 25, replace=False)) for _ in range(103)]
+        runs.append(np.mean(rounds))
+
+    low, high = np.quantile(runs, [0.1, 0.9])
+    assert low < 115.8 * 60 / 103 < high
+
+
+def test_cifar10_v2_meets_table_5_within_a_draw_of_ten_devices() -> None:
+    preset = cifar10_v2()
+    preset = replace(preset, model=replace(preset.model, model_megabytes=1.0))
+    mean, energy = average_round(preset, 10, 5, lambda _: 5000, 1000)
+
+    assert mean == pytest.approx(91.4 * 60 / 38, rel=0.20)
+    assert energy == pytest.approx(93.52 / 38, rel=0.10)
+
+
+def test_the_v2_profile_charge_on_cifar10_is_one_epoch_in_six() -> None:
+    plain = replace(cifar10_v2().model, model_megabytes=1.0)
+    charged = replace(plain, charge_profile=True)
+    devices = cifar10_v2().law.draw(10, np.random.default_rng(0))
+    without, with_profile = (client_costs(m, devices, 5000) for m in (plain, charged))
+
+    # Table 5, energy a round of FedProf over FedAvg: (39.67 / 14) / (93.52 / 38) = 1.15
+    assert with_profile.joules.sum() / without.joules.sum() == pytest.approx(
+        39.67 / 14 / (93.52 / 38), rel=0.02
+    )

@@ -1,0 +1,283 @@
+"""Figures carry the right lines, bars, labels and numbers, and draw without a warning (an error here)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection, QuadMesh
+from matplotlib.colors import LogNorm, to_hex
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from securefl.errors import DataError
+from securefl.study import plots
+
+
+def metrics(seeds: tuple[int, ...] = (0,)) -> pd.DataFrame:
+    """FedProf climbs by 0.2 a round, FedAvg by 0.1; a later seed lies 0.02 lower."""
+    rows = [
+        (arm, seed, r, step * r - 0.02 * seed, 2.0, 30.0)
+        for arm, step in (("FedAvg", 0.1), ("FedProf", 0.2))
+        for seed in seeds
+        for r in range(1, 5)
+    ]
+    return pd.DataFrame(rows, columns=["arm", "seed", "round", "accuracy", "megabytes", "seconds"])
+
+
+def participation(clients: int, arms: tuple[str, ...] = ("FedAvg", "FedProf")) -> pd.DataFrame:
+    quality = np.resize(["polluted", "clean", "noisy", "clean", "noisy"], clients)
+    parts = [
+        pd.DataFrame(
+            {"arm": arm, "client": np.arange(clients), "quality": quality, "count": np.arange(clients) % 7}
+        )
+        for arm in arms
+    ]
+    return pd.concat(parts)
+
+
+def scores(
+    clients: int, arms: tuple[str, ...] = ("FedProf",), rounds: tuple[int, ...] = (0, 1, 2)
+) -> pd.DataFrame:
+    level = {"clean": 0.01, "noisy": 0.1, "polluted": 1.0}
+    words = np.resize(["polluted", "clean", "noisy", "clean", "noisy"], clients)
+    rows = [
+        (arm, r, k, quality, level[quality] * (2 - k / clients))
+        for arm in arms
+        for r in rounds
+        for k, quality in enumerate(words)
+    ]
+    return pd.DataFrame(rows, columns=["arm", "round", "client", "quality", "divergence"])
+
+
+def legend_words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def xs(line: Any) -> Any:
+    return np.asarray(line.get_xdata())
+
+
+def ys(line: Any) -> Any:
+    return np.asarray(line.get_ydata())
+
+
+def mesh_of(axes: Axes) -> Any:
+    (mesh,) = [c for c in axes.collections if isinstance(c, QuadMesh)]
+    return mesh
+
+
+def draw(figure: Figure) -> None:
+    figure.savefig(io.BytesIO(), format="png")
+
+
+def test_accuracy_has_a_line_per_arm_and_names_the_round_of_the_target() -> None:
+    figure = plots.accuracy(metrics(), target=0.5)
+    (axes,) = figure.axes
+
+    assert legend_words(figure) == [
+        "FedAvg (target not reached)",
+        "FedProf (target at round 3)",
+        "target 0.5",
+    ]
+    curves = [line for line in axes.lines if len(xs(line)) == 4]
+    assert [list(np.round(ys(line), 9)) for line in curves] == [
+        [0.1, 0.2, 0.3, 0.4],
+        [0.2, 0.4, 0.6, 0.8],
+    ]
+    (mark,) = [line for line in axes.lines if line.get_marker() == "o"]
+    assert (xs(mark), ys(mark)) == (pytest.approx([3.0]), pytest.approx([0.6]))
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "accuracy (share, 0 to 1)")
+    draw(figure)
+
+
+def test_accuracy_over_seeds_is_a_mean_with_a_band() -> None:
+    figure = plots.accuracy(metrics(seeds=(0, 1)))
+    (axes,) = figure.axes
+
+    assert ys(axes.lines[0]) == pytest.approx([0.09, 0.19, 0.29, 0.39])
+    bands = [c for c in axes.collections if isinstance(c, PolyCollection)]
+    assert len(bands) == 2
+    heights = np.asarray(bands[0].get_paths()[0].vertices)[:, 1]
+    assert (heights.min(), heights.max()) == (pytest.approx(0.08), pytest.approx(0.40))
+    assert axes.get_title(loc="left") == "mean of 2 seeds; band: one standard deviation"
+    draw(figure)
+
+
+def test_accuracy_leaves_out_rounds_that_were_not_evaluated() -> None:
+    data = metrics()
+    data.loc[data["round"] == 2, "accuracy"] = np.nan
+    (axes,) = plots.accuracy(data).axes
+    assert list(xs(axes.lines[0])) == [1, 3, 4]
+
+
+def test_an_arm_keeps_its_colour_from_figure_to_figure() -> None:
+    colours = plots.arm_colours(["FedLog", "FedProf", "FedAvg"])
+    lines = plots.accuracy(metrics(), colours=colours).axes[0].lines
+    costs = plots.bytes_and_time(metrics(), colours=colours).axes[0].lines
+
+    assert [line.get_color() for line in lines] == [colours["FedAvg"], colours["FedProf"]]
+    assert [line.get_color() for line in costs] == [colours["FedAvg"], colours["FedProf"]]
+    assert len(set(colours.values())) == 3
+
+
+def test_more_arms_than_colours_differ_in_their_dashes() -> None:
+    data = pd.DataFrame({"arm": [f"arm {i}" for i in range(9)], "round": 1, "accuracy": 0.5})
+    (axes,) = plots.accuracy(data).axes
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == 9
+
+
+@pytest.mark.parametrize("clients", [10, 60, 500])
+def test_participation_has_a_bar_per_client_grouped_by_quality(clients: int) -> None:
+    data = participation(clients)
+    figure = plots.participation(data)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["FedAvg", "FedProf"]
+
+    axes = figure.axes[1]
+    bars: list[Any] = list(axes.patches)
+    assert len(bars) == clients
+    colours = [to_hex(bar.get_facecolor()).upper() for bar in sorted(bars, key=lambda bar: bar.get_x())]
+    wanted = [
+        plots.QUALITY_COLOURS[word]
+        for word, count in (("clean", 2), ("noisy", 2), ("polluted", 1))
+        for _ in range(count * clients // 5)
+    ]
+    assert colours == wanted
+    for label, word in zip(axes.get_xticklabels(), ("clean", "noisy", "polluted"), strict=True):
+        group = data[(data["arm"] == "FedProf") & (data["quality"] == word)]["count"]
+        assert label.get_text() == f"{word} ({len(group)})\nmean {group.mean():.1f}"
+    draw(figure)
+
+
+def test_the_line_of_a_group_is_its_mean_and_its_bars_fall() -> None:
+    axes = plots.participation(participation(20, arms=("FedProf",))).axes[0]
+    data = participation(20, arms=("FedProf",))
+    clean = data[data["quality"] == "clean"]["count"]
+
+    assert list(ys(axes.lines[0])) == pytest.approx([clean.mean()] * 2)
+    bars: list[Any] = list(axes.patches)
+    assert [bar.get_height() for bar in bars[: len(clean)]] == sorted(clean, reverse=True)
+
+
+def test_a_quality_without_a_colour_of_its_own_comes_last_and_grey() -> None:
+    data = participation(5, arms=("FedProf",))
+    data["quality"] = data["quality"].replace("clean", "aged")
+    axes = plots.participation(data).axes[0]
+
+    assert [label.get_text().split()[0] for label in axes.get_xticklabels()] == ["noisy", "polluted", "aged"]
+    last: Any = axes.patches[-1]
+    assert to_hex(last.get_facecolor()) == "#777777"
+
+
+@pytest.mark.parametrize("clients", [10, 500])
+def test_divergence_groups_clients_and_keeps_the_values(clients: int) -> None:
+    data = scores(clients)
+    figure = plots.divergence(data)
+    axes = figure.axes[0]
+
+    mesh = mesh_of(axes)
+    grid = np.asarray(mesh.get_array())
+    assert grid.shape == (clients, 3)
+    assert np.all(np.diff(grid[:, 0]) > 0), "clean, noisy and polluted, each from its least divergent on"
+    assert isinstance(mesh.norm, LogNorm)
+    n = clients // 5
+    assert [t.get_text() for t in axes.get_yticklabels()] == [
+        f"clean ({2 * n})",
+        f"noisy ({2 * n})",
+        f"polluted ({n})",
+    ]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1], "the first client stands on top"
+    assert figure.axes[-1].get_ylabel() == "divergence from the baseline (log scale)"
+    draw(figure)
+
+
+def test_divergence_draws_a_panel_per_arm_gaps_and_zeros() -> None:
+    data = scores(10, arms=("clear", "encrypted"), rounds=(0, 5, 20))
+    data.loc[0, "divergence"] = 0.0
+    data.loc[1, "divergence"] = np.nan
+    figure = plots.divergence(data)
+
+    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["clear", "encrypted"]
+    mesh = mesh_of(figure.axes[0])
+    grid = mesh.get_array()
+    assert grid.mask.sum() == 1
+    assert grid.min() > 0
+    corners = mesh.get_coordinates()[0, :, 0]
+    assert list(corners) == [-2.5, 2.5, 12.5, 27.5]
+    draw(figure)
+
+
+def test_divergence_of_one_round_and_one_value_still_draws() -> None:
+    one = scores(1, rounds=(7,))
+    draw(plots.divergence(one))
+    with pytest.raises(DataError, match="above 0"):
+        plots.divergence(one.assign(divergence=0.0))
+
+
+def test_costs_are_summed_up_and_averaged_over_seeds() -> None:
+    figure = plots.bytes_and_time(metrics(seeds=(0, 1)))
+    left, right = figure.axes
+
+    assert xs(left.lines[0]) == pytest.approx([2, 4, 6, 8])
+    assert xs(right.lines[0]) == pytest.approx([0.5, 1.0, 1.5, 2.0])
+    assert ys(right.lines[1]) == pytest.approx([0.19, 0.39, 0.59, 0.79])
+    assert "(MB)" in left.get_xlabel()
+    assert "(minutes)" in right.get_xlabel()
+    assert (left.get_xscale(), right.get_xscale()) == ("linear", "linear")
+    assert legend_words(figure) == ["FedAvg", "FedProf"]
+    draw(figure)
+
+
+def test_costs_far_apart_are_drawn_on_a_log_scale() -> None:
+    data = metrics()
+    data.loc[data["arm"] == "FedAvg", "megabytes"] = 0.05
+    left, right = plots.bytes_and_time(data).axes
+    assert (left.get_xscale(), right.get_xscale()) == ("log", "linear")
+
+
+ALL: list[tuple[Callable[[pd.DataFrame], Figure], pd.DataFrame]] = [
+    (plots.accuracy, metrics(seeds=(0, 1))),
+    (plots.participation, participation(60)),
+    (plots.divergence, scores(60)),
+    (plots.bytes_and_time, metrics()),
+]
+
+
+@pytest.mark.parametrize(("plot", "data"), ALL)
+def test_no_text_is_small_or_cut_off(plot: Callable[[pd.DataFrame], Figure], data: pd.DataFrame) -> None:
+    figure = plot(data)
+    draw(figure)
+
+    outline = figure.get_tightbbox()
+    width, height = figure.get_size_inches()
+    assert min(outline.x0, outline.y0) >= -0.01
+    assert outline.x1 <= width + 0.01
+    assert outline.y1 <= height + 0.01
+    texts: list[Any] = figure.findobj(Text)
+    sizes = [text.get_fontsize() for text in texts if text.get_text()]
+    assert len(sizes) > 5
+    assert min(sizes) >= 9
+
+
+@pytest.mark.parametrize(("plot", "data"), ALL)
+def test_missing_columns_and_empty_frames_are_named(
+    plot: Callable[[pd.DataFrame], Figure], data: pd.DataFrame
+) -> None:
+    with pytest.raises(DataError, match=r"missing: \['arm'\]"):
+        plot(data.drop(columns="arm"))
+    with pytest.raises(DataError, match="at least one row"):
+        plot(data.iloc[:0])
+
+
+@pytest.mark.parametrize(("plot", "data"), ALL)
+def test_the_frame_handed_in_is_left_as_it_was(
+    plot: Callable[[pd.DataFrame], Figure], data: pd.DataFrame
+) -> None:
+    before = data.copy()
+    plot(data)
+    pd.testing.assert_frame_equal(data, before)

@@ -1,0 +1,331 @@
+"""A report stands alone, escapes what it shows, and tells the outcome as it was."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from securefl.errors import ConfigError
+from securefl.study.report import (
+    ArmSummary,
+    PrivacyRow,
+    ReportData,
+    ReportFigure,
+    epsilon_text,
+    number_text,
+    render,
+    sentences,
+    write,
+)
+
+EVIL = "<script>alert('x')</script>"
+
+
+def arm(
+    name: str = "FedAvg",
+    *,
+    protocol: str | None = None,
+    final: float = 0.8,
+    rounds: int | None = None,
+    target: float | None = 0.8,
+    aggregation: str = "partial",
+    megabytes: float = 100.0,
+    epsilon: float = math.inf,
+) -> ArmSummary:
+    return ArmSummary(
+        name=name,
+        protocol=protocol or name.lower(),
+        aggregation=aggregation,
+        final_accuracy=final,
+        best_accuracy=final + 0.0012,
+        rounds_to_target=rounds,
+        target=target,
+        megabytes_up=megabytes,
+        megabytes_down=megabytes,
+        seconds_model=1234.5,
+        watt_hours=1.07,
+        wall_seconds=33.25,
+        epsilon={"server": epsilon},
+    )
+
+
+def report(**changes: object) -> ReportData:
+    figure = Figure(figsize=(2, 1))
+    figure.subplots().plot([0, 1])
+    data = ReportData(
+        title="GasTurbine",
+        sentences=("one.", "two.", "three."),
+        privacy=[PrivacyRow(party="server", learns="the sum", epsilon=epsilon_text(math.inf))],
+        config='[data]\nname = "gas-turbine"\n',
+        summary=[arm(rounds=28), replace(arm("FedProf", epsilon=3.1789), watt_hours=math.nan)],
+        figures=[ReportFigure(title="Accuracy", caption="Over rounds.", figure=figure)],
+        versions={"securefl": "0.1.0"},
+        seeds=[1, 2],
+        reproduce="securefl run study.toml",
+    )
+    return replace(data, **changes)  # type: ignore[arg-type]  # the tests name the fields
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the visible text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, "every tag is closed in its order"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_report_loads_and_runs_nothing() -> None:
+    text = render(report())
+    page = Page(text)
+
+    assert page.open == []
+    assert re.search(r"https?://", text) is None
+    assert "@import" not in text
+    assert "url(" not in text
+    assert not {"script", "link", "iframe", "object", "embed"} & {tag for tag, _ in page.tags}
+    loads = [value for _, attrs in page.tags for name, value in attrs.items() if name in ("src", "href")]
+    assert len(loads) == 1
+    kind, _, image = str(loads[0]).partition(",")
+    assert kind == "data:image/png;base64"
+    assert b"http" not in base64.b64decode(image), "no address in the image either"
+    policy = [a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]
+
+
+def test_everything_shown_is_escaped() -> None:
+    attack = report(
+        title=EVIL,
+        sentences=(EVIL, EVIL, EVIL),
+        privacy=[PrivacyRow(party=EVIL, learns=EVIL, epsilon=EVIL)],
+        config=f'name = "{EVIL}"',
+        summary=[replace(arm(EVIL, protocol=EVIL, aggregation=EVIL), epsilon={EVIL: 1.0})],
+        figures=[ReportFigure(title=EVIL, caption='" onerror="alert(1)', figure=Figure(figsize=(1, 1)))],
+        versions={EVIL: EVIL},
+        reproduce=EVIL,
+    )
+    text = render(attack)
+    page = Page(text)
+
+    assert "<script" not in text
+    assert f'name = "{EVIL}"' in page.text, "shown as text, letter by letter"
+    (image,) = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert image["alt"] == '" onerror="alert(1)'
+    assert "onerror" not in image
+
+
+def test_all_parts_of_the_report_are_there() -> None:
+    page = Page(render(report()))
+
+    for part in (
+        "one.",
+        "two.",
+        "three.",
+        "the sum",
+        'name = "gas-turbine"',
+        "FedProf",
+        "Over rounds.",
+        "0.1.0",
+        "Seeds: 1, 2.",
+        "securefl run study.toml",
+        "∞ (unprotected)",
+        "3.18",
+        "never",
+        "1\u202f234",
+        "33.2",
+    ):
+        assert part in page.text, part
+    assert "details" in {tag for tag, _ in page.tags}
+    assert "nan" not in page.text
+
+
+def test_unprotected_parties_are_marked() -> None:
+    marked = [a for _, a in Page(render(report())).tags if "unprotected" in (a.get("class") or "")]
+    assert len(marked) == 2, "one row of the privacy card, one arm"
+
+
+def test_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
+    write(tmp_path / "a.html", report())
+    write(tmp_path / "b.html", report())
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    assert (tmp_path / "a.html").read_text(encoding="utf-8") == render(report())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(math.inf, "∞ (unprotected)"), (3.1789, "3.18"), (0.0, "0"), (math.nan, "not known")]
+)
+def test_epsilon_for_people(value: float, text: str) -> None:
+    assert epsilon_text(value) == text
+
+
+def test_numbers_for_people() -> None:
+    assert number_text(1234567.89) == "1\u202f234\u202f567.9"
+    assert number_text(0.8376, 3) == "0.838"
+    assert number_text(math.nan) == "–"
+
+
+def test_sentences_where_fedprof_wins() -> None:
+    who, much, cost = sentences(
+        [
+            arm("FedAvg", final=0.82, rounds=28, megabytes=50.0),
+            arm("FedProf", final=0.838, rounds=19, epsilon=3.2),
+            arm("FedProx", final=0.82, rounds=35),
+        ]
+    )
+    assert who == "With partial aggregation FedProf won, reaching accuracy 0.8 first, at round 19."
+    assert much == (
+        "With partial aggregation FedProf needed 19 rounds to the target, 9 fewer than FedAvg, "
+        "and ended 1.8 points higher (0.838 against 0.820 for FedAvg)."
+    )
+    assert cost == (
+        "With partial aggregation FedProf moved 100.0 MB up and 100.0 MB down (2 times as much as FedAvg), "
+        "at an epsilon of 3.2 for the server, against ∞ (unprotected) for the server in FedAvg."
+    )
+
+
+def test_sentences_where_fedprof_is_slower() -> None:
+    who, much, cost = sentences([arm("FedAvg", final=0.81, rounds=20), arm("FedProf", final=0.83, rounds=25)])
+    assert who == (
+        "With partial aggregation FedAvg won, reaching accuracy 0.8 first, at round 20, while FedProf lost: "
+        "it reached accuracy 0.8 at round 25 (the highest final accuracy is that of FedProf, 0.830)."
+    )
+    assert "FedProf needed 25 rounds to the target, 5 more than FedAvg, and ended 2.0 points higher" in much
+    assert cost.endswith(
+        "(about as much as FedAvg), at an epsilon of ∞ (unprotected) for the server, like FedAvg."
+    )
+
+
+def test_sentences_where_only_the_other_reached_the_target() -> None:
+    who, much, _ = sentences([arm("FedAvg", final=0.81, rounds=20), arm("FedProf", final=0.71)])
+    assert "FedProf lost: it never reached accuracy 0.8 and ended at 0.710." in who
+    assert (
+        "FedProf never reached the target, for which FedAvg needed 20 rounds, and ended 10.0 points lower"
+        in much
+    )
+
+
+def test_sentences_where_only_fedprof_reached_the_target() -> None:
+    _, much, _ = sentences([arm("FedAvg", final=0.7), arm("FedProf", final=0.81, rounds=1)])
+    assert (
+        "FedProf needed 1 round to the target, which FedAvg never reached, and ended 11.0 points higher"
+        in much
+    )
+
+
+def test_sentences_where_nobody_reached_the_target() -> None:
+    who, much, _ = sentences([arm("FedAvg", final=0.75), arm("FedProf", final=0.74)])
+    assert who == (
+        "With partial aggregation nobody reached accuracy 0.8, and FedAvg ended highest, at 0.750, "
+        "while FedProf lost: it never reached accuracy 0.8 and ended at 0.740."
+    )
+    assert much == (
+        "With partial aggregation FedProf ended 1.0 points lower (0.740 against 0.750 for FedAvg)."
+    )
+
+
+def test_sentences_without_a_target() -> None:
+    who, _, _ = sentences([arm("FedAvg", final=0.75, target=None), arm("FedProf", final=0.76, target=None)])
+    assert who == "With partial aggregation FedProf ended highest, at 0.760."
+
+
+def test_sentences_of_a_tie() -> None:
+    who, much, _ = sentences([arm("FedAvg", final=0.81, rounds=20), arm("FedProf", final=0.81, rounds=20)])
+    assert who == (
+        "With partial aggregation FedAvg and FedProf tied, reaching accuracy 0.8 first, at round 20."
+    )
+    assert "FedProf needed 20 rounds to the target, as many as FedAvg, and ended level in accuracy" in much
+
+    who, _, _ = sentences([arm("FedAvg", final=0.75004), arm("FedProf", final=0.75)])
+    assert "nobody reached accuracy 0.8, and FedAvg and FedProf ended level, at 0.750." in who
+
+
+def test_sentences_compare_only_arms_of_the_same_aggregation() -> None:
+    summary = [
+        arm("FedAvg", aggregation="full", final=0.81, rounds=82),
+        arm("FedProf full", protocol="fedprof", aggregation="full", final=0.83, rounds=38),
+        arm("FedAvg-RP", aggregation="partial", final=0.82, rounds=28),
+        arm("FedProf", aggregation="partial", final=0.83, rounds=29),
+    ]
+    who, much, cost = sentences(summary)
+
+    assert who.startswith(
+        "With full aggregation FedProf full won, reaching accuracy 0.8 first, at round 38; "
+    )
+    assert "with partial aggregation FedAvg-RP won, reaching accuracy 0.8 first, at round 28" in who
+    assert "FedProf lost: it reached accuracy 0.8 at round 29" in who
+    assert "44 fewer than FedAvg," in much
+    assert "1 more than FedAvg-RP," in much
+    assert cost.count("for the server") == 2
+
+
+def test_every_arm_of_the_subject_tells_its_price() -> None:
+    summary = [
+        arm("FedAvg", rounds=30, megabytes=10.0),
+        arm("FedProf clear", protocol="fedprof", final=0.83, rounds=19),
+        arm("FedProf encrypted", protocol="fedprof", final=0.82, rounds=19, megabytes=900.0, epsilon=2.0),
+    ]
+    who, much, cost = sentences(summary)
+
+    assert "FedProf clear and FedProf encrypted tied" in who
+    assert "FedProf clear needed 19 rounds to the target, 11 fewer than FedAvg" in much
+    assert "(10 times as much as FedAvg)" in cost
+    assert "FedProf encrypted moved 900.0 MB up and 900.0 MB down, at an epsilon of 2 for the server." in cost
+
+
+def test_sentences_of_another_subject_and_of_no_subject() -> None:
+    summary = [arm("FedAvg", final=0.81, rounds=20), arm("FedLog", final=0.7), arm("FedProx", final=0.8)]
+
+    assert "FedLog lost" in sentences(summary, subject="fedlog")[0]
+    who, much, _ = sentences(summary)
+    assert "lost" not in who
+    assert "FedAvg needed 20 rounds to the target, which FedProx never reached" in much
+
+
+def test_sentences_of_a_single_arm() -> None:
+    who, much, cost = sentences([arm("FedProf", aggregation="", final=0.81, rounds=20, epsilon=1.0)])
+    assert who == "Overall only FedProf ran, and reached accuracy 0.8 at round 20."
+    assert much == "Overall FedProf had no other arm to be compared with."
+    assert cost == "Overall FedProf moved 100.0 MB up and 100.0 MB down, at an epsilon of 1 for the server."
+
+
+def test_sentences_name_every_party_and_missing_records() -> None:
+    parties = {"server": 3.0, "key holder": 0.5, "other clients": math.inf}
+    cost = sentences([replace(arm("FedProf"), epsilon=parties)])[2]
+    assert "3 for the server, 0.5 for the key holder and ∞ (unprotected) for the other clients" in cost
+    assert "an epsilon of unknown size" in sentences([replace(arm("FedProf"), epsilon={})])[2]
+
+
+def test_sentences_survive_numbers_that_are_not_known() -> None:
+    who, much, cost = sentences(
+        [arm("FedProf", final=math.nan, megabytes=math.nan), arm("FedAvg", final=0.5)]
+    )
+    assert "FedAvg ended highest, at 0.500" in who
+    assert "FedProf cannot be compared in accuracy (an unknown accuracy against 0.500 for FedAvg)" in much
+    assert "(not comparable with FedAvg)" in cost
+
+
+def test_nothing_to_report_and_a_target_that_is_missing() -> None:
+    with pytest.raises(ConfigError, match="at least one arm"):
+        sentences([])
+    with pytest.raises(ConfigError, match="Expected a target"):
+        arm(rounds=3, target=None)
