@@ -1,0 +1,1 @@
+"""Published federated-learning systems, each a small composition over `securefl`."""

@@ -1,0 +1,181 @@
+"""The systems FedProf is compared with (v2, Table 1), each as its four parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from protocols.averaging import LOSS, SIZE, Averaging, Cohort, Loss, Size, check_fraction
+from protocols.fedavg import Uniform
+from protocols.selection import by_valuation, first_come, with_replacement
+from securefl.rounds import Algorithm, Each, Floats, Roster, State, Statistic
+from securefl.training.task import Problem
+
+
+@dataclass(frozen=True)
+class BySize:
+    """K independent draws with probability n_k / n (Scheme II of Li et al. 2020)."""
+
+    statistics: tuple[Statistic, ...] = (Size(),)
+
+    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+        return (), {}
+
+    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
+        with np.errstate(divide="ignore"):
+            return with_replacement(np.log(state.memory["size"]), count, rng)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgRP:
+    """FedAvg-RP, Scheme II (Li et al. 2020): K with replacement by size, plain mean."""
+
+    fraction: float
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+
+    def build(self, problem: Problem) -> Algorithm:
+        return Averaging(problem=problem, selection=BySize(), fraction=self.fraction, aggregation="partial")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx:
+    """FedProx (Li et al., MLSys 2020): FedAvg-RP with mu/2 |w - w_t|^2 in the local loss."""
+
+    fraction: float
+    mu: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        if not 0 <= self.mu < float("inf"):
+            raise ValueError(f"Expected mu >= 0 and finite, got {self.mu}.")
+
+    def build(self, problem: Problem) -> Algorithm:
+        proximal = replace(problem, local=replace(problem.local, proximal=self.mu))
+        return FedAvgRP(fraction=self.fraction).build(proximal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Adam on the averaged step as a pseudo-gradient (Leroy et al. 2019), moments corrected for bias."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float = 1e-8
+
+    def apply(self, state: State, step: Floats) -> State:
+        zeros = np.zeros(len(step))
+        turn = float(state.memory.get("adam_turn", np.zeros(1))[0]) + 1
+        first = self.beta1 * state.memory.get("adam_first", zeros) + (1 - self.beta1) * step
+        second = self.beta2 * state.memory.get("adam_second", zeros) + (1 - self.beta2) * step**2
+        unbiased = first / (1 - self.beta1**turn)
+        scale = np.sqrt(second / (1 - self.beta2**turn)) + self.epsilon
+        model = (state.model + self.learning_rate * unbiased / scale).astype(np.float32)
+        moments = {"adam_turn": np.array([turn]), "adam_first": first, "adam_second": second}
+        return State(model, state.memory).remember(**moments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdam:
+    """FedAdam: uniform selection, plain mean, server Adam."""
+
+    fraction: float
+    learning_rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        if not (self.learning_rate > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ValueError("Expected learning_rate > 0 and 0 <= beta1, beta2 < 1.")
+
+    def build(self, problem: Problem) -> Algorithm:
+        adam = Adam(learning_rate=self.learning_rate, beta1=self.beta1, beta2=self.beta2)
+        return Averaging(
+            problem=problem,
+            selection=Uniform(),
+            fraction=self.fraction,
+            aggregation="partial",
+            server=adam,
+        )
+
+
+@dataclass(frozen=True)
+class FirstCome:
+    """The K fastest, those not picked in the last round first (CFCFM, Wu et al. 2021)."""
+
+    statistics: tuple[Statistic, ...] = ()
+
+    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+        return (), {}
+
+    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
+        return first_come(roster.seconds, state.memory["cohort"], count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CFCFM:
+    """CFCFM: everybody trains, the server merges K in order of arrival, full aggregation.
+
+    The order of arrival tells the server how long each client takes, which depends on its number of
+    records. Updates that are not merged are not sent.
+    """
+
+    fraction: float
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+
+    def build(self, problem: Problem) -> Algorithm:
+        return Averaging(problem=problem, selection=FirstCome(), fraction=self.fraction, aggregation="full")
+
+
+@dataclass(frozen=True, eq=False)
+class ByLoss:
+    """Valuation sqrt(n_k) * loss_k, the newest each client reported (Goetz et al. 2019)."""
+
+    problem: Problem
+    excluded: float
+    temperature: float
+    explored: float
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        return (Loss(self.problem), Size())
+
+    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+        return (Each(LOSS),), {}
+
+    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
+        valuations = np.sqrt(state.memory[SIZE.name]) * state.memory[LOSS.name]
+        return by_valuation(
+            valuations,
+            count,
+            excluded=self.excluded,
+            temperature=self.temperature,
+            explored=self.explored,
+            rng=rng,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveFL:
+    """Active federated learning (Goetz et al. 2019): alpha_1 0.75, alpha_2 0.01, alpha_3 0.1."""
+
+    fraction: float
+    excluded: float = 0.75
+    temperature: float = 0.01
+    explored: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        if not (0 <= self.excluded < 1 and self.temperature >= 0 and 0 <= self.explored <= 1):
+            raise ValueError("Expected 0 <= excluded < 1, temperature >= 0 and 0 <= explored <= 1.")
+
+    def build(self, problem: Problem) -> Algorithm:
+        selection = ByLoss(problem, self.excluded, self.temperature, self.explored)
+        return Averaging(problem=problem, selection=selection, fraction=self.fraction, aggregation="partial")

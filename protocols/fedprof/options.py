@@ -1,0 +1,56 @@
+"""FedProf's options, and the composition they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protocols.averaging import Aggregation, Averaging, check_fraction
+from protocols.fedprof.selection import Alpha, ByProfile
+from securefl.errors import ConfigError
+from securefl.profiles import Bounds, Variant
+from securefl.rounds import Algorithm
+from securefl.training.task import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProf:
+    """Options of FedProf.
+
+    fraction: C; K = ceil(C N) clients a round.
+    aggregation: as in FedAvg.
+    alpha: penalty on divergence; one number, one per client, or "theorem-1" (v2: lambda_k = n_k / n).
+        The papers use 10 (GasTurbine, EMNIST) and 25 (CIFAR-10); 0 is uniform selection.
+    replacement: draw with replacement, as Theorem 1 needs; by default without.
+    variant: which part of a profile is encrypted where `scores = "ckks"`: "full", or "mean-only"
+        (variances then reach the server in plaintext).
+    bounds: public bounds that profiles are clipped to before they leave.
+    """
+
+    fraction: float
+    aggregation: Aggregation = "partial"
+    alpha: Alpha = 10.0
+    replacement: bool = False
+    variant: Variant = Variant.FULL
+    bounds: Bounds = field(default_factory=Bounds)
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        numbers = (
+            ()
+            if isinstance(self.alpha, str)
+            else (self.alpha,)
+            if isinstance(self.alpha, float)
+            else self.alpha
+        )
+        if any(not 0 <= number < float("inf") for number in numbers):
+            raise ValueError(f"Expected alpha >= 0 and finite, got {self.alpha}.")
+
+    def build(self, problem: Problem) -> Algorithm:
+        if isinstance(self.alpha, tuple) and len(self.alpha) != problem.clients:
+            raise ConfigError(
+                f"Expected one alpha for each of {problem.clients} clients, got {len(self.alpha)}."
+            )
+        selection = ByProfile(problem, self.alpha, self.variant, self.bounds, self.replacement)
+        return Averaging(
+            problem=problem, selection=selection, fraction=self.fraction, aggregation=self.aggregation
+        )

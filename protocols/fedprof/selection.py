@@ -1,0 +1,82 @@
+"""Selection by profile: lambda_k = exp(-alpha_k div(RP_k, RP^B)) (v2, Eq. 7 and Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from protocols.averaging import Cohort, Size
+from protocols.selection import gumbel_top_k, with_replacement
+from securefl.profiles import Anchor, Bounds, Query, Variant, features, query
+from securefl.rounds import Each, Floats, Job, Roster, Sends, State, Statistic, Value
+from securefl.training import probe_anchor, profile
+from securefl.training.task import Problem
+
+PROFILE = Sends(name="profile", how="each")
+Alpha = float | tuple[float, ...] | Literal["theorem-1"]
+
+
+@dataclass(frozen=True, eq=False)
+class RepresentationProfile:
+    """A client's profile on the broadcast model, anchored and clipped to public bounds."""
+
+    problem: Problem
+    variant: Variant
+    bounds: Bounds
+    sends: Sends = PROFILE
+
+    def compute(self, job: Job) -> Value:
+        own = profile(self.problem.module(job.model), self.problem.layer, job.x)
+        anchor = Anchor(job.public["anchor_centre"], job.public["anchor_scale"])
+        parts = features(own, anchor, self.bounds).split(self.variant)
+        return Value(hidden=parts.hidden, clear=parts.clear)
+
+
+@dataclass(frozen=True, eq=False)
+class ByProfile:
+    """K clients with weights exp(-alpha_k div_k), in the log domain: the weights themselves underflow.
+
+    A client's divergence was taken against the baseline of the same model version (Algorithm 1,
+    lines 8, 12, 13), when its profile arrived; it stays until the client is selected again.
+    """
+
+    problem: Problem
+    alpha: Alpha
+    variant: Variant
+    bounds: Bounds
+    replacement: bool
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        own: tuple[Statistic, ...] = (RepresentationProfile(self.problem, self.variant, self.bounds),)
+        return (*own, Size()) if self.alpha == "theorem-1" else own
+
+    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+        """Line 18: the baseline profile of the current model on the server's records."""
+        anchor, baseline = self._baseline(state)
+        public = {"anchor_centre": anchor.centre, "anchor_scale": anchor.scale}
+        return (Each(PROFILE, baseline, self.variant, self.bounds),), public
+
+    def _baseline(self, state: State) -> tuple[Anchor, Query]:
+        problem = self.problem
+        model = problem.module(state.model)
+        anchor = probe_anchor(model, problem.layer, problem.shape, problem.seed)
+        return anchor, query(profile(model, problem.layer, problem.server_x), anchor, self.bounds)
+
+    def log_weights(self, state: State) -> Floats:
+        """log lambda_k, shape (N,); NaN for a client whose profile never arrived."""
+        divergence: Floats = state.memory["profile"]
+        if self.alpha == "theorem-1":
+            # alpha_k = -ln(Lambda rho_k) / div_k with Lambda = 1 is lambda_k = rho_k = n_k / n
+            sizes: Floats = state.memory["size"]
+            with np.errstate(divide="ignore"):
+                return np.where(np.isnan(divergence), np.nan, np.log(sizes / np.nansum(sizes)))
+        return -np.asarray(self.alpha, dtype=np.float64) * divergence
+
+    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
+        draw: Callable[[Floats, int, np.random.Generator], dict[int, int]]
+        draw = with_replacement if self.replacement else gumbel_top_k
+        return draw(self.log_weights(state), count, rng)

@@ -1,0 +1,69 @@
+"""Drawing cohorts: the rules the published systems select by, as functions of public numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from securefl.errors import ConfigError
+from securefl.rounds import Floats
+
+
+def gumbel_top_k(log_weights: Floats, count: int, rng: np.random.Generator) -> dict[int, int]:
+    """`count` distinct clients, drawn one after the other with probability proportional to the weight.
+
+    Adding Gumbel noise to log-weights and taking the largest gives exactly that law (Kool et al.
+    2019), and works where the weights themselves underflow. A log-weight of -inf or NaN is never
+    drawn; equal log-weights draw uniformly. Fewer are drawn where fewer have a finite log-weight.
+
+    Raises ConfigError for count > N.
+    """
+    if count > len(log_weights):
+        raise ConfigError(f"Expected K <= N, got K = {count} of N = {len(log_weights)}; lower the fraction.")
+    keys = log_weights + rng.gumbel(size=len(log_weights))
+    keys[~np.isfinite(log_weights)] = -np.inf
+    best = np.argsort(-keys, kind="stable")[:count]
+    return {int(k): 1 for k in best if np.isfinite(keys[k])}
+
+
+def with_replacement(log_weights: Floats, count: int, rng: np.random.Generator) -> dict[int, int]:
+    """`count` independent draws with probability proportional to the weight, and how often each came."""
+    usable = np.where(np.isfinite(log_weights), log_weights, -np.inf)
+    if not np.isfinite(usable).any():
+        return {}
+    chance = np.exp(usable - usable.max())
+    drawn = rng.choice(len(chance), size=count, p=chance / chance.sum())
+    return dict(Counter(int(k) for k in drawn))
+
+
+def first_come(seconds: Floats, last: Floats, count: int) -> Mapping[int, int]:
+    """The first `count` by speed, those who were not picked in the last round before the others."""
+    order = np.lexsort((seconds, last > 0))
+    return {int(k): 1 for k in order[:count]}
+
+
+def by_valuation(
+    valuations: Floats,
+    count: int,
+    *,
+    excluded: float,
+    temperature: float,
+    explored: float,
+    rng: np.random.Generator,
+) -> dict[int, int]:
+    """Active FL's draw (Goetz et al. 2019, Algorithm 1): alpha_1, alpha_2, alpha_3 in that order.
+
+    The `excluded` share with the lowest valuation gets probability 0; (1 - explored) * count are
+    drawn without replacement with probability proportional to exp(temperature * valuation), the
+    rest uniformly from those not drawn yet.
+    """
+    usable = np.isfinite(valuations)
+    log_weights = np.where(usable, temperature * valuations, -np.inf)
+    lowest = np.argsort(np.where(usable, valuations, -np.inf), kind="stable")
+    log_weights[lowest[: int(excluded * len(valuations))]] = -np.inf
+    exploited = min(count - int(explored * count), int(np.isfinite(log_weights).sum()))
+    chosen = gumbel_top_k(log_weights, exploited, rng)
+    rest = np.where([k in chosen for k in range(len(valuations))], -np.inf, 0.0)
+    return {**chosen, **gumbel_top_k(rest, count - len(chosen), rng)}
