@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import DataError
 from securefl.rounds import (
     Answers,
     Ask,
@@ -115,12 +114,15 @@ class Replace:
 
 
 def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> dict[int, float]:
-    """Public weight of each chosen client: draws / K (partial), n_k / n (full)."""
+    """Public weight of each chosen client: draws / K (partial), n_k / n (full).
+
+    Under full aggregation a client without a known number of records has no weight and is left out.
+    """
     if aggregation == "partial":
         draws = sum(cohort.values())
         return {client: times / draws for client, times in cohort.items()}
     sizes = state.memory["size"]
-    return {client: float(sizes[client] / np.nansum(sizes)) for client in cohort}
+    return {client: float(sizes[client] / np.nansum(sizes)) for client in cohort if sizes[client] > 0}
 
 
 def step_of(aggregation: Aggregation, total: Total) -> Floats:
@@ -161,26 +163,35 @@ class Averaging:
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, State]:
-        state = yield from self._introduce(state, roster, number)
-        count = ceil(self.fraction * roster.clients - 1e-9)
-        cohort = self.selection.choose(state, roster, count, rng)
         watch, public = self.selection.watch(state)
+        state = yield from self._introduce(state, roster, number, watch, public)
+        count = max(1, ceil(self.fraction * roster.clients - 1e-9))
+        cohort = self.selection.choose(state, roster, count, rng)
+        shares = weights(self.aggregation, cohort, state)
         update = Sum(UPDATE, len(state.model))
         answers = yield Ask(
-            cohort=tuple(sorted(cohort)),
+            cohort=tuple(sorted(shares)),
             model=state.model,
             sums=(update,),
             each=watch,
             public=public,
-            weights=weights(self.aggregation, cohort, state),
+            weights=shares,
         )
         state = _learn(state, answers, version=number - 1)
-        state = state.remember(cohort=_draws(cohort, roster.clients))
+        state = state.remember(cohort=_draws({k: cohort[k] for k in shares}, roster.clients))
+        if not answers.survivors:
+            return state
         return self.server.apply(state, step_of(self.aggregation, answers.totals["update"]))
 
-    def _introduce(self, state: State, roster: Roster, number: int) -> Generator[Ask, Answers, State]:
+    def _introduce(
+        self,
+        state: State,
+        roster: Roster,
+        number: int,
+        watch: tuple[Each, ...],
+        public: Mapping[str, Floats],
+    ) -> Generator[Ask, Answers, State]:
         """Ask whoever the server does not know yet, in round 1 everybody, for the watched numbers."""
-        watch, public = self.selection.watch(state)
         each = (*watch, *((Each(SIZE),) if "size" in self._watched() else ()))
         unknown = [k for k in roster.everyone() if any(np.isnan(state.memory[e.sends.name][k]) for e in each)]
         if not unknown:
@@ -193,14 +204,18 @@ class Averaging:
 
 
 def _learn(state: State, answers: Answers, version: int) -> State:
-    """Remember each client's newest numbers and the version of the model they were taken on."""
+    """Remember each client's newest numbers and the version of the model they were taken on.
+
+    A client that answered but whose encrypted number could not be opened keeps number and version.
+    """
     news: dict[str, NDArray[Any]] = {}
     for name, numbers in answers.each.items():
         news[name] = state.memory[name].copy()
         for client, number in numbers.items():
             news[name][client] = number
     version_of = state.memory["version"].copy()
-    version_of[list(answers.survivors)] = version
+    known = [k for k in answers.survivors if all(k in numbers for numbers in answers.each.values())]
+    version_of[known] = version
     return state.remember(**news, version=version_of)
 
 
@@ -216,10 +231,3 @@ def check_fraction(fraction: float) -> None:
         raise ValueError(
             f"Expected 0 < fraction <= 1, got {fraction}: a cohort has at least one client and at most all."
         )
-
-
-def known(values: Floats, what: str) -> Floats:
-    """`values` if any is known, else DataError: nobody answered."""
-    if not np.isfinite(values).any():
-        raise DataError(f"No client has answered with its {what}; look at the blamed clients in the log.")
-    return values

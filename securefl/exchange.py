@@ -134,7 +134,7 @@ class Client:
         if isinstance(message, Order):
             state = replace(state, order=state.order or self._checked(message))
         else:
-            state = replace(state, broadcast=state.broadcast or message)
+            state = replace(state, broadcast=state.broadcast or self._whole(message))
         if state.order is None or state.broadcast is None:
             return Step(state)
         work = Contribute(
@@ -153,8 +153,20 @@ class Client:
             )
         return order
 
+    def _whole(self, broadcast: Broadcast) -> Broadcast:
+        names = broadcast.names
+        if len(set(names)) < len(names) or len(names) != len(broadcast.arrays) or broadcast.model.ndim != 1:
+            raise RemoteProtocolError(
+                f"Expected a flat model and one array for each of {names}, all names distinct.",
+                sender=SERVER,
+                phase="waiting",
+            )
+        return broadcast
+
     def provide(self, state: ClientState, answer: tuple[Release, ...] | None) -> Step[ClientState]:
-        """`None`: the client abstains, by silence."""
+        """`None`: the client abstains, by silence. What is ready after the deadline is not sent."""
+        if not isinstance(state, Working):
+            return Step(state)
         if answer is None:
             return Step(Answered(), result="abstained")
         return Step(Answered(), out=(Envelope((SERVER,), Contribution(releases=answer)),), result="answered")
@@ -187,6 +199,11 @@ class Opening:
 
 
 @dataclass(frozen=True)
+class Unblinding:
+    collected: Collecting
+
+
+@dataclass(frozen=True)
 class Closed:
     pass
 
@@ -206,7 +223,7 @@ class Unblind:
     replies: tuple[bytes, ...]
 
 
-ServerState = Collecting | Matching | Opening | Closed
+ServerState = Collecting | Matching | Opening | Unblinding | Closed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +288,7 @@ class Server:
     def _check_sum(self, question: Sum, came: Delivered, sender: str) -> NDArray[np.int64]:
         if came.form != "open" or came.sealed:
             raise RemoteProtocolError("Expected an open sum.", sender=sender, phase="contribution")
-        return question.grid.check(came.numbers, question.size, sender)
+        return question.sends.grid.check(came.numbers, question.size, sender)
 
     def _check_number(self, each: Each, came: Delivered, sender: str) -> None:
         sealed = each.sends.name in self.encrypted
@@ -288,6 +305,13 @@ class Server:
             raise RemoteProtocolError("Expected finite numbers.", sender=sender, phase="contribution")
         if sealed:
             self.gate(sender, came.sealed)
+            return
+        with np.errstate(all="ignore"):
+            number = _in_the_clear(each, came)
+        if not np.isfinite(number):
+            raise RemoteProtocolError(
+                "Expected a number that is finite.", sender=sender, phase="contribution"
+            )
 
     def _encrypted_items(self, state: Collecting) -> tuple[tuple[int, Each, Delivered], ...]:
         return tuple(
@@ -310,8 +334,9 @@ class Server:
                 Opening(state.collected, blinded, len(requests)),
                 out=(Envelope((KEY_HOLDER,), OpenRequest(items=requests)),),
             )
-        assert isinstance(state, Opening)
-        return Step(Closed(), result=self._answers(state.collected, answer))
+        if isinstance(state, Unblinding):
+            return Step(Closed(), result=self._answers(state.collected, answer))
+        return Step(state)
 
     def _opened(self, state: ServerState, sender: str, reply: OpenReply) -> Step[ServerState]:
         if sender != KEY_HOLDER:
@@ -320,14 +345,17 @@ class Server:
             return Step(state)
         if len(reply.items) != state.requests:
             raise RemoteProtocolError("Expected one item a request.", sender=sender, phase="opening")
-        return Step(state, need=Need(Unblind(state.blinded, reply.items)))
+        return Step(Unblinding(state.collected), need=Need(Unblind(state.blinded, reply.items)))
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
-        if isinstance(state, Collecting):
-            return self._collected(state)
-        if isinstance(state, Opening):
-            return Step(Closed(), result=self._answers(state.collected, ()))
-        return Step(state)
+        """Go on with what came; after the collecting, end without the numbers that are not open yet."""
+        match state:
+            case Collecting():
+                return self._collected(state)
+            case Closed():
+                return Step(state)
+            case _:
+                return Step(Closed(), result=self._answers(state.collected, ()))
 
     def _answers(self, state: Collecting, opened: tuple[float | None, ...]) -> Answers:
         survivors = tuple(sorted(state.numbers))
@@ -343,7 +371,7 @@ class Server:
                 }
         weight = sum(self.ask.weights.get(k, 1.0) for k in survivors)
         totals = {
-            s.sends.name: Total(state.sums[s.sends.name].astype(np.float64) * s.grid.step, weight)
+            s.sends.name: Total(state.sums[s.sends.name].astype(np.float64) * s.sends.grid.step, weight)
             for s in self.ask.sums
         }
         return Answers(survivors=survivors, totals=totals, each=each)

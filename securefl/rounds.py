@@ -13,12 +13,12 @@ import hashlib
 import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import ConfigError, DataError, RemoteProtocolError
+from securefl.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError
 from securefl.profiles import Bounds, Query, Variant
 from securefl.release import (
     NO_COST,
@@ -49,6 +49,18 @@ class Grid:
     step: float = 2.0**-21
     bound: float = 2.0**9
 
+    def __post_init__(self) -> None:
+        if not (self.step > 0 and self.bound > 0 and self.limit < 2**31):
+            raise ConfigError(
+                f"Expected step > 0 and bound > 0 with bound / step < 2^31, got {self.step}, {self.bound}."
+            )
+
+    @property
+    def limit(self) -> int:
+        """The largest grid integer, what `bound` becomes."""
+        ratio = self.bound / self.step
+        return int(np.rint(ratio)) if np.isfinite(ratio) else 2**31
+
     def quantise(self, values: Floats) -> NDArray[np.int32]:
         """Grid integers of shape (d,). Raises `DataError` for a value not finite or out of bounds."""
         if not np.isfinite(values).all():
@@ -60,7 +72,6 @@ class Grid:
 
     def check(self, numbers: NDArray[Any], size: int, sender: str) -> NDArray[np.int64]:
         """A peer's grid integers, refused unless they have the declared type, shape and bound."""
-        limit = int(self.bound / self.step)
         if numbers.dtype != np.int32 or numbers.shape != (size,):
             raise RemoteProtocolError(
                 f"Expected {size} int32 values, got {numbers.dtype} of shape {numbers.shape}.",
@@ -68,9 +79,9 @@ class Grid:
                 phase="contribution",
             )
         wide = numbers.astype(np.int64)
-        if np.abs(wide).max(initial=0) > limit:
+        if np.abs(wide).max(initial=0) > self.limit:
             raise RemoteProtocolError(
-                f"Expected grid values within +-{limit}.", sender=sender, phase="contribution"
+                f"Expected grid values within +-{self.limit}.", sender=sender, phase="contribution"
             )
         return wide
 
@@ -84,12 +95,14 @@ class Sends:
         how: summed over the cohort, or opened for each client.
         reads: what it is a function of besides the broadcast: the records, or private trained state.
         sensitivity: L2, per (unit, adjacency); a pair that is absent is unbounded.
+        grid: the integers that sums are taken on.
     """
 
     name: str
     how: Literal["sum", "each"]
     reads: Literal["records", "trained"] = "records"
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
+    grid: Grid = Grid()
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,6 @@ class Sum:
 
     sends: Sends
     size: int
-    grid: Grid = Grid()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +170,13 @@ class Ask:
     public: Mapping[str, Floats] = field(default_factory=dict)
     weights: Mapping[int, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        names = [sends.name for sends in self.wants()]
+        if len(set(self.cohort)) < len(self.cohort) or len(set(names)) < len(names):
+            raise LocalProtocolError(
+                f"Expected each client and each want once, got {self.cohort} and {names}."
+            )
+
     def wants(self) -> tuple[Sends, ...]:
         return (*(s.sends for s in self.sums), *(e.sends for e in self.each))
 
@@ -172,7 +191,10 @@ class Total:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What came back. A client that stayed silent or was refused is absent everywhere."""
+    """What came back. A client that stayed silent or was refused is absent everywhere.
+
+    A survivor whose encrypted number could not be opened is absent from that number alone.
+    """
 
     survivors: tuple[int, ...]
     totals: Mapping[str, Total]
@@ -319,7 +341,7 @@ def charge_of(plan: Plan, sends: Sends) -> Charge:
 
 def protect(
     plan: Plan,
-    question: Sum | Each,
+    sends: Sends,
     value: Value,
     *,
     key: ReleaseKey,
@@ -329,31 +351,30 @@ def protect(
     """Make a release of one value: the one place where summing, opening and noising meet.
 
     Args:
+        weight: public weight in a sum, in (0, 1].
         seal: encrypts the hidden part for the key holder; needed where `plan.scores` is "ckks".
 
     Raises:
         DataError: the value is not finite or outside its declared bound; the client abstains.
+        LocalProtocolError: there is something to encrypt and nothing to encrypt it with.
     """
-    sealed = b""
-    form: Form = "open"
-    if isinstance(question, Sum):
-        if value.clear.shape != (question.size,) or not 0 < weight <= 1:
-            raise DataError(f"Expected {question.size} values and a weight in (0, 1], got {weight}.")
-        numbers: NDArray[Any] = question.grid.quantise(weight * value.clear)
+    charge = charge_of(plan, sends)
+    numbers: NDArray[Any]
+    sealed, form = b"", "open"
+    if sends.how == "sum":
+        if not 0 < weight <= 1:
+            raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
+        numbers = sends.grid.quantise(weight * value.clear)
+    elif not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
+        raise DataError(f"The {sends.name} is not finite; clean the records.")
+    elif plan.scores == "ckks" and value.hidden.size:
+        if seal is None:
+            raise LocalProtocolError(f"The plan encrypts {sends.name!r}, but there is no key to do it with.")
+        numbers, sealed, form = value.clear, seal(value.hidden), "encrypted"
     else:
-        if not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
-            raise DataError(f"The {question.sends.name} is not finite; clean the records.")
-        if seal is not None and plan.scores == "ckks" and value.hidden.size:
-            numbers, sealed, form = value.clear, seal(value.hidden), "encrypted"
-        else:
-            numbers = np.concatenate([value.hidden, value.clear])
+        numbers = np.concatenate([value.hidden, value.clear])
     return Release(
-        key=key,
-        unit=plan.unit,
-        form=form,
-        charge=charge_of(plan, question.sends),
-        _numbers=numbers,
-        _sealed=sealed,
+        key=key, unit=plan.unit, form=cast(Form, form), charge=charge, _numbers=numbers, _sealed=sealed
     )
 
 

@@ -66,6 +66,10 @@ def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], t
         hints = get_type_hints(cls)
         fields = tuple((f.name, hints[f.name]) for f in dataclasses.fields(cls))  # type: ignore[arg-type]
         for name, hint in fields:
+            if get_origin(hint) is tuple and get_args(hint)[1:] != (Ellipsis,):
+                raise LocalProtocolError(
+                    f"{cls.__name__}.{name} is {hint}; the only tuples are tuple[T, ...]."
+                )
             if sender == "client" and _element(hint) not in _FROM_CLIENTS:
                 raise LocalProtocolError(
                     f"{cls.__name__}.{name} is {hint}, but a client may send only a Release, PublicKey, "
@@ -90,15 +94,22 @@ def encode(header: Header, body: Any, permit: Permit | None = None) -> bytes:
     kind = spec.kind.encode("ascii")
     out = [
         MAGIC,
-        struct.pack("<B", len(kind)),
+        _pack("B", len(kind)),
         kind,
-        struct.pack("<H", spec.version),
+        _pack("H", spec.version),
         _sized(header.session, 32),
-        struct.pack("<IHH", header.round, header.attempt, header.stage),
+        _pack("IHH", header.round, header.attempt, header.stage),
     ]
     for name, hint in spec.fields:
         _write(out, hint, getattr(body, name), permit)
     return b"".join(out)
+
+
+def _pack(layout: str, *values: Any) -> bytes:
+    try:
+        return struct.pack("<" + layout, *values)
+    except struct.error as error:
+        raise LocalProtocolError(f"{values} does not fit the layout {layout!r}: {error}.") from None
 
 
 def _sized(value: bytes, length: int) -> bytes:
@@ -109,40 +120,50 @@ def _sized(value: bytes, length: int) -> bytes:
 
 def _write(out: list[bytes], hint: Any, value: Any, permit: Permit | None) -> None:
     if get_origin(hint) is tuple:
-        out.append(struct.pack("<I", len(value)))
+        out.append(_pack("I", len(value)))
         for item in value:
             _write(out, _element(hint), item, permit)
     elif hint is int:
-        out.append(struct.pack("<q", value))
+        out.append(_pack("q", value))
     elif hint is float:
-        out.append(struct.pack("<d", value))
+        out.append(_pack("d", value))
     elif hint is str:
         text = value.encode()
-        out += [struct.pack("<H", len(text)), text]
+        out += [_pack("H", len(text)), text]
     elif hint is bytes:
-        out += [struct.pack("<I", len(value)), value]
+        out += [_pack("I", len(value)), value]
     elif hint in (PublicKey, Share, Signature):
-        out += [struct.pack("<I", len(value.raw)), value.raw]
+        if not isinstance(value, hint):
+            raise LocalProtocolError(f"Expected a {hint.__name__}, got a {type(value).__name__}.")
+        out += [_pack("I", len(value.raw)), value.raw]
     elif hint is Release:
         if permit is None or not isinstance(value, Release):
             raise UnaccountedRelease(f"{value!r} can be encoded by Ledger.send alone.")
         numbers, sealed = permit.contents(value)
         _write(out, str, value.key.name, None)
-        out.append(struct.pack("<B", _FORMS.index(value.form)))
+        out.append(_pack("B", _FORMS.index(value.form)))
         _write_array(out, numbers)
         _write(out, bytes, sealed, None)
     elif get_origin(hint) is np.ndarray:
+        if not _declared(hint, value.dtype):
+            raise LocalProtocolError(f"Expected an array as {hint}, got {value.dtype}.")
         _write_array(out, value)
     else:
         raise LocalProtocolError(f"No encoding for a field of type {hint}.")
+
+
+def _declared(hint: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a field of type `NDArray[scalar]` may hold this dtype."""
+    scalar = get_args(get_args(hint)[1])[0]
+    return scalar is Any or issubclass(dtype.type, scalar)
 
 
 def _write_array(out: list[bytes], value: NDArray[Any]) -> None:
     code = value.dtype.newbyteorder("<").str
     if code not in _DTYPES or value.ndim > _MAX_DIMENSIONS:
         raise LocalProtocolError(f"No encoding for an array of {value.dtype} with {value.ndim} dimensions.")
-    out.append(struct.pack("<BB", _DTYPES.index(code), value.ndim))
-    out.append(struct.pack(f"<{value.ndim}I", *value.shape))
+    out.append(_pack("BB", _DTYPES.index(code), value.ndim))
+    out.append(_pack(f"{value.ndim}I", *value.shape))
     out.append(np.ascontiguousarray(value, dtype=code).tobytes())
 
 
@@ -212,7 +233,7 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], int]) -> T:
     reader = _Reader(data)
     kind, version, came = _read_header(reader)
     if came != header:
-        raise _Bad(f"it is for {came.place()} of another place, not {header.place()} of this session")
+        raise _Bad(f"it belongs at {came.place()} of its session, not at {header.place()} of this one")
     for cls, most in kinds.items():
         spec: _Spec = cls.__wire__  # type: ignore[attr-defined]
         if (spec.kind, spec.version) != (kind, version):
@@ -245,7 +266,10 @@ def _read(reader: _Reader, hint: Any) -> Any:
         return hint(bytes(reader.take(reader.unpack("I")[0])))
     if hint is Release:
         return _read_release(reader)
-    return _read_array(reader)
+    array = _read_array(reader)
+    if not _declared(hint, array.dtype):
+        raise _Bad(f"an array of {array.dtype} where another type is declared")
+    return array
 
 
 def _read_release(reader: _Reader) -> Delivered:
@@ -263,4 +287,7 @@ def _read_array(reader: _Reader) -> NDArray[Any]:
     shape: Sequence[int] = reader.unpack(f"{dimensions}I")
     dtype = np.dtype(_DTYPES[code])
     raw = reader.take(math.prod(shape) * dtype.itemsize)
-    return np.frombuffer(raw, dtype=dtype).reshape(shape)
+    try:
+        return np.frombuffer(raw, dtype=dtype).reshape(shape)
+    except ValueError:  # an empty array whose other dimensions overflow
+        raise _Bad(f"an array of shape {tuple(shape)}") from None

@@ -39,7 +39,7 @@ class FedProf:
             ()
             if isinstance(self.alpha, str)
             else (self.alpha,)
-            if isinstance(self.alpha, float)
+            if isinstance(self.alpha, (int, float))
             else self.alpha
         )
         if any(not 0 <= number < float("inf") for number in numbers):

@@ -11,10 +11,13 @@ import json
 import math
 from collections.abc import Mapping
 
+import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, get_epsilon_gaussian
 
 from securefl.errors import UnsupportedEvent
 from securefl.release import Charge
+
+_LARGEST_MU = 1e6
 
 
 def dump_event(event: DpEvent) -> dict[str, str | float]:
@@ -32,11 +35,13 @@ def dump_event(event: DpEvent) -> dict[str, str | float]:
 def load_event(stored: Mapping[str, object]) -> DpEvent:
     """The inverse of `dump_event`."""
     match dict(stored):
-        case {"event": "none"}:
+        case {"event": "none", **rest} if not rest:
             return NoOpDpEvent()
-        case {"event": "non_private"}:
+        case {"event": "non_private", **rest} if not rest:
             return NonPrivateDpEvent()
-        case {"event": "gaussian", "noise_multiplier": float(z)} if math.isfinite(z) and z > 0:
+        case {"event": "gaussian", "noise_multiplier": float(z), **rest} if (
+            math.isfinite(z) and z > 0 and not rest
+        ):
             return GaussianDpEvent(z)
     raise UnsupportedEvent(f"The ledger holds an event this version does not know: {stored}.")
 
@@ -56,17 +61,20 @@ def compose(events: Mapping[DpEvent, int], delta: float) -> float:
     """Epsilon at `delta` of all events together, each as often as counted.
 
     Gaussians compose exactly to one Gaussian with mu^2 = sum 1 / z^2 (Dong, Roth and Su 2019,
-    Corollary 3.3); one unprotected release makes epsilon infinite.
+    Corollary 3.3); one unprotected release makes epsilon infinite. So does mu above 10^6, where the
+    exact formula loses its digits: no epsilon of that size protects anything.
     """
     mu_squared = 0.0
     for event, count in events.items():
+        dump_event(event)
         match event:
-            case NoOpDpEvent():
-                continue
             case NonPrivateDpEvent() if count > 0:
-                return math.inf
+                mu_squared = math.inf
             case GaussianDpEvent(noise_multiplier=z):
-                mu_squared += count / z**2
-            case _:
-                dump_event(event)
-    return float(get_epsilon_gaussian(1 / math.sqrt(mu_squared), delta)) if mu_squared > 0 else 0.0
+                mu_squared += count * (1 / z) * (1 / z)
+    if mu_squared > _LARGEST_MU**2:
+        return math.inf
+    if mu_squared == 0:
+        return 0.0
+    with np.errstate(divide="ignore"):  # log 0 on the way is a delta of 0, as meant
+        return float(get_epsilon_gaussian(1 / math.sqrt(mu_squared), delta))

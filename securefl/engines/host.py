@@ -37,7 +37,6 @@ from securefl.rounds import (
     Job,
     Plan,
     Statistic,
-    Sum,
     charge_of,
     protect,
 )
@@ -80,7 +79,6 @@ class StudyHost:
         self._rng = rng
         self._make_keys = keys
         self._keys: ScoreKeys | None = None
-        self._ask: Ask | None = None
         self._log = Log(Traffic())
 
     def ask(self, engine: InProcess, ask: Ask, header: Header) -> tuple[Answers, Log]:
@@ -105,7 +103,7 @@ class StudyHost:
         )
         if sealed:
             machines[KEY_HOLDER] = KeyHolder(header=header, most_bytes=request)
-        self._ask, self._log = ask, Log(Traffic())
+        self._log = Log(Traffic())
         results, self._log.traffic = engine.run(machines, header)
         return results[SERVER], self._log
 
@@ -171,7 +169,6 @@ class StudyHost:
         x, y = self._records[order.client]
         if not len(x):
             raise DataError("It has no records, so it abstains.")
-        questions = self._questions()
         releases = []
         for name, (key, _) in zip(order.order.wants, charges, strict=True):
             job = Job(
@@ -186,7 +183,7 @@ class StudyHost:
             releases.append(
                 protect(
                     self._plan,
-                    questions[name],
+                    self._statistics[name].sends,
                     self._statistics[name].compute(job),
                     key=key,
                     weight=order.order.weight,
@@ -194,11 +191,6 @@ class StudyHost:
                 )
             )
         return tuple(releases)
-
-    def _questions(self) -> dict[str, Sum | Each]:
-        assert self._ask is not None
-        asked: tuple[Sum | Each, ...] = (*self._ask.sums, *self._ask.each)
-        return {question.sends.name: question for question in asked}
 
     # The server and the key holder --------------------------------------------------------------
 
@@ -235,7 +227,7 @@ class StudyHost:
                 scores.append(None)
                 continue
             reply = next(replies)
-            score = self._blaming(evaluator.unblind, blinded, reply)
+            score = self._blaming(evaluator.unblind, blinded, reply, sender=KEY_HOLDER)
             scores.append(None if score is None else score.value)
         return tuple(scores)
 

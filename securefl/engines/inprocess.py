@@ -164,6 +164,7 @@ class _Exchange:
         self.states: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self.needs: list[tuple[str, Any]] = []
+        self.refused: set[tuple[str, str]] = set()  # a peer loses its place with whom it wronged
 
     def unfinished(self) -> list[str]:
         return [party for party in self.machines if party not in self.results]
@@ -178,7 +179,8 @@ class _Exchange:
     def deliver(self, parcel: _Parcel) -> Mapping[str, Step[Any]]:
         """Decode and hand over one parcel; a bad one is remembered against its sender."""
         machine = self.machines.get(parcel.to)
-        if machine is None or parcel.sender in self.traffic.blamed:
+        link = (parcel.sender, parcel.to)
+        if machine is None or link in self.refused:
             return {}
         state = self.states[parcel.to]
         expects = machine.expects(state)
@@ -190,6 +192,7 @@ class _Exchange:
             self.traffic.received[parcel.to] = self.traffic.received.get(parcel.to, 0) + len(parcel.data)
             return {parcel.to: machine.receive(state, parcel.sender, body)}
         except RemoteProtocolError as error:
+            self.refused.add(link)
             self.traffic.blamed[parcel.sender] = str(error)
             return {}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -40,6 +42,8 @@ class StudySection:
     target: float | None = None
 
     def __post_init__(self) -> None:
+        if not slug(self.name):
+            raise ValueError(f"Expected a name with a letter or digit, got {self.name!r}.")
         if self.rounds < 1 or not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError("Expected rounds >= 1 and at least one seed, each once.")
         if self.target is not None and not 0 < self.target <= 1:
@@ -156,6 +160,8 @@ def read(path: Path) -> Study:
         return parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text in UTF-8; save it as such.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -188,6 +194,8 @@ def _arms(tables: Any) -> tuple[Arm, ...]:
 
 def _arm(table: Mapping[str, Any], place: int) -> Arm:
     where = f"arm {place}"
+    if not isinstance(table, dict):
+        raise ConfigError(f"[{where}] Expected a table [[arm]], got {table!r}.")
     options = dict(table)
     name, protocol = options.pop("name", None), options.pop("protocol", None)
     if not isinstance(name, str) or not isinstance(protocol, str) or not slug(name):
@@ -217,10 +225,19 @@ def convert(kind: type[T], table: Any, where: str) -> T:
         raise ConfigError(f"[{where}] Expected a table, got {table!r}.")
     _known_keys(kind, table, where)
     try:
-        return TypeAdapter(kind).validate_python(table)
+        # As JSON, strict takes lists for tuples and words for enums, but no text or truth value for a number.
+        return TypeAdapter(kind).validate_json(_as_json(table, where), strict=True)
+    except ConfigError as error:
+        raise ConfigError(f"[{where}] {error}") from None
     except ValidationError as error:
-        lines = [_explain(kind, dict(problem), where) for problem in error.errors()]
-        raise ConfigError("; ".join(dict.fromkeys(lines))) from None
+        raise ConfigError(_explain(kind, [dict(problem) for problem in error.errors()], where)) from None
+
+
+def _as_json(table: Mapping[str, Any], where: str) -> str:
+    try:
+        return json.dumps(table)
+    except TypeError:
+        raise ConfigError(f"[{where}] Expected text, numbers and lists, got a date or a time.") from None
 
 
 def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
@@ -231,29 +248,45 @@ def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
             raise ConfigError(
                 f"[{where}] Unknown key `{key}`{_near(key, fields)}; known are {', '.join(fields)}."
             )
-        nested = _NESTED.get((kind, key)) or _dataclass_of(kind, key)
+        nested = _dataclass_of(kind, key)
         if nested is not None and isinstance(value, dict):
             _known_keys(nested, value, f"{where}.{key}")
 
 
-_NESTED: Mapping[tuple[type[Any], str], type[Any]] = {(DataSection, "partition"): Partition}
-
-
 def _dataclass_of(kind: type[Any], key: str) -> type[Any] | None:
-    from typing import get_type_hints
-
     hint = get_type_hints(kind).get(key)
     return hint if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__") else None
 
 
-def _explain(kind: type[Any], problem: Mapping[str, Any], where: str) -> str:
-    path = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
-    match problem["type"]:
+def _explain(kind: type[Any], problems: Sequence[Mapping[str, Any]], where: str) -> str:
+    """One sentence a key; what a union would have taken is told together."""
+    by_key: dict[str, list[Mapping[str, Any]]] = {}
+    for problem in problems:
+        by_key.setdefault(_path(kind, problem["loc"]), []).append(problem)
+    return " ".join(f"[{where}] {_sentence(path, own)}" for path, own in by_key.items())
+
+
+def _sentence(path: str, problems: Sequence[Mapping[str, Any]]) -> str:
+    match problems[0]["type"]:
         case "missing" | "missing_keyword_only_argument":
-            return f"[{where}] Missing key `{path}`"
+            return f"Missing key `{path}`; add it."
         case "value_error":
-            return f"[{where}] {path + ': ' if path else ''}{problem['ctx']['error']}"
-    return f"[{where}] `{path}`: {problem['msg']}, got {problem['input']!r}"
+            return f"{path + ': ' if path else ''}{problems[0]['ctx']['error']}"
+    expected = " or ".join(dict.fromkeys(p["msg"].removeprefix("Input should be ") for p in problems))
+    came = problems[0]["input"]
+    near = _near(came, re.findall("'([^']+)'", expected)) if isinstance(came, str) else ""
+    return f"`{path}`: Expected {expected}, got {came!r}{near}."
+
+
+def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:
+    """The key's dotted name, without the branches of unions that pydantic puts in."""
+    names: list[str] = []
+    for part in location:
+        if kind is None or part not in kind.__dataclass_fields__:
+            break
+        names.append(str(part))
+        kind = _dataclass_of(kind, names[-1])
+    return ".".join(names)
 
 
 def _near(word: str, words: Iterable[str]) -> str:

@@ -51,7 +51,9 @@ class Bars:
         self._progress.update(self._tasks[name], completed=record["round"], figures=figures)
         last = record["round"] == self._rounds
         if not self._console.is_terminal and (last or record["round"] % 10 == 0):
-            self._console.print(f"{name:<18} round {record['round']:>4}  {figures}", highlight=False)
+            self._console.print(
+                f"{name:<18} round {record['round']:>4}  {figures}", highlight=False, soft_wrap=True
+            )
 
 
 def _against(epsilon: Mapping[str, float]) -> str:

@@ -22,6 +22,7 @@ from securefl.study.config import Arm, Study
 from securefl.study.run import ArmRun, arm_folder
 
 _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
+_DIVERGENCE = ["arm", "seed", "round", "client", "quality", "divergence"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
     return Results(
         metrics,
         pd.DataFrame([row for run in runs for row in _participation(run)]),
-        pd.DataFrame([row for run in runs for row in _divergence(run)]),
+        pd.DataFrame([row for run in runs for row in _divergence(run)], columns=_DIVERGENCE),
         tuple(_summary(study, name, metrics, runs) for name in dict.fromkeys(r.arm.name for r in runs)),
     )
 

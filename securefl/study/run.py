@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from securefl.accounting.events import compose
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess
@@ -44,15 +46,27 @@ def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
     return folder / "arms" / slug(arm.name) / f"seed-{seed}"
 
 
+def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
+    """The arm's algorithm and plan. Raises ConfigError for a release that the plan could never allow."""
+    algorithm = arm.options.build(world.problem)
+    plan = study.privacy.plan(study.study.rounds)
+    for statistic in algorithm.statistics:
+        charge = charge_of(plan, statistic.sends).by_party()
+        endless = [party for party in plan.against if compose({charge[party]: 1}, plan.delta) == inf]
+        if plan.budget is not None and endless:
+            raise ConfigError(
+                f"{statistic.sends.name!r} leaves without noise, which no budget bears: every client would "
+                f"refuse. Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
+            )
+    return algorithm, plan
+
+
 def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> ArmRun:
     """Run one arm to its last round, from wherever it stands, telling every round's record.
 
     Each arm has a ledger of its own: it is accounted as if it were the only one that was run.
     """
-    algorithm = arm.options.build(world.problem)
-    plan = study.privacy.plan(study.study.rounds)
-    for statistic in algorithm.statistics:
-        charge_of(plan, statistic.sends)  # a missing permission is told before anything runs
+    algorithm, plan = composition(study, arm, world)
     home = arm_folder(folder, arm, world.seed)
     home.mkdir(parents=True, exist_ok=True)
     terms = Terms(

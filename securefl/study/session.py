@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from securefl.data.files import replacing
 from securefl.errors import ConfigError
 from securefl.study import results, world
 from securefl.study.config import Arm, Study, parse
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import ArmRun, composition, run_arm
 from securefl.training import single_thread
 
 CONFIG = "study.toml"
@@ -26,7 +27,8 @@ def claim(folder: Path, study: Study) -> None:
                 f"or resume that one with: securefl run {config} --out {folder}"
             )
         return
-    config.write_text(study.text, encoding="utf-8")
+    with replacing(config) as target:
+        target.write(study.text.encode())
 
 
 def run_study(
@@ -37,10 +39,13 @@ def run_study(
     tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
     """
     single_thread()
+    first = world.build(study, study.study.seeds[0])
+    for arm in study.arms:
+        composition(study, arm, first)  # what stops any arm is told before one trains or the folder is taken
     claim(folder, study)
     runs: list[ArmRun] = []
     for seed in study.study.seeds:
-        here = world.build(study, seed)
+        here = first if seed == first.seed else world.build(study, seed)
         for arm in study.arms:
             runs.append(run_arm(study, arm, here, folder, _for(tell, arm, seed)))
     return _written(study, runs, folder)

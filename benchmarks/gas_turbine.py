@@ -1,0 +1,69 @@
+"""FedProf against FedAvg on GasTurbine: N 50, C 0.2, partial aggregation, 60 rounds, 3 seeds.
+
+    SECUREFL_DATA=... python benchmarks/gas_turbine.py [--write]
+
+Three settings: the preset (alpha 10, noise of standard deviation 0.1), a larger penalty (alpha 25), and
+stronger noise (variance 0.1). `--write` keeps the figures in benchmarks/results/gas_turbine.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from studies import changed, runs
+
+from securefl.study.run import ArmRun
+
+SETTINGS = {
+    "preset: alpha 10, noise sd 0.1": {},
+    "alpha 25, noise sd 0.1": {"alpha": "25.0"},
+    "alpha 10, noise variance 0.1": {"noise_deviation": "0.31623"},
+}
+TARGET = 0.8
+
+
+def figures(run: ArmRun) -> dict[str, Any]:
+    """One arm and seed: round of the target, final accuracy, participation of clean and low quality."""
+    accuracy = np.array([record["accuracy"] for record in run.records])
+    counts = np.sum([record["selected"] for record in run.records], axis=0)
+    clean = np.array([quality == "clean" for quality in run.world.quality])
+    reached = np.flatnonzero(accuracy >= TARGET)
+    return {
+        "arm": run.arm.protocol,
+        "seed": run.world.seed,
+        "rounds_to_0.8": int(reached[0]) + 1 if len(reached) else None,
+        "final": round(float(accuracy[-1]), 4),
+        "last_five": round(float(accuracy[-5:].mean()), 4),
+        "clean": round(float(counts[clean].mean()), 2),
+        "low_quality": round(float(counts[~clean].mean()), 2),
+    }
+
+
+def main() -> None:
+    rows = []
+    for name, lines in SETTINGS.items():
+        study = changed("gas_turbine", scores='"clear"', **lines)
+        found = [{"setting": name, **figures(run)} for run in runs(study)]
+        rows += found
+        print(name)
+        for arm in ("fedavg", "fedprof"):
+            own = [row for row in found if row["arm"] == arm]
+            print(f"  {arm:8} rounds to 0.8 {[r['rounds_to_0.8'] for r in own]}", end="")
+            print(f"  final {mean(r['final'] for r in own):.4f}", end="")
+            print(f"  last five {mean(r['last_five'] for r in own):.4f}", end="")
+            print(f"  clean {mean(r['clean'] for r in own):.2f}", end="")
+            print(f"  low {mean(r['low_quality'] for r in own):.2f}")
+    if "--write" in sys.argv:
+        path = Path(__file__).parent / "results" / "gas_turbine.json"
+        path.write_text(
+            json.dumps({"command": "python benchmarks/gas_turbine.py --write", "rows": rows}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
