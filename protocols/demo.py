@@ -10,7 +10,9 @@ from securefl.study.commands import find, run_and_tell, timestamped
 
 
 @click.command(epilog="Example:  securefl demo --out runs/demo")
-@click.option("--out", type=click.Path(path_type=Path), help="Run folder; default runs/demo-<time>.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Run folder; default runs/demo-<time>."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
 def demo(out: Path | None, as_json: bool) -> None:
     """FedAvg against FedProf with encrypted profile matching, on digits over 60 clients.

@@ -43,10 +43,13 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; errors of this package become one line and exit code 1."""
     try:
-        code = cli(standalone_mode=False)
+        code = cli(prog_name="securefl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except SecureFLError as error:
         click.echo(f"securefl: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        click.echo(f"securefl: {error.strerror or error}: {error.filename or 'no file named'}", err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()

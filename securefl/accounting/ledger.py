@@ -26,7 +26,7 @@ from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
 from securefl.accounting.events import compose, dump_charge, load_charge
-from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError, UnaccountedRelease
+from securefl.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.release import _LEDGER_ONLY, PARTIES, Adjacency, Charge, Permit, Release, ReleaseKey, Unit
 from securefl.wire import Header, encode
 
@@ -73,6 +73,18 @@ class Terms:
             raise ConfigError(f"Expected parties among {PARTIES}, got {sorted(unknown)}.")
 
 
+@contextmanager
+def refusing_damage(path: Path | str) -> Iterator[None]:
+    """Say in one sentence that a file is not the SQLite database it should be."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise DataError(
+            f"{path} cannot be opened ({error}): restore it, or begin a new run in another folder. A ledger "
+            "that is lost takes with it what is known of earlier releases."
+        ) from None
+
+
 class Ledger:
     """Releases of all holders in one SQLite file; safe under two processes and kill -9."""
 
@@ -81,9 +93,10 @@ class Ledger:
         self._clock = clock
         self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
         try:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(_SCHEMA)
+            with refusing_damage(path):
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = FULL")
+                self._db.executescript(_SCHEMA)
             self._agree(terms)
         except BaseException:
             self._db.close()

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from securefl.accounting.ledger import refusing_damage
+from securefl.errors import LocalProtocolError
 from securefl.rounds import State
 
 _SCHEMA = """
@@ -25,9 +27,14 @@ class Checkpoint:
 
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.executescript(_SCHEMA)
+        try:
+            with refusing_damage(path):
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = FULL")
+                self._db.executescript(_SCHEMA)
+        except BaseException:
+            self._db.close()
+            raise
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -42,12 +49,18 @@ class Checkpoint:
         return nonce
 
     def save(self, number: int, state: State, record: dict[str, Any]) -> None:
-        """Finish round `number`, durably."""
+        """Finish round `number`, durably. Raises LocalProtocolError where it is finished already."""
         buffer = io.BytesIO()
         arrays: dict[str, Any] = {f"memory.{name}": array for name, array in state.memory.items()}
         np.savez(buffer, model=state.model, **arrays)
         self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("INSERT INTO rounds VALUES (?, ?)", (number, json.dumps(record)))
+        try:
+            self._db.execute("INSERT INTO rounds VALUES (?, ?)", (number, json.dumps(record)))
+        except sqlite3.IntegrityError:
+            self._db.execute("ROLLBACK")
+            raise LocalProtocolError(
+                f"Round {number} is finished already: another process runs in this folder; stop one of them."
+            ) from None
         self._db.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (buffer.getvalue(),))
         self._db.execute("COMMIT")
 

@@ -46,14 +46,13 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
     if (out / session.CONFIG).exists():
-        console.print(f"Going on with the run in {out}.", highlight=False)
+        console.print(f"Going on with the run in {out}.", highlight=False, markup=False, soft_wrap=True)
     try:
         with Bars(study, console) as bars:
             found, page = session.run_study(study, out, bars.tell)
     except KeyboardInterrupt:
-        console.print(
-            f"Stopped; finished rounds are kept. Go on with: securefl run {out / session.CONFIG} --out {out}"
-        )
+        advice = f"securefl run {out / session.CONFIG} --out {out}"
+        click.echo(f"Stopped; finished rounds are kept. Go on with: {advice}", err=True)
         raise
     _end(found, page, as_json)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
@@ -70,7 +69,11 @@ def _end(found: results.Results, page: Path, as_json: bool) -> None:
 
 @click.command(epilog="Example:  securefl run gas_turbine --out runs/gas")
 @click.argument("study")
-@click.option("--out", type=click.Path(path_type=Path), help="Run folder; default runs/<name of the study>.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Run folder; default runs/<name of the study>.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
 def run(study: str, out: Path | None, as_json: bool) -> None:
     """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
@@ -104,7 +107,7 @@ def studies(name: str | None, as_json: bool) -> None:
         raise ConfigError(f"No packaged study {name!r}; packaged are {', '.join(packaged())}.")
 
 
-@click.group()
+@click.group(epilog="Example:  securefl data list")
 def data() -> None:
     """Data sets: where they are looked for, and how to get them."""
 

@@ -224,9 +224,10 @@ def convert(kind: type[T], table: Any, where: str) -> T:
     if not isinstance(table, dict):
         raise ConfigError(f"[{where}] Expected a table, got {table!r}.")
     _known_keys(kind, table, where)
+    text = _as_json(table, where)
     try:
         # As JSON, strict takes lists for tuples and words for enums, but no text or truth value for a number.
-        return TypeAdapter(kind).validate_json(_as_json(table, where), strict=True)
+        return TypeAdapter(kind).validate_json(text, strict=True)
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}") from None
     except ValidationError as error:
@@ -291,4 +292,4 @@ def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:
 
 def _near(word: str, words: Iterable[str]) -> str:
     near: Sequence[str] = get_close_matches(word, list(words), n=1, cutoff=0.5)
-    return f"; did you mean `{near[0]}`?" if near else ""
+    return f" (did you mean `{near[0]}`?)" if near else ""

@@ -22,10 +22,10 @@ class Bars:
         self._bytes: dict[str, int] = {}
         self._tasks: dict[str, TaskID] = {}
         self._progress = Progress(
-            TextColumn("{task.description:<18}"),
+            TextColumn("{task.description:<18}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             disable=not console.is_terminal,
@@ -51,9 +51,8 @@ class Bars:
         self._progress.update(self._tasks[name], completed=record["round"], figures=figures)
         last = record["round"] == self._rounds
         if not self._console.is_terminal and (last or record["round"] % 10 == 0):
-            self._console.print(
-                f"{name:<18} round {record['round']:>4}  {figures}", highlight=False, soft_wrap=True
-            )
+            line = f"{name:<18} round {record['round']:>4}  {figures}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _against(epsilon: Mapping[str, float]) -> str:

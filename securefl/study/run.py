@@ -58,6 +58,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
                 f"{statistic.sends.name!r} leaves without noise, which no budget bears: every client would "
                 f"refuse. Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
             )
+    algorithm.start()  # builds the model: a layer that does not exist is told here
     return algorithm, plan
 
 
@@ -127,7 +128,7 @@ class _Turn:
             bounds=each.bounds,
             length=len(each.query.mean),
             variant=each.variant,
-            scores=(self._study.study.rounds + 1) * self._study.data.clients,
+            scores=2 * self._study.study.rounds * self._study.data.clients,
         )
 
     def play(self, number: int, state: State) -> tuple[State, dict[str, Any]]:

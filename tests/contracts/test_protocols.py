@@ -1,0 +1,134 @@
+"""What every registered protocol does, whoever wrote it; an entry point more is a protocol more here."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_study import plain, run, same_state, spied, study, world
+
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.errors import ConfigError
+from securefl.rounds import charge_of
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.config import Study, protocol_named
+from securefl.study.run import arm_folder
+
+NAMES = sorted(point.name for point in entry_points(group="securefl.protocols"))
+FAULTS = "[network]\nreorder = true\ndelay = 0.2\nduplicate = 0.3\ndropout = 0.2\n"
+
+
+def one(name: str, **changes: object) -> Study:
+    arm = f'[[arm]]\nname = "{name}"\nprotocol = "{name}"\nfraction = 0.5\n'
+    return study(arm, **{"clients": 5, **changes})  # type: ignore[arg-type]
+
+
+def rows(of: Study, folder: Path) -> list[tuple[object, ...]]:
+    privacy = of.privacy
+    terms = Terms(
+        unit=privacy.unit, adjacency=privacy.adjacency, delta=privacy.delta, against=privacy.against
+    )
+    with Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
+        return ledger.rows()
+
+
+def test_the_published_protocols_are_registered() -> None:
+    """The tests below would pass for an empty group."""
+    assert {"fedavg", "fedprof", "fedprox", "fedadam", "fedavg_rp", "cfcfm", "active_fl"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestProtocol:
+    def test_two_rounds_in_the_clear(self, name: str, tmp_path: Path) -> None:
+        of = one(name)
+        spy, finished = spied(of, tmp_path)
+        assert [record["round"] for record in finished.records] == [1, 2]
+        for before, after in zip(spy.states, spy.states[1:], strict=False):
+            assert not np.array_equal(before.model, after.model)
+            assert np.isfinite(after.model).all()
+            assert after.model.dtype == np.float32
+        for record in finished.records:
+            assert 1 <= sum(record["selected"]) <= 3
+            assert not record["blamed"]
+            assert not record["abstained"]
+
+    def test_statistics_are_exactly_what_it_asks_for_and_all_have_a_charge(
+        self, name: str, tmp_path: Path
+    ) -> None:
+        of = one(name)
+        spy, _ = spied(of, tmp_path)
+        algorithm = of.arms[0].options.build(world(of).problem)
+        names = [statistic.sends.name for statistic in algorithm.statistics]
+        assert len(set(names)) == len(names)
+        asked = {sends.name for ask, _ in spy.asks for sends in ask.wants()}
+        assert asked == set(names)
+        for statistic in algorithm.statistics:
+            charge_of(of.privacy.plan(2), statistic.sends)
+        assert {row[5] for row in rows(of, tmp_path)} == asked
+
+    def test_encrypted_scores_select_the_same_clients(self, name: str, tmp_path: Path) -> None:
+        clear = run(one(name, rounds=3), tmp_path / "clear")
+        sealed = run(one(name, rounds=3, scores="ckks"), tmp_path / "ckks")
+        assert [r["selected"] for r in clear.records] == [r["selected"] for r in sealed.records]
+        assert clear.records[-1]["error_bound"] is None
+        if "profile" in _sent(name):
+            assert sealed.records[-1]["bytes_up"] > 10 * clear.records[-1]["bytes_up"]
+            assert sealed.records[-1]["error_bound"] > 0
+
+    @pytest.mark.parametrize("scores", ["clear", "ckks"])
+    def test_it_goes_on_over_a_bad_network(self, name: str, scores: str, tmp_path: Path) -> None:
+        """Nobody is blamed for what the network does, and the model still moves."""
+        spy, finished = spied(one(name, rounds=4, clients=8, scores=scores, extra=FAULTS), tmp_path)
+        assert len(finished.records) == 4
+        assert all(not record["blamed"] for record in finished.records)
+        assert not np.array_equal(spy.states[0].model, spy.states[-1].model)
+        assert all(np.isfinite(state.model).all() for state in spy.states)
+        silent = [set(ask.cohort) - set(answers.survivors) for ask, answers in spy.asks]
+        assert any(silent), "choose another seed: nobody was lost"
+        assert all(0 < w <= 1 for ask, _ in spy.asks for w in ask.weights.values())
+
+    def test_it_survives_a_network_that_loses_everything(self, name: str, tmp_path: Path) -> None:
+        spy, finished = spied(one(name, extra="[network]\ndropout = 1.0\n"), tmp_path)
+        assert len(finished.records) == 2
+        assert np.array_equal(spy.states[0].model, spy.states[-1].model)
+
+    def test_its_state_survives_a_checkpoint(self, name: str, tmp_path: Path) -> None:
+        of = one(name)
+        spy, finished = spied(of, tmp_path)
+        with Checkpoint(arm_folder(tmp_path, of.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+            stored, records = checkpoint.load()
+        assert stored is not None
+        assert same_state(stored, spy.states[-1])
+        assert plain(records) == plain(finished.records)
+
+    def test_the_same_seed_gives_the_same_run(self, name: str, tmp_path: Path) -> None:
+        for extra in ("", FAULTS):
+            first = run(one(name, extra=extra), tmp_path / f"a{len(extra)}")
+            second = run(one(name, extra=extra), tmp_path / f"b{len(extra)}")
+            assert plain(first.records) == plain(second.records)
+
+    def test_a_missing_permission_is_named_before_anything_runs(self, name: str, tmp_path: Path) -> None:
+        for lacking in _sent(name) - {"size"}:
+            rest = sorted(_sent(name) - {lacking})
+            of = one(name, unprotected=str(rest).replace("'", '"'))
+            with pytest.raises(ConfigError, match=f'unprotected = ."{lacking}".'):
+                spied(of, tmp_path / lacking)
+            assert not (tmp_path / lacking).exists()
+
+    def test_all_clients_and_one_client(self, name: str, tmp_path: Path) -> None:
+        for fraction, most in (("1.0", 5), ("0.01", 1)):
+            arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\nfraction = {fraction}\n'
+            finished = run(study(arm, clients=5, rounds=1), tmp_path / fraction)
+            assert 1 <= sum(finished.records[0]["selected"]) <= most
+
+    def test_an_unknown_option_is_refused(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=r"\[arm 1\] Unknown key `colour`"):
+            study(f'[[arm]]\nname = "x"\nprotocol = "{name}"\nfraction = 0.5\ncolour = 1\n')
+        assert protocol_named(name).__doc__
+
+
+def _sent(name: str) -> set[str]:
+    of = one(name)
+    return {s.sends.name for s in of.arms[0].options.build(world(of).problem).statistics}

@@ -1,0 +1,106 @@
+"""A run that kills itself between two lines: `python killed_run.py STUDY SEED-LINE-FOLDER...`.
+
+Each further argument is LINE:FOLDER. For each, a fork of this process (which has paid for the imports)
+runs the study's first arm in FOLDER, counts the lines it executes in the files that move releases,
+and sends itself SIGKILL before line LINE; 0 kills nobody. In FOLDER/made.jsonl stand the keys of all
+releases whose bytes were made, each on disk before anything else happens. Prints, for each, a JSON list:
+LINE, the wait status, how many lines were counted, and which of them are at the ledger's door, where
+charges are committed and bytes are made (a killed run counts none).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import securefl
+from securefl.accounting import ledger
+from securefl.study import session, world
+from securefl.study.config import Study, read
+from securefl.study.run import run_arm
+from securefl.training import single_thread
+
+ROOT = Path(securefl.__file__).parent
+WATCHED = (ROOT / "engines", ROOT / "accounting", ROOT / "study", ROOT / "exchange.py", ROOT / "rounds.py")
+DOOR = str(ROOT / "accounting" / "ledger.py")
+
+
+def watched(file: str) -> bool:
+    return file.startswith(tuple(map(str, WATCHED)))
+
+
+class Lines:
+    def __init__(self, fatal: int) -> None:
+        self.fatal, self.count = fatal, 0
+        self.door: list[int] = []
+
+    def call(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        return self.line if watched(frame.f_code.co_filename) else None
+
+    def line(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
+        if event == "line":
+            self.count += 1
+            if frame.f_code.co_name in ("send", "_commit", "<listcomp>") and frame.f_code.co_filename == DOOR:
+                self.door.append(self.count)
+            if self.count == self.fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self.line
+
+
+def remember_what_is_made(path: Path) -> None:
+    """Write every release's key to `path`, synced, as soon as its bytes exist."""
+    encode = ledger.encode
+    file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+    def remembering(header: Any, body: Any, permit: Any) -> bytes:
+        data = encode(header, body, permit)
+        for release in ledger._releases(body):
+            key = release.key
+            row = [key.holder, key.session.hex(), key.round, key.stage, key.attempt, key.name]
+            os.write(file, (json.dumps(row) + "\n").encode())
+        os.fsync(file)
+        return data
+
+    ledger.encode = remembering
+
+
+def child(study: Study, here: world.World, fatal: int, folder: Path, answer: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    remember_what_is_made(folder / "made.jsonl")
+    lines = Lines(fatal)
+    sys.settrace(lines.call)
+    session.claim(folder, study)
+    run_arm(study, study.arms[0], here, folder, lambda record: None)
+    sys.settrace(None)
+    os.write(answer, json.dumps([lines.count, lines.door]).encode())
+
+
+def main() -> None:
+    study = read(Path(sys.argv[1]))
+    single_thread()
+    here = world.build(study, study.study.seeds[0])
+    for argument in sys.argv[2:]:
+        fatal, _, folder = argument.partition(":")
+        receive, answer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                child(study, here, int(fatal), Path(folder), answer)
+            except BaseException as error:
+                print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                os._exit(1)
+            os._exit(0)
+        os.close(answer)
+        with open(receive, encoding="utf-8") as pipe:
+            counted = json.loads(pipe.read() or "[0, []]")
+        print(json.dumps([int(fatal), os.waitpid(pid, 0)[1], *counted]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

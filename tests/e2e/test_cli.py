@@ -1,0 +1,272 @@
+"""The command line: exit codes, what stands on which stream, advice in errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from tiny_study import FEDAVG, FEDPROF, text
+
+from securefl.cli import cli, main
+from securefl.study.commands import packaged
+
+
+def securefl(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command line in this process."""
+    old, sys.argv = sys.argv, ["securefl", *map(str, arguments)]
+    try:
+        with pytest.raises(SystemExit) as left:
+            main()
+    finally:
+        sys.argv = old
+    out, err = capfd.readouterr()
+    code = left.value.code
+    assert isinstance(code, int)
+    assert "Traceback" not in err
+    return code, out, err
+
+
+def error_line(err: str) -> str:
+    assert err.startswith("securefl: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from numbers(item)
+    elif isinstance(value, float | int):
+        yield float(value)
+
+
+def refuse(word: str) -> None:
+    raise AssertionError(f"{word} is not JSON")
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(text(FEDAVG, FEDPROF))
+    return path
+
+
+def commands() -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = [()]
+    for point in entry_points(group="securefl.commands"):
+        command = point.load()
+        found.append((point.name,))
+        if isinstance(command, click.Group):
+            found += [(point.name, name) for name in command.commands]
+    return found
+
+
+# Help -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_has_help_with_an_example(
+    command: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = securefl(capfd, *command, "--help")
+    assert (code, err) == (0, "")
+    assert "Usage: " in out
+    assert f"Example:  securefl {' '.join(command)}".strip() in out
+
+
+def test_help_names_all_commands(capfd: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = securefl(capfd, "--help")
+    assert all(name in out for name in ("data", "demo", "report", "run", "studies"))
+    assert sorted(cli.list_commands(click.Context(cli))) == cli.list_commands(click.Context(cli))
+
+
+@pytest.mark.parametrize(
+    "arguments", [("rum",), ("run",), ("run", "x", "--colour"), ("data", "fetch", "mnst"), ("data", "lst")]
+)
+def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = securefl(capfd, *arguments)
+    assert (code, out) == (2, "")
+    assert "Usage: securefl" in err
+
+
+def test_a_file_is_no_run_folder(toml: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = securefl(capfd, "run", toml, "--out", toml)
+    assert code == 2
+    assert "is a file" in err
+
+
+# Run --------------------------------------------------------------------------------------------
+
+
+def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """JSON alone on stdout; the same command again goes on at once with the same numbers."""
+    out_folder = tmp_path / "out [1]"
+    code, out, err = securefl(capfd, "run", toml, "--out", out_folder, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out, parse_constant=refuse)
+    assert set(found) == {"arms", "sentences", "report"}
+    assert [arm["name"] for arm in found["arms"]] == ["FedAvg", "FedProf"]
+    assert all(math.isfinite(number) for number in numbers(found))
+    assert Path(found["report"]).is_file()
+    ledgers = {path: path.read_bytes() for path in out_folder.rglob("ledger.sqlite")}
+    assert len(ledgers) == 2
+    assert securefl(capfd, "run", toml, "--out", out_folder, "--json") == (0, out, "")
+    assert {path: path.read_bytes() for path in ledgers} == ledgers
+
+    code, out, err = securefl(capfd, "run", toml, "--out", out_folder)
+    assert code == 0
+    assert len(out.splitlines()) == 4
+    assert out.splitlines()[:3] == found["sentences"]
+    assert f"Going on with the run in {out_folder}." in err.splitlines()
+
+    code, out, err = securefl(capfd, "report", out_folder)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == f"Report: {out_folder / 'report.html'}"
+
+    other = tmp_path / "other.toml"
+    other.write_text(text(FEDAVG, rounds=3))
+    code, out, err = securefl(capfd, "run", other, "--out", out_folder)
+    assert (code, out) == (1, "")
+    assert "holds a run of another configuration; choose another folder with --out" in err.splitlines()[-1]
+    assert (out_folder / "study.toml").read_text() == toml.read_text()
+
+
+def test_names_of_arms_are_not_markup(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    toml.write_text(text(FEDAVG.replace('"FedAvg"', '"C [/b] [red]"')))
+    code, _, err = securefl(capfd, "run", toml, "--out", tmp_path / "out")
+    assert code == 0
+    assert "C [/b] [red]" in err
+
+
+# Bad input --------------------------------------------------------------------------------------
+
+
+def test_a_missing_file_names_file_folder_and_command(
+    toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.setenv("SECUREFL_DATA", str(empty))
+    toml.write_text(text().replace('"digits"', '"mnist"'))
+    code, out, err = securefl(capfd, "run", toml, "--out", tmp_path / "out")
+    assert (code, out) == (1, "")
+    line = error_line(err)
+    for part in ("mnist/train-images", str(empty), "securefl data fetch mnist", "SECUREFL_DATA"):
+        assert part in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_file_is_not_parsed(
+    toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from securefl.data.pinned import PINNED
+
+    monkeypatch.setenv("SECUREFL_DATA", str(tmp_path))
+    for file in PINNED["mnist"]:
+        (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file.path).write_bytes(b"not what was published")
+    toml.write_text(text().replace('"digits"', '"mnist"'))
+    code, _, err = securefl(capfd, "run", toml, "--out", tmp_path / "out")
+    assert code == 1
+    line = error_line(err)
+    assert "expected SHA-256" in line
+    assert "securefl data fetch mnist" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (text().replace("learning_rate", "learning_rat"), "did you mean `learning_rate`?"),
+        (text(unprotected='["update"]'), "'profile' would leave its client without noise"),
+        (text().replace("hidden = [8]", 'profiled_layer = "fc9"'), "no layer 'fc9'"),
+        (text(clients=5000), "Expected clients <= "),
+        ("x = [", "This is not TOML"),
+    ],
+)
+def test_a_config_error_is_one_line(
+    content: str, part: str, toml: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    toml.write_text(content)
+    code, out, err = securefl(capfd, "run", toml, "--out", tmp_path / "out")
+    assert (code, out) == (1, "")
+    assert part in error_line(err)
+
+
+def test_unknown_studies_and_folders(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = securefl(capfd, "run", tmp_path / "none.toml")
+    assert code == 1
+    assert "none.toml" in error_line(err)
+    assert "packaged are" in err
+    code, _, err = securefl(capfd, "report", tmp_path)
+    assert code == 1
+    assert "is no run folder" in error_line(err)
+    code, _, err = securefl(capfd, "studies", "dmo")
+    assert code == 1
+    assert "No packaged study 'dmo'" in error_line(err)
+
+
+# Lists ------------------------------------------------------------------------------------------
+
+
+def test_studies(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = securefl(capfd, "studies")
+    assert code == 0
+    assert "demo" in out.splitlines()
+    assert json.loads(securefl(capfd, "studies", "--json")[1]) == out.splitlines() == list(packaged())
+    assert securefl(capfd, "studies", "demo") == (0, packaged()["demo"], "")
+
+
+def test_data_list(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SECUREFL_DATA", str(tmp_path))
+    code, out, err = securefl(capfd, "data", "list", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["folder"] == str(tmp_path)
+    assert {"digits", "mnist", "gas_turbine"} <= set(found["names"])
+    code, out, err = securefl(capfd, "data", "list")
+    assert out.splitlines() == found["names"]
+    assert err == f"folder: {tmp_path}\n"
+
+
+# Interruption -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path, as_json: bool) -> None:
+    toml, out = tmp_path / "long.toml", tmp_path / "out"
+    toml.write_text(text(FEDAVG, rounds=100_000))
+    checkpoint = out / "arms" / "fedavg" / "seed-3" / "checkpoint.sqlite"
+    command = [sys.executable, "-c", "from securefl.cli import main; main()", "run", toml, "--out", out]
+    running = subprocess.Popen(
+        [*map(str, command), *(["--json"] if as_json else [])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "40"},
+        start_new_session=True,
+    )
+    try:
+        while not checkpoint.exists():
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        stdout, stderr = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130
+    assert stdout == ""
+    assert "Traceback" not in stderr
+    assert f"Go on with: securefl run {out / 'study.toml'} --out {out}" in stderr.strip().splitlines()[-1]

@@ -1,0 +1,127 @@
+"""kill -9 between any two lines of a round: what was made is in the ledger, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_study import FEDPROF, plain, run, text
+
+from securefl.study.config import read
+from securefl.study.run import arm_folder
+
+RELEASES = 4 + 2 * 2 * 2
+"""Of an uninterrupted run: a profile of 4, and in each of 2 rounds an update and a profile of 2."""
+SCRIPT = Path(__file__).with_name("killed_run.py")
+
+
+def killed(toml: Path, *runs: tuple[int, Path]) -> list[list[Any]]:
+    """Line, wait status, lines counted and those at the ledger's door, of each run."""
+    arguments = [f"{line}:{folder}" for line, folder in runs]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(toml), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def made(folder: Path) -> list[tuple[Any, ...]]:
+    path = folder / "made.jsonl"
+    return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def committed(folder: Path) -> set[tuple[Any, ...]]:
+    path = arm_folder(folder, read(folder.parent / "tiny.toml").arms[0], 3) / "ledger.sqlite"
+    if not path.exists():
+        return set()
+    db = sqlite3.connect(path)
+    query = "SELECT holder, lower(hex(session)), round, stage, attempt, name FROM releases WHERE state = ?"
+    try:
+        return set(db.execute(query, ("committed",)))
+    except sqlite3.OperationalError:  # killed before the table was made
+        return set()
+    finally:
+        db.close()
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[int]]:
+    """How many lines an uninterrupted run executes, and which of them are at the ledger's door."""
+    folder = tmp_path_factory.mktemp("dry")
+    toml = folder / "tiny.toml"
+    toml.write_text(text(FEDPROF, clients=4))
+    [(_, status, count, door)] = killed(toml, (0, folder / "run"))
+    assert status == 0
+    assert count > 1000
+    assert len(door) > 50
+    return count, door
+
+
+@pytest.fixture
+def lines(counted: tuple[int, list[int]]) -> int:
+    return counted[0]
+
+
+def check_kills(folder: Path, at: list[list[int]], scores: str = "clear") -> int:
+    """Kill at these lines, several in a row in one folder, then resume; returns how many made bytes twice."""
+    toml = folder / "tiny.toml"
+    toml.write_text(text(FEDPROF, clients=4, scores=scores))
+    of = read(toml)
+    whole = run(of, folder / "whole")
+    folders = [folder / f"kill-{place}" for place, _ in enumerate(at)]
+    runs = [(line, home) for own, home in zip(at, folders, strict=True) for line in (*own, 0)]
+    for line, status, *_ in killed(toml, *runs):
+        assert status == (signal.SIGKILL if line else 0), f"line {line}"
+    for home in folders:
+        every = made(home)
+        assert set(every) <= committed(home), f"bytes were made without a charge in {home}"
+        assert len(set(every)) == len(every), f"a key was used twice in {home}"
+        ended = run(of, home)
+        assert [record["round"] for record in ended.records] == [1, 2]
+        if scores == "clear":
+            assert plain(ended.records) == plain(whole.records)
+    return sum(len(made(home)) > RELEASES for home in folders)
+
+
+def spread(lines: int, kills: int, seed: int) -> list[int]:
+    """One random line of each of `kills` equal parts of the run."""
+    rng = np.random.default_rng(seed)
+    return [int(rng.integers(int(a), int(b))) for a, b in pairwise(np.linspace(1, lines, kills + 1))]
+
+
+def test_killed_anywhere_nothing_is_uncounted_and_the_run_goes_on(tmp_path: Path, lines: int) -> None:
+    assert check_kills(tmp_path, [[line] for line in spread(lines, 10, seed=1)]) >= 4
+
+
+def test_killed_between_charge_and_bytes(tmp_path: Path, counted: tuple[int, list[int]]) -> None:
+    """About a dozen lines at the door, evenly from a random one on."""
+    rng = np.random.default_rng(5)
+    _, door = counted
+    at = door[int(rng.integers(8)) :: max(8, len(door) // 12)]
+    assert check_kills(tmp_path, [[line] for line in at]) >= 4
+
+
+def test_killed_three_times_in_a_row(tmp_path: Path, lines: int) -> None:
+    assert check_kills(tmp_path, [[line, line // 4, 700] for line in spread(lines, 4, seed=2)]) >= 2
+
+
+def test_killed_under_encryption(tmp_path: Path, lines: int) -> None:
+    assert check_kills(tmp_path, [[line] for line in spread(lines, 4, seed=3)], scores="ckks") >= 1
+
+
+@pytest.mark.slow
+def test_killed_at_many_lines(tmp_path: Path, lines: int) -> None:
+    assert check_kills(tmp_path, [[line] for line in spread(lines, 60, seed=4)]) >= 20

@@ -1,0 +1,227 @@
+"""Whole studies: what a run folder holds, what bad records cost, and what encryption changes."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tiny_study import FEDAVG, FEDPROF, run, spied, study, text, world
+
+from securefl.errors import ConfigError
+from securefl.study.config import parse
+from securefl.study.session import reopen, run_study
+from securefl.study.world import World, build
+
+SPOILT = '[corruption]\nirrelevant = 0.2\nirrelevant_source = "photographs"\nblurred = 0.2\npixel = 0.2\n'
+ARMS = [f'[[arm]]\nname = "{name}"\nprotocol = "{name}"\nfraction = 0.5\n' for name in ("fedavg", "fedprof")]
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    run_study(study(seeds="[3, 4]", scores="ckks", extra=SPOILT), folder, nothing)
+    return folder
+
+
+def test_a_run_folder_holds_everything(finished: Path) -> None:
+    names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
+    expected = {"study.toml", "metrics.csv", "participation.csv", "divergence.csv", "summary.json"}
+    expected |= {"versions.json", "seeds.json", "report.html"}
+    expected |= {f"plots/{name}.png" for name in ("accuracy", "participation", "cost", "divergence")}
+    for arm in ("fedavg", "fedprof"):
+        for seed in (3, 4):
+            expected |= {f"arms/{arm}/seed-{seed}/{name}.sqlite" for name in ("ledger", "checkpoint")}
+    assert names == expected
+    assert json.loads((finished / "seeds.json").read_text()) == [3, 4]
+    assert (finished / "study.toml").read_text() == study(seeds="[3, 4]", scores="ckks", extra=SPOILT).text
+    assert all((finished / name).stat().st_size for name in names)
+
+
+def test_tables_have_a_row_for_every_observation(finished: Path) -> None:
+    metrics = pd.read_csv(finished / "metrics.csv")
+    assert len(metrics) == 2 * 2 * 2
+    assert set(metrics["epsilon_server"]) == {math.inf}
+    assert set(metrics["epsilon_key-holder"]) == {0.0}
+    participation = pd.read_csv(finished / "participation.csv")
+    assert participation.groupby(["arm", "seed"])["count"].sum().tolist() == [6, 6, 6, 6]
+    assert set(participation["quality"]) >= {"clean", "blurred"}
+    assert len(pd.read_csv(finished / "divergence.csv")) == 2 * 2 * 6
+
+
+def test_epsilon_is_honest_in_every_output(finished: Path) -> None:
+    summary = json.loads((finished / "summary.json").read_text())
+    for arm in summary["arms"]:
+        assert arm["epsilon"] == {"server": "inf", "key-holder": 0.0, "others": "inf"}
+    assert "∞" in summary["sentences"][2]
+    page = (finished / "report.html").read_text()
+    assert "∞" in page
+    db = sqlite3.connect(finished / "arms" / "fedprof" / "seed-3" / "ledger.sqlite")
+    charges = {
+        row[0] for row in db.execute("SELECT charge FROM releases WHERE name IN ('update', 'profile')")
+    }
+    db.close()
+    for charge in charges:
+        assert json.loads(charge)["server"] == {"event": "non_private"}
+        assert json.loads(charge)["key-holder"] == {"event": "none"}
+
+
+def test_a_report_is_written_again_from_the_folder_alone(finished: Path) -> None:
+    before = (finished / "metrics.csv").read_bytes()
+    (finished / "report.html").unlink()
+    _, page = reopen(finished)
+    assert page.is_file()
+    assert (finished / "metrics.csv").read_bytes() == before
+
+
+def test_an_unfinished_run_has_no_report_yet(tmp_path: Path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    of = study()
+    with pytest.raises(KeyboardInterrupt):
+        run_study(of, tmp_path, stop)
+    with pytest.raises(ConfigError, match="FedAvg, FedProf: not finished; go on with: securefl run"):
+        reopen(tmp_path)
+    with pytest.raises(ConfigError, match="is no run folder"):
+        reopen(tmp_path / "none")
+
+
+# What stops a study is told before anything trains ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("toml", "part"),
+    [
+        (text(unprotected='["update"]'), "'profile' would leave its client without noise"),
+        (text(unprotected="[]"), "'update' would leave its client without noise"),
+        (
+            text().replace("hidden = [8]", 'profiled_layer = "fc9"'),
+            "no layer 'fc9'; the nearest names are fc",
+        ),
+        (text(clients=5000), "Expected clients <= "),
+        (text(FEDAVG, FEDPROF + "alpha = [1.0, 2.0]\n"), "one alpha for each of 6 clients, got 2"),
+        (text().replace("budget = inf", "budget = 8.0"), "which no budget bears"),
+        (text().replace('"digits"', '"shakespeare"'), "shakespeare"),
+    ],
+)
+def test_a_study_that_cannot_run_leaves_no_folder(
+    toml: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECUREFL_DATA", str(tmp_path / "nowhere"))
+    told: list[object] = []
+    with pytest.raises(Exception, match=part) as caught:
+        run_study(parse(toml), tmp_path / "run", lambda *round_: told.append(round_))
+    assert type(caught.value).__module__ == "securefl.errors"
+    assert "\n" not in str(caught.value)
+    assert told == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_budget_holds_against_those_it_is_against(tmp_path: Path) -> None:
+    """The key holder learns nothing: a budget against it alone is met by unprotected updates."""
+    toml = text(FEDPROF).replace("budget = inf", "budget = 0.0")
+    alone = toml.replace('["server", "key-holder", "others"]', '["key-holder"]')
+    finished = run(parse(alone), tmp_path)
+    assert not finished.records[-1]["abstained"]
+
+
+# Bad records -----------------------------------------------------------------------------------
+
+
+def with_records(here: World, client: int, x: np.ndarray, y: np.ndarray) -> World:
+    records = list(here.records)
+    records[client] = (x, y)
+    return replace(here, records=records)
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "fedprof", "active_fl"])
+def test_a_client_with_nan_loses_its_own_place_only(protocol: str, tmp_path: Path) -> None:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\nfraction = 1.0\n'
+    of = study(arm, rounds=3)
+    here = world(of)
+    x, y = here.records[2]
+    bad = x.copy()
+    bad[0] = np.nan
+    spy, finished = spied(of, tmp_path, with_records(here, 2, bad, y))
+    assert np.isfinite(spy.states[-1].model).all()
+    assert not np.array_equal(spy.states[0].model, spy.states[-1].model)
+    for record in finished.records:
+        assert not record["blamed"]
+        assert set(record["abstained"]) == {"client-0002"}
+    assert all(2 not in answers.survivors for ask, answers in spy.asks if ask.sums)
+    sent = {k for ask, answers in spy.asks if ask.sums for k in answers.survivors}
+    assert sent >= {0, 1, 3, 4, 5} if protocol != "active_fl" else sent
+
+
+@pytest.mark.parametrize("aggregation", ["full", "partial"])
+@pytest.mark.parametrize("scores", ["clear", "ckks"])
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_client_with_no_or_one_record(count: int, scores: str, aggregation: str, tmp_path: Path) -> None:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 1.0\naggregation = "{aggregation}"\n'
+    of = study(arm, scores=scores)
+    here = world(of)
+    x, y = here.records[1]
+    spy, finished = spied(of, tmp_path, with_records(here, 1, x[:count], y[:count]))
+    assert np.isfinite(spy.states[-1].model).all()
+    assert not np.array_equal(spy.states[0].model, spy.states[-1].model)
+    assert not any(record["blamed"] for record in finished.records)
+    for record in finished.records:
+        assert record["selected"][1] == count
+        assert math.isfinite(record["divergence"][1]) == bool(count)
+        assert sum(record["selected"]) == 5 + count
+
+
+def test_an_empty_client_under_full_fedavg_costs_nobody_else(tmp_path: Path) -> None:
+    of = study(FEDAVG.replace("0.5", "1.0"))
+    here = world(of)
+    x, y = here.records[1]
+    finished = run(of, tmp_path, here=with_records(here, 1, x[:0], y[:0]))
+    assert [sum(record["selected"]) for record in finished.records] == [5, 5]
+    assert not any(record["blamed"] for record in finished.records)
+
+
+@pytest.mark.parametrize("scores", ["clear", "ckks"])
+def test_constant_features_have_a_floored_variance(scores: str, tmp_path: Path) -> None:
+    of = study(FEDPROF.replace("0.5", "1.0"), scores=scores)
+    here = world(of)
+    x, y = here.records[0]
+    finished = run(of, tmp_path, here=with_records(here, 0, np.zeros_like(x), y))
+    divergences = finished.records[-1]["divergence"]
+    assert all(math.isfinite(d) for d in divergences)
+    assert max(divergences) == divergences[0]
+    assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+
+
+# Encryption ------------------------------------------------------------------------------------
+
+
+def test_encrypted_and_clear_scores_select_alike(tmp_path: Path) -> None:
+    """The same seed, the same Gumbel noise: only a score within its error of a tie can differ."""
+    changes = {"rounds": 20, "clients": 12, "extra": SPOILT}
+    clear = run(study(ARMS[1], **changes), tmp_path / "clear")
+    sealed = run(study(ARMS[1], scores="ckks", **changes), tmp_path / "ckks")
+    same = [a["selected"] == b["selected"] for a, b in zip(clear.records, sealed.records, strict=True)]
+    print(f"{sum(same)} of 20 rounds agree")
+    assert sum(same) >= 18, f"{sum(same)} of 20 rounds agree"
+    bound = sealed.records[0]["error_bound"]
+    first = zip(clear.records[0]["divergence"], sealed.records[0]["divergence"], strict=True)
+    assert all(abs(a - b) <= 2 * bound for a, b in first)
+
+
+def test_arms_of_a_seed_share_one_world() -> None:
+    of = study(extra=SPOILT)
+    first, second, other = build(of, 3), build(of, 3), build(of, 4)
+    assert all(np.array_equal(a[0], b[0]) for a, b in zip(first.records, second.records, strict=True))
+    assert np.array_equal(first.problem.initial, second.problem.initial)
+    assert first.quality == second.quality
+    assert not np.array_equal(first.problem.initial, other.problem.initial)

@@ -1,0 +1,228 @@
+"""The loop, its two aggregations and what clients send, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from protocols.averaging import Averaging, Loss, Size, Update, step_of, weights
+from protocols.baselines import ActiveFL, FedAdam, FedAvgRP
+from protocols.fedavg import FedAvg
+from securefl.rounds import Answers, Ask, Job, Roster, State, Total, play
+from securefl.training import LocalTraining, ModelConfig, mean_loss, to_vector, train
+from securefl.training.task import Problem
+
+CLIENTS = 4
+SIZES = np.array([10.0, 20.0, 30.0, 40.0])
+ROSTER = Roster(clients=CLIENTS, seconds=np.arange(1.0, CLIENTS + 1))
+
+
+@pytest.fixture
+def problem() -> Problem:
+    rng = np.random.default_rng(5)
+    return Problem(
+        model=ModelConfig(kind="mlp", hidden=(4,)),
+        local=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=2, batch_size=4, decay=0.5),
+        kind="classification",
+        shape=(3,),
+        outputs=2,
+        clients=CLIENTS,
+        server_x=rng.random((20, 3), dtype=np.float32),
+        server_y=rng.integers(2, size=20),
+        seed=11,
+    )
+
+
+class Clients:
+    """Answers by hand: client k steps by k + 1 everywhere, weighs as asked, and `absent` stay silent."""
+
+    def __init__(self, *, absent: tuple[int, ...] = (), numbers: dict[str, np.ndarray] | None = None) -> None:
+        self.absent = absent
+        self.numbers = {"size": SIZES, **(numbers or {})}
+        self.asks: list[Ask] = []
+
+    def __call__(self, ask: Ask, stage: int) -> Answers:
+        assert stage == len(self.asks)
+        self.asks.append(ask)
+        there = tuple(k for k in ask.cohort if k not in self.absent)
+        shares = [ask.weights.get(k, 1.0) for k in there]
+        step = sum((share * (k + 1) for k, share in zip(there, shares, strict=True)), 0.0)
+        totals = {s.sends.name: Total(np.full(s.size, step), sum(shares)) for s in ask.sums}
+        each = {e.sends.name: {k: float(self.numbers[e.sends.name][k]) for k in there} for e in ask.each}
+        return Answers(survivors=there, totals=totals, each=each)
+
+
+def one_round(algorithm: object, clients: Clients, state: State | None = None, number: int = 1) -> State:
+    state = state or algorithm.start()  # type: ignore[attr-defined]
+    return play(algorithm, state, ROSTER, number, np.random.default_rng(0), clients)  # type: ignore[arg-type]
+
+
+# Aggregation ------------------------------------------------------------------------------------
+
+
+def test_partial_is_the_plain_mean_over_the_survivors(problem: Problem) -> None:
+    algorithm = FedAvg(fraction=1.0, aggregation="partial").build(problem)
+    after = one_round(algorithm, Clients(absent=(3,)))
+    np.testing.assert_allclose(after.model, problem.initial + (1 + 2 + 3) / 3, rtol=1e-6)
+
+
+def test_full_keeps_the_old_model_for_absent_clients(problem: Problem) -> None:
+    """w + sum over the survivors of (n_k / n)(w_k - w), with n over all clients."""
+    algorithm = FedAvg(fraction=1.0, aggregation="full").build(problem)
+    known = algorithm.start().remember(size=SIZES)
+    after = one_round(algorithm, Clients(absent=(3,)), known)
+    np.testing.assert_allclose(after.model, problem.initial + 0.1 * 1 + 0.2 * 2 + 0.3 * 3, rtol=1e-6)
+
+
+def test_full_and_partial_shares() -> None:
+    state = State(np.zeros(1, np.float32), {"size": SIZES})
+    assert weights("full", {0: 1, 3: 1}, state) == pytest.approx({0: 0.1, 3: 0.4})
+    assert weights("partial", {0: 1, 3: 1}, state) == {0: 0.5, 3: 0.5}
+    assert weights("partial", {0: 3, 3: 1}, state) == {0: 0.75, 3: 0.25}
+    total = Total(np.array([3.0]), 0.5)
+    assert step_of("full", total) == [3.0]
+    assert step_of("partial", total) == [6.0]
+    assert step_of("partial", Total(np.zeros(1), 0.0)) == [0.0]
+
+
+def test_a_client_without_known_records_takes_no_part_under_full(problem: Problem) -> None:
+    """A weight of NaN would be the server's fault, and cost every client its round."""
+    algorithm = FedAvg(fraction=1.0, aggregation="full").build(problem)
+    clients = Clients(absent=(1, 2))
+    after = one_round(algorithm, clients)
+    training = clients.asks[-1]
+    assert training.cohort == (0, 3)
+    assert training.weights == pytest.approx({0: 0.2, 3: 0.8})
+    np.testing.assert_allclose(after.model, problem.initial + 0.2 * 1 + 0.8 * 4, rtol=1e-6)
+    assert after.memory["cohort"].tolist() == [1.0, 0.0, 0.0, 1.0]
+    zero = Clients(numbers={"size": np.array([10.0, 0.0, 30.0, 40.0])})
+    one_round(algorithm, zero)
+    assert zero.asks[-1].cohort == (0, 2, 3)
+
+
+def test_multiplicities_weigh_the_mean(problem: Problem) -> None:
+    """Scheme II: K draws with replacement, mean of 1 / K each."""
+    algorithm = FedAvgRP(fraction=1.0).build(problem)
+    clients = Clients()
+    after = one_round(algorithm, clients)
+    draws = after.memory["cohort"]
+    assert draws.sum() == CLIENTS
+    assert draws.max() > 1, "choose another seed: nobody was drawn twice"
+    expected = problem.initial + float(draws @ np.arange(1, CLIENTS + 1)) / CLIENTS
+    np.testing.assert_allclose(after.model, expected, rtol=1e-6)
+
+
+# The loop ---------------------------------------------------------------------------------------
+
+
+def test_nobody_answers_and_the_model_stays(problem: Problem) -> None:
+    for options in (FedAvg(fraction=1.0, aggregation="partial"), FedAdam(fraction=1.0)):
+        algorithm = options.build(problem)
+        moved = one_round(algorithm, Clients())
+        still = one_round(algorithm, Clients(absent=(0, 1, 2, 3)), moved, number=2)
+        assert np.array_equal(still.model, moved.model)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "clients", "expected"),
+    [(0.2, 60, 12), (0.1, 30, 3), (0.05, 50, 3), (1.0, 7, 7), (1e-12, 9, 1)],
+)
+def test_cohort_is_the_ceiling_of_c_n(problem: Problem, fraction: float, clients: int, expected: int) -> None:
+    """K = ceil(C N), where 0.1 * 30 is 3 and not the 3.0000000000000004 of floats."""
+    wide = replace(problem, clients=clients)
+    asked: list[Ask] = []
+
+    def ask(question: Ask, stage: int) -> Answers:
+        asked.append(question)
+        return Answers(survivors=(), totals={"update": Total(np.zeros(len(question.model)), 0.0)}, each={})
+
+    algorithm = FedAvg(fraction=fraction, aggregation="partial").build(wide)
+    roster = Roster(clients=clients, seconds=np.ones(clients))
+    play(algorithm, algorithm.start(), roster, 1, np.random.default_rng(0), ask)
+    assert [len(question.cohort) for question in asked] == [expected]
+
+
+def test_everybody_is_introduced_once_and_the_unknown_again(problem: Problem) -> None:
+    algorithm = ActiveFL(fraction=0.5).build(problem)
+    losses = {"loss": np.array([1.0, 2.0, 3.0, 4.0])}
+    first = Clients(absent=(2,), numbers=losses)
+    state = one_round(algorithm, first)
+    assert first.asks[0].cohort == (0, 1, 2, 3)
+    assert len(first.asks) == 2
+    assert np.isnan(state.memory["loss"][2])
+    second = Clients(numbers=losses)
+    state = one_round(algorithm, second, state, number=2)
+    assert second.asks[0].cohort == (2,)
+    assert not second.asks[0].sums
+    third = Clients(numbers=losses)
+    one_round(algorithm, third, state, number=3)
+    assert len(third.asks) == 1
+
+
+def test_versions_follow_the_numbers(problem: Problem) -> None:
+    """A number and its version change together; a client whose number could not be opened keeps both."""
+    algorithm = ActiveFL(fraction=1.0).build(problem)
+
+    class Unopened(Clients):
+        def __call__(self, ask: Ask, stage: int) -> Answers:
+            answers = super().__call__(ask, stage)
+            loss = {k: v for k, v in answers.each["loss"].items() if k != 1}
+            return replace(answers, each={**answers.each, "loss": loss})
+
+    state = one_round(algorithm, Clients(numbers={"loss": np.full(CLIENTS, 1.0)}))
+    assert state.memory["version"].tolist() == [0.0] * CLIENTS
+    later = one_round(
+        algorithm, Unopened(absent=(3,), numbers={"loss": np.full(CLIENTS, 9.0)}), state, number=5
+    )
+    assert later.memory["version"].tolist() == [4.0, 0.0, 4.0, 0.0]
+    assert later.memory["loss"].tolist() == [9.0, 1.0, 9.0, 1.0]
+    assert state.memory["loss"].tolist() == [1.0] * CLIENTS, "the old state changed"
+
+
+def test_statistics_are_what_is_asked(problem: Problem) -> None:
+    for options, names in (
+        (FedAvg(fraction=0.5, aggregation="partial"), {"update"}),
+        (FedAvg(fraction=0.5, aggregation="full"), {"update", "size"}),
+        (ActiveFL(fraction=0.5), {"update", "loss", "size"}),
+    ):
+        algorithm = options.build(problem)
+        assert isinstance(algorithm, Averaging)
+        assert [s.sends.name for s in algorithm.statistics].count("size") <= 1
+        assert {s.sends.name for s in algorithm.statistics} == names
+
+
+# What clients send ------------------------------------------------------------------------------
+
+
+def job(problem: Problem, number: int = 1) -> Job:
+    data = np.random.default_rng(8)
+    return Job(
+        client=0,
+        round=number,
+        x=data.random((9, 3), dtype=np.float32),
+        y=data.integers(2, size=9),
+        model=problem.initial,
+        public={},
+        rng=np.random.default_rng(1),
+    )
+
+
+def test_an_update_is_the_trained_model_less_the_broadcast(problem: Problem) -> None:
+    """Round 2 trains at the decayed rate: rounds count from 1, the rate's exponent from 0."""
+    for number in (1, 2):
+        mine = job(problem, number)
+        model = problem.model.build(problem.shape, problem.outputs, problem.seed)
+        train(model, mine.x, mine.y, problem.local, "cross_entropy", np.random.default_rng(1), number - 1)
+        expected = to_vector(model).astype(np.float64) - problem.initial
+        value = Update(problem).compute(job(problem, number)).clear
+        np.testing.assert_array_equal(value, expected)
+        assert np.abs(value).max() > 0
+
+
+def test_size_and_loss(problem: Problem) -> None:
+    mine = job(problem)
+    assert Size().compute(mine).clear.tolist() == [9.0]
+    loss = mean_loss(problem.module(problem.initial), mine.x, mine.y, "cross_entropy")
+    assert Loss(problem).compute(mine).clear.tolist() == [loss]

@@ -1,0 +1,112 @@
+"""The baselines' own parts: server Adam, the proximal term, valuations, ranges of options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from protocols.averaging import Averaging, Update
+from protocols.baselines import CFCFM, ActiveFL, Adam, ByLoss, FedAdam, FedAvgRP, FedProx
+from protocols.fedavg import FedAvg
+from securefl.rounds import Job, Roster, State
+from securefl.training import LocalTraining, ModelConfig
+from securefl.training.task import Problem
+
+
+@pytest.fixture
+def problem() -> Problem:
+    rng = np.random.default_rng(5)
+    return Problem(
+        model=ModelConfig(kind="mlp", hidden=(4,)),
+        local=LocalTraining(optimizer="sgd", learning_rate=0.5, epochs=3, batch_size=4),
+        kind="classification",
+        shape=(3,),
+        outputs=2,
+        clients=4,
+        server_x=rng.random((20, 3), dtype=np.float32),
+        server_y=rng.integers(2, size=20),
+        seed=11,
+    )
+
+
+def test_server_adam_is_torch_adam_on_the_negated_step() -> None:
+    rng = np.random.default_rng(0)
+    steps = rng.normal(size=(5, 7)) * 10.0 ** rng.integers(-6, 1, size=(5, 7))
+    adam = Adam(learning_rate=0.03, beta1=0.8, beta2=0.95)
+    state = State(np.linspace(-1, 1, 7, dtype=np.float32))
+    parameter = torch.nn.Parameter(torch.from_numpy(state.model.astype(np.float64)))
+    peer = torch.optim.Adam([parameter], lr=0.03, betas=(0.8, 0.95), eps=1e-8)
+    for step in steps:
+        state = adam.apply(state, step)
+        parameter.grad = torch.from_numpy(-step)
+        peer.step()
+        np.testing.assert_allclose(state.model, parameter.detach().numpy(), rtol=1e-5, atol=1e-7)
+    assert state.model.dtype == np.float32
+
+
+def test_fedadam_hands_its_options_to_the_server_adam(problem: Problem) -> None:
+    algorithm = FedAdam(fraction=0.5, learning_rate=0.02, beta1=0.5, beta2=0.7).build(problem)
+    assert isinstance(algorithm, Averaging)
+    assert algorithm.server == Adam(learning_rate=0.02, beta1=0.5, beta2=0.7)
+    assert algorithm.aggregation == "partial"
+
+
+def test_fedprox_pulls_towards_the_broadcast_model(problem: Problem) -> None:
+    data = np.random.default_rng(8)
+    x, y = data.random((12, 3), dtype=np.float32), data.integers(2, size=12)
+
+    def update(options: Any) -> Any:
+        algorithm = options.build(problem)
+        own = next(s for s in algorithm.statistics if s.sends.name == "update")
+        job = Job(client=0, round=1, x=x, y=y, model=problem.initial, public={}, rng=np.random.default_rng(1))
+        return own.compute(job).clear
+
+    free = update(FedAvgRP(fraction=0.5))
+    assert np.array_equal(update(FedProx(fraction=0.5, mu=0.0)), free)
+    held = update(FedProx(fraction=0.5, mu=1.0))
+    assert np.linalg.norm(held) < 0.9 * np.linalg.norm(free)
+    by_hand = replace(problem, local=replace(problem.local, proximal=0.1))
+    job = Job(client=0, round=1, x=x, y=y, model=problem.initial, public={}, rng=np.random.default_rng(1))
+    assert np.array_equal(update(FedProx(fraction=0.5)), Update(by_hand).compute(job).clear)
+    assert problem.local.proximal == 0.0
+
+
+def test_active_fl_values_by_root_of_records_times_loss(problem: Problem) -> None:
+    """Client 2 has the largest loss, client 1 the largest sqrt(n) * loss; 3 of 4 are excluded."""
+    by_loss = ByLoss(problem, excluded=0.75, temperature=0.01, explored=0.0)
+    known = State(
+        problem.initial,
+        {"size": np.array([1.0, 100.0, 4.0, 9.0]), "loss": np.array([2.0, 1.0, 3.0, 2.0])},
+    )
+    roster = Roster(clients=4, seconds=np.ones(4))
+    assert by_loss.choose(known, roster, 1, np.random.default_rng(0)) == {1: 1}
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("options", [FedAvg, FedAvgRP, FedProx, FedAdam, CFCFM, ActiveFL])
+def test_a_fraction_is_a_share(options: Any, fraction: float) -> None:
+    with pytest.raises(ValueError, match="fraction"):
+        options(fraction=fraction)
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (FedProx, {"mu": -1.0}),
+        (FedProx, {"mu": float("nan")}),
+        (FedProx, {"mu": float("inf")}),
+        (FedAdam, {"learning_rate": 0.0}),
+        (FedAdam, {"beta1": 1.0}),
+        (FedAdam, {"beta2": float("nan")}),
+        (ActiveFL, {"excluded": 1.0}),
+        (ActiveFL, {"explored": 1.1}),
+        (ActiveFL, {"temperature": -1.0}),
+    ],
+)
+def test_options_out_of_range(options: Any, wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        options(fraction=0.5, **wrong)

@@ -1,0 +1,117 @@
+"""From records to tables, by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tiny_study import FEDAVG, FEDPROF, study, world
+
+from securefl.study import results
+from securefl.study.run import ArmRun
+
+
+def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any) -> dict[str, Any]:
+    return {
+        "arm": arm,
+        "seed": 3,
+        "round": number,
+        "accuracy": accuracy,
+        "loss": 1.0,
+        "bytes_up": 1_000_000,
+        "bytes_down": 3_000_000,
+        "seconds": 2.0,
+        "watt_hours": 0.5,
+        "wall_seconds": 0.1,
+        "epsilon": {"server": math.inf, "key-holder": 0.0, "others": math.inf},
+        "selected": [1, 0, 2, 0, 0, 0],
+        "divergence": [0.5, math.nan, -1e-9, 1.0, 2.0, 3.0],
+        "error_bound": None,
+        "blamed": {},
+        "abstained": {"client-0001": "no records"},
+        **changes,
+    }
+
+
+@pytest.fixture
+def collected() -> results.Results:
+    of = study(FEDPROF, FEDAVG)
+    here = world(of)
+    first = [record(1, 0.1), record(2, 0.3)]
+    second = [record(n, 0.1 * n, arm="FedAvg", divergence=None) for n in (1, 2)]
+    return results.collect(of, [ArmRun(of.arms[0], here, first), ArmRun(of.arms[1], here, second)])
+
+
+def test_metrics_have_a_row_a_round(collected: results.Results) -> None:
+    assert len(collected.metrics) == 4
+    row = collected.metrics.iloc[1]
+    assert (row["arm"], row["round"], row["accuracy"], row["megabytes"]) == ("FedProf", 2, 0.3, 4.0)
+    assert row["epsilon_server"] == math.inf
+    assert row["epsilon_key-holder"] == 0.0
+    assert row["survivors_lost"] == 1
+
+
+def test_participation_counts_draws(collected: results.Results) -> None:
+    own = collected.participation[collected.participation["arm"] == "FedProf"]
+    assert own["count"].tolist() == [2, 0, 4, 0, 0, 0]
+    assert own["client"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_divergence_leaves_out_the_unknown_and_floors_the_noise(collected: results.Results) -> None:
+    assert set(collected.divergence["arm"]) == {"FedProf"}
+    first = collected.divergence[collected.divergence["round"] == 1]
+    assert first["client"].tolist() == [0, 2, 3, 4, 5]
+    assert first["divergence"].tolist() == [0.5, 0.0, 1.0, 2.0, 3.0]
+
+
+def test_summary_adds_up(collected: results.Results) -> None:
+    profiled = collected.summary[0]
+    assert (profiled.final_accuracy, profiled.best_accuracy, profiled.rounds_to_target) == (0.3, 0.3, 2)
+    assert (profiled.megabytes_up, profiled.megabytes_down) == (2.0, 6.0)
+    assert (profiled.seconds_model, profiled.watt_hours) == (4.0, 1.0)
+    assert profiled.aggregation == "partial"
+    assert collected.summary[1].aggregation == "full"
+
+
+def test_rounds_to_is_the_first_round_of_the_mean_over_seeds() -> None:
+    frame = pd.DataFrame(
+        {"round": [1, 2, 3] * 2, "seed": [1] * 3 + [2] * 3, "accuracy": [0.9, 0.4, 0.6, 0.0, 0.6, 0.6]}
+    )
+    assert results.rounds_to(0.45, frame) == 1
+    assert results.rounds_to(0.5, frame) == 2
+    assert results.rounds_to(0.7, frame) is None
+    assert results.rounds_to(None, frame) is None
+
+
+def test_json_is_strict(collected: results.Results) -> None:
+    """Infinity is no JSON number: an infinite epsilon is the text "inf"."""
+    text = json.dumps(results.as_json(collected), allow_nan=False)
+    arms = json.loads(text)["arms"]
+    assert arms[0]["epsilon"] == {"server": "inf", "key-holder": 0.0, "others": "inf"}
+
+
+def test_a_study_without_profiles_has_an_empty_table(tmp_path: Path) -> None:
+    of = study(FEDAVG)
+    rows = [record(n, 0.1, arm="FedAvg", divergence=None) for n in (1, 2)]
+    alone = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
+    results.write(of, alone, tmp_path, "securefl run x")
+    table = pd.read_csv(tmp_path / "divergence.csv")
+    assert len(table) == 0
+    assert list(table.columns) == ["arm", "seed", "round", "client", "quality", "divergence"]
+    assert not (tmp_path / "plots" / "divergence.png").exists()
+
+
+def test_finished_rounds_of_an_empty_folder(tmp_path: Path) -> None:
+    of = study(FEDAVG)
+    assert results.finished_rounds(tmp_path, of.arms[0], 3) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_versions_name_what_figures_hang_on() -> None:
+    found = results.versions()
+    assert {"python", "securefl", "numpy", "torch", "tenseal"} <= set(found)
+    assert "not installed" not in found.values()

@@ -1,0 +1,138 @@
+"""Drawing rules at their edges; that they follow their laws is in statistical/test_selection_laws.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from protocols.baselines import BySize, FirstCome
+from protocols.fedprof.selection import ByProfile
+from protocols.selection import by_valuation, first_come, gumbel_top_k, with_replacement
+from securefl.errors import ConfigError
+from securefl.profiles import Bounds, Variant
+from securefl.rounds import Roster, State
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def state(**memory: object) -> State:
+    return State(np.zeros(1, np.float32), {name: np.asarray(array) for name, array in memory.items()})
+
+
+def by_profile(alpha: object, replacement: bool = False) -> ByProfile:
+    return ByProfile(None, alpha, Variant.FULL, Bounds(), replacement)  # type: ignore[arg-type]  # no data
+
+
+@pytest.mark.parametrize("hole", [-np.inf, np.nan])
+def test_no_weight_no_draw(hole: float) -> None:
+    weights = np.array([0.0, hole, 0.0, hole, 0.0])
+    for seed in range(50):
+        assert set(gumbel_top_k(weights, 3, rng(seed))) == {0, 2, 4}
+        assert set(with_replacement(weights, 20, rng(seed))) <= {0, 2, 4}
+
+
+def test_fewer_are_drawn_where_fewer_can_be() -> None:
+    weights = np.array([np.nan, 0.0, -np.inf])
+    assert gumbel_top_k(weights, 3, rng()) == {1: 1}
+    assert gumbel_top_k(np.full(3, np.nan), 2, rng()) == {}
+    assert with_replacement(np.full(3, np.nan), 2, rng()) == {}
+
+
+def test_more_than_all_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="K = 6 of N = 5"):
+        gumbel_top_k(np.zeros(5), 6, rng())
+
+
+def test_each_client_is_drawn_once_without_replacement() -> None:
+    assert gumbel_top_k(np.array([50.0, 0.0, -50.0]), 3, rng()) == {0: 1, 1: 1, 2: 1}
+
+
+def test_multiplicities_with_replacement_add_up() -> None:
+    drawn = with_replacement(np.log([1.0, 2.0, 3.0]), 40, rng())
+    assert sum(drawn.values()) == 40
+    assert max(drawn.values()) > 1
+
+
+@pytest.mark.parametrize("draw", [gumbel_top_k, with_replacement])
+def test_weights_that_underflow_still_order_the_clients(draw: object) -> None:
+    """exp(-25 * 60) is 0 in float64; the nearest client's odds against the next are still e^50."""
+    log_weights = -25.0 * np.array([64.0, 60.0, 62.0])
+    assert (np.exp(log_weights) == 0).all()
+    for seed in range(50):
+        assert draw(log_weights, 1, rng(seed)) == {1: 1}  # type: ignore[operator]
+
+
+# FedProf ----------------------------------------------------------------------------------------
+
+
+def test_alpha_zero_draws_the_very_sets_of_fedavg() -> None:
+    divergences = np.array([3.0, 1e6, 0.0, 1.0, 250.0, 7.0])
+    roster = Roster(clients=6, seconds=np.ones(6))
+    for seed in range(100):
+        mine = by_profile(0.0).choose(state(profile=divergences), roster, 3, rng(seed))
+        assert mine == gumbel_top_k(np.zeros(6), 3, rng(seed))
+
+
+def test_log_weight_is_minus_alpha_times_divergence() -> None:
+    divergences = state(profile=[0.5, 2.0, np.nan])
+    np.testing.assert_allclose(by_profile(10.0).log_weights(divergences), [-5.0, -20.0, np.nan])
+    np.testing.assert_allclose(by_profile((1.0, 2.0, 3.0)).log_weights(divergences), [-0.5, -4.0, np.nan])
+
+
+def test_theorem_1_weighs_by_share_of_records() -> None:
+    """v2, Theorem 1 with Lambda = 1: lambda_k = rho_k = n_k / n; an unknown profile is never drawn."""
+    known = state(profile=[9.0, 0.1, 5.0, np.nan], size=[10.0, 30.0, 60.0, 7.0])
+    weights = np.exp(by_profile("theorem-1").log_weights(known))
+    np.testing.assert_allclose(weights[:3] / weights[0], [1.0, 3.0, 6.0])
+    assert np.isnan(weights[3])
+    whole = np.exp(by_profile("theorem-1").log_weights(state(profile=[1.0, 1.0], size=[25.0, 75.0])))
+    np.testing.assert_allclose(whole, [0.25, 0.75])
+
+
+def test_replacement_draws_with_multiplicities() -> None:
+    roster = Roster(clients=2, seconds=np.ones(2))
+    near = state(profile=[0.0, 100.0])
+    assert by_profile(10.0, replacement=True).choose(near, roster, 5, rng()) == {0: 5}
+    assert by_profile(10.0).choose(near, roster, 2, rng()) == {0: 1, 1: 1}
+
+
+# Baselines --------------------------------------------------------------------------------------
+
+
+def test_first_come_prefers_those_not_picked_last_then_the_fast() -> None:
+    seconds = np.array([1.0, 5.0, 2.0, 4.0, 3.0])
+    assert list(first_come(seconds, np.zeros(5), 3)) == [0, 2, 4]
+    last = np.array([1.0, 0.0, 1.0, 0.0, 0.0])
+    assert list(first_come(seconds, last, 4)) == [4, 3, 1, 0]
+    chosen = FirstCome().choose(state(cohort=last), Roster(clients=5, seconds=seconds), 2, rng())
+    assert set(chosen) == {4, 3}
+
+
+def test_the_lowest_valuations_are_excluded() -> None:
+    valuations = np.arange(8.0)
+    for seed in range(50):
+        drawn = by_valuation(valuations, 2, excluded=0.75, temperature=0.01, explored=0.0, rng=rng(seed))
+        assert set(drawn) == {6, 7}
+
+
+def test_too_few_valued_clients_are_filled_up_at_random() -> None:
+    """Six of eight are excluded; a cohort of five takes the two others, and three from the rest."""
+    drawn = by_valuation(np.arange(8.0), 5, excluded=0.75, temperature=0.01, explored=0.0, rng=rng())
+    assert len(drawn) == 5
+    assert {6, 7} < set(drawn)
+
+
+def test_unknown_valuations_count_as_lowest() -> None:
+    valuations = np.array([np.nan, 0.0, 1.0, np.nan])
+    for seed in range(20):
+        drawn = by_valuation(valuations, 2, excluded=0.5, temperature=1.0, explored=0.0, rng=rng(seed))
+        assert set(drawn) == {1, 2}
+
+
+def test_by_size_never_draws_unknown_or_empty_clients() -> None:
+    roster = Roster(clients=4, seconds=np.ones(4))
+    sizes = state(size=[5.0, 0.0, np.nan, 5.0])
+    for seed in range(30):
+        assert set(BySize().choose(sizes, roster, 6, rng(seed))) <= {0, 3}
