@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from protocols.selection import gumbel_top_k
 from securefl.rounds import (
     Answers,
     Ask,
@@ -97,6 +98,19 @@ class Selection(Protocol):
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]: ...
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort: ...
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every set of K clients is as likely as any other."""
+
+    statistics: tuple[Statistic, ...] = ()
+
+    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+        return (), {}
+
+    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
+        return gumbel_top_k(np.zeros(roster.clients), count, rng)
 
 
 class ServerUpdate(Protocol):

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from protocols.averaging import LOSS, SIZE, Averaging, Cohort, Loss, Size, check_fraction
-from protocols.fedavg import Uniform
+from protocols.averaging import LOSS, SIZE, Averaging, Cohort, Loss, Size, Uniform, check_fraction
 from protocols.selection import by_valuation, first_come, with_replacement
 from securefl.rounds import Algorithm, Each, Floats, Roster, State, Statistic
 from securefl.training.task import Problem

@@ -9,11 +9,9 @@ they meet the values.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +19,7 @@ from numpy.typing import NDArray
 from securefl.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError
 from securefl.profiles import Bounds, Query, Variant
 from securefl.release import (
-    NO_COST,
-    PARTIES,
-    UNPROTECTED,
     Adjacency,
-    Charge,
-    Form,
-    Release,
-    ReleaseKey,
     Unit,
 )
 
@@ -286,106 +277,3 @@ def play(
             question, stage = turn.send(ask(question, stage)), stage + 1
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]  # a generator's result is untyped here
-
-
-# Privacy ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """All that a guarantee hangs on; its digest names the session.
-
-    Attributes:
-        sum: how sums are summed.
-        scores: how `each` numbers are opened: "clear", or "ckks" (encrypted; the server learns the
-            numbers, the key holder nothing).
-        noise: where noise is added.
-        unit, adjacency, delta: what epsilon means.
-        unprotected: names of values that may leave without noise; epsilon is then infinite.
-        against: parties that the budget must hold against; the rest are trusted by name.
-        budget: the most epsilon per holder; None is no limit.
-        schedule: declared number of rounds; there is no release after it.
-    """
-
-    sum: Literal["clear"] = "clear"
-    scores: Literal["clear", "ckks"] = "clear"
-    noise: Literal["none"] = "none"
-    unit: Unit = "record"
-    adjacency: Adjacency = "replace-one"
-    delta: float
-    unprotected: tuple[str, ...] = ()
-    against: tuple[str, ...] = PARTIES
-    budget: float | None = None
-    schedule: int
-
-    def digest(self) -> bytes:
-        """SHA-256 of the canonical plan: parties that agree on it agree on every charge."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
-
-
-def charge_of(plan: Plan, sends: Sends) -> Charge:
-    """The charge of one release, from public inputs only.
-
-    Raises:
-        ConfigError: the value is neither noised, nor public, nor named as unprotected.
-    """
-    if sends.reads == "records" and sends.sensitivity.get((plan.unit, plan.adjacency)) == 0:
-        return NO_COST
-    if sends.name not in plan.unprotected:
-        raise ConfigError(
-            f"{sends.name!r} would leave its client without noise. Name it in [privacy] "
-            f'unprotected = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
-        )
-    return UNPROTECTED
-
-
-def protect(
-    plan: Plan,
-    sends: Sends,
-    value: Value,
-    *,
-    key: ReleaseKey,
-    weight: float,
-    seal: Callable[[Floats], bytes] | None,
-) -> Release:
-    """Make a release of one value: the one place where summing, opening and noising meet.
-
-    Args:
-        weight: public weight in a sum, in (0, 1].
-        seal: encrypts the hidden part for the key holder; needed where `plan.scores` is "ckks".
-
-    Raises:
-        DataError: the value is not finite or outside its declared bound; the client abstains.
-        LocalProtocolError: there is something to encrypt and nothing to encrypt it with.
-    """
-    charge = charge_of(plan, sends)
-    numbers: NDArray[Any]
-    sealed, form = b"", "open"
-    if sends.how == "sum":
-        if not 0 < weight <= 1:
-            raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
-        numbers = sends.grid.quantise(weight * value.clear)
-    elif not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
-        raise DataError(f"The {sends.name} is not finite; clean the records.")
-    elif plan.scores == "ckks" and value.hidden.size:
-        if seal is None:
-            raise LocalProtocolError(f"The plan encrypts {sends.name!r}, but there is no key to do it with.")
-        numbers, sealed, form = value.clear, seal(value.hidden), "encrypted"
-    else:
-        numbers = np.concatenate([value.hidden, value.clear])
-    return Release(
-        key=key, unit=plan.unit, form=cast(Form, form), charge=charge, _numbers=numbers, _sealed=sealed
-    )
-
-
-def learns(plan: Plan, party: str) -> str:
-    """What `party` sees under this plan, for the privacy card."""
-    encrypted = plan.scores == "ckks"
-    match party:
-        case "server":
-            scores = "one score of its profile" if encrypted else "its whole profile"
-            return f"of each client its model update and, where the protocol asks, {scores}"
-        case "key-holder":
-            return "blinded integers, uniform to it" if encrypted else "nothing: it takes no part"
-        case _:
-            return "the broadcast models, and each client whether it was selected itself"

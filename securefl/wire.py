@@ -73,7 +73,7 @@ def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], t
             if sender == "client" and _element(hint) not in _FROM_CLIENTS:
                 raise LocalProtocolError(
                     f"{cls.__name__}.{name} is {hint}, but a client may send only a Release, PublicKey, "
-                    "Share or Signature: release the value through rounds.protect."
+                    "Share or Signature: release the value through plan.protect."
                 )
         cls.__wire__ = _Spec(kind, version, sender, fields)  # type: ignore[attr-defined]
         return cls

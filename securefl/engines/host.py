@@ -17,29 +17,11 @@ from securefl.accounting.ledger import Ledger
 from securefl.engines.inprocess import InProcess, Traffic
 from securefl.engines.scores import ScoreKeys
 from securefl.errors import DataError, RemoteProtocolError
-from securefl.exchange import (
-    Client,
-    Contribute,
-    KeyHolder,
-    Match,
-    Open,
-    Server,
-    Unblind,
-    client_name,
-    most_bytes,
-)
+from securefl.exchange import Client, Contribute, KeyHolder, Match, Open, Server, Unblind, most_bytes
+from securefl.messages import client_name
+from securefl.plan import Plan, charge_of, protect
 from securefl.release import KEY_HOLDER, SERVER, Charge, Release, ReleaseKey
-from securefl.rounds import (
-    Algorithm,
-    Answers,
-    Ask,
-    Each,
-    Job,
-    Plan,
-    Statistic,
-    charge_of,
-    protect,
-)
+from securefl.rounds import Algorithm, Answers, Ask, Each, Job, Statistic
 from securefl.wire import Header
 
 Records = tuple[NDArray[Any], NDArray[Any]]

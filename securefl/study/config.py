@@ -18,8 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from securefl.data import NAMES, Corruption, Partition
 from securefl.engines.inprocess import Faults
 from securefl.errors import ConfigError
+from securefl.plan import Plan
 from securefl.release import Adjacency, Unit
-from securefl.rounds import Algorithm, Plan
+from securefl.rounds import Algorithm
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 

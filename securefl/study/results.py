@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from securefl.plan import learns
 from securefl.release import PARTIES
-from securefl.rounds import learns
 from securefl.study import plots, report
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study

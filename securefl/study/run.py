@@ -19,9 +19,10 @@ from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess
 from securefl.engines.scores import ScoreKeys
 from securefl.errors import ConfigError
-from securefl.exchange import client_name
+from securefl.messages import client_name
+from securefl.plan import Plan, charge_of
 from securefl.release import PARTIES
-from securefl.rounds import Algorithm, Answers, Ask, Each, Plan, Roster, State, charge_of, play
+from securefl.rounds import Algorithm, Answers, Ask, Each, Roster, State, play
 from securefl.streams import stream
 from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint

@@ -11,7 +11,7 @@ from tiny_study import plain, run, same_state, spied, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import ConfigError
-from securefl.rounds import charge_of
+from securefl.plan import charge_of
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, protocol_named
 from securefl.study.run import arm_folder

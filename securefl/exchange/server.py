@@ -1,181 +1,21 @@
-"""One Ask as three machines: the server collects, a client answers, the key holder opens blindly.
-
-    server      --Broadcast, Order-->  client
-    client      --Contribution------>  server         (only Releases)
-    server      --OpenRequest------->  key holder     (only where numbers travel encrypted)
-    key holder  --OpenReply--------->  server
-
-Who could lie: a client can send any value within the grid, or a false number of its own (it costs
-others nothing: sums are bounded, numbers are opened one ciphertext a client). Twice: the first
-counts. Late: another stage's header, refused. Never: the deadline goes on without it.
-"""
+"""The server of one exchange: collects, has encrypted numbers matched and opened, answers the ask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.errors import RemoteProtocolError
+from securefl.exchange.sizes import OVERHEAD
 from securefl.machine import Envelope, Expects, Need, Step
-from securefl.release import KEY_HOLDER, SERVER, Delivered, Release
+from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order, client_name
+from securefl.release import KEY_HOLDER, Delivered
 from securefl.rounds import Answers, Ask, Each, Sum, Total, Value
-from securefl.wire import Header, message
-
-_OVERHEAD = 4096  # bytes of headers, names and lengths of one message, generously
-
-
-def client_name(number: int) -> str:
-    """The party name of a client."""
-    return f"client-{number:04d}"
-
-
-# Messages ---------------------------------------------------------------------------------------
-
-
-@message("broadcast", version=1, sender="server")
-@dataclass(frozen=True, kw_only=True)
-class Broadcast:
-    """The model and public arrays, one encoding for the whole cohort."""
-
-    model: NDArray[np.float32]
-    names: tuple[str, ...]
-    arrays: tuple[NDArray[np.float64], ...]
-
-
-@message("order", version=1, sender="server")
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """What this client is to send, and its public weight in the sums."""
-
-    wants: tuple[str, ...]
-    weight: float
-
-
-@message("contribution", version=1, sender="client")
-@dataclass(frozen=True, kw_only=True)
-class Contribution:
-    """A client's releases, in the order of `Order.wants`."""
-
-    releases: tuple[Release, ...]
-
-
-@message("open-request", version=1, sender="server")
-@dataclass(frozen=True, kw_only=True)
-class OpenRequest:
-    """Blinded ciphertexts, one per number."""
-
-    items: tuple[bytes, ...]
-
-
-@message("open-reply", version=1, sender="key-holder")
-@dataclass(frozen=True, kw_only=True)
-class OpenReply:
-    """One flooded, still blinded integer per item of the request."""
-
-    items: tuple[bytes, ...]
-
-
-# A client ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Waiting:
-    order: Order | None = None
-    broadcast: Broadcast | None = None
-
-
-@dataclass(frozen=True)
-class Working:
-    pass
-
-
-@dataclass(frozen=True)
-class Answered:
-    pass
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contribute:
-    """The slow work of a client: compute, charge and protect what was ordered."""
-
-    client: int
-    header: Header
-    order: Order
-    broadcast: Broadcast
-
-
-ClientState = Waiting | Working | Answered
-
-
-@dataclass(frozen=True, kw_only=True)
-class Client:
-    """A client of one exchange. `offers` are the names it is willing to be asked for."""
-
-    number: int
-    header: Header
-    offers: frozenset[str]
-    most_bytes: int
-
-    def begin(self) -> Step[ClientState]:
-        return Step(Waiting())
-
-    def expects(self, state: ClientState) -> Expects:
-        return Expects(self.header, {Broadcast: self.most_bytes, Order: _OVERHEAD})
-
-    def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
-        if sender != SERVER:
-            raise RemoteProtocolError("Only the server gives orders.", sender=sender, phase="waiting")
-        if not isinstance(state, Waiting):
-            return Step(state)
-        if isinstance(message, Order):
-            state = replace(state, order=state.order or self._checked(message))
-        else:
-            state = replace(state, broadcast=state.broadcast or self._whole(message))
-        if state.order is None or state.broadcast is None:
-            return Step(state)
-        work = Contribute(
-            client=self.number, header=self.header, order=state.order, broadcast=state.broadcast
-        )
-        return Step(Working(), need=Need(work))
-
-    def _checked(self, order: Order) -> Order:
-        unknown = set(order.wants) - self.offers
-        if unknown or len(set(order.wants)) < len(order.wants) or not 0 < order.weight <= 1:
-            raise RemoteProtocolError(
-                f"Expected distinct wants among {sorted(self.offers)} and a weight in (0, 1], "
-                f"got {order.wants} and {order.weight}.",
-                sender=SERVER,
-                phase="waiting",
-            )
-        return order
-
-    def _whole(self, broadcast: Broadcast) -> Broadcast:
-        names = broadcast.names
-        if len(set(names)) < len(names) or len(names) != len(broadcast.arrays) or broadcast.model.ndim != 1:
-            raise RemoteProtocolError(
-                f"Expected a flat model and one array for each of {names}, all names distinct.",
-                sender=SERVER,
-                phase="waiting",
-            )
-        return broadcast
-
-    def provide(self, state: ClientState, answer: tuple[Release, ...] | None) -> Step[ClientState]:
-        """`None`: the client abstains, by silence. What is ready after the deadline is not sent."""
-        if not isinstance(state, Working):
-            return Step(state)
-        if answer is None:
-            return Step(Answered(), result="abstained")
-        return Step(Answered(), out=(Envelope((SERVER,), Contribution(releases=answer)),), result="answered")
-
-    def deadline(self, state: ClientState) -> Step[ClientState]:
-        return Step(Answered(), result="missed")
-
-
-# The server -------------------------------------------------------------------------------------
+from securefl.wire import Header
 
 
 @dataclass(frozen=True)
@@ -257,7 +97,7 @@ class Server:
 
     def expects(self, state: ServerState) -> Expects:
         reply = state.requests if isinstance(state, Opening) else 0
-        return Expects(self.header, {Contribution: self.most_bytes, OpenReply: _OVERHEAD + 64 * reply})
+        return Expects(self.header, {Contribution: self.most_bytes, OpenReply: OVERHEAD + 64 * reply})
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
         if isinstance(message, OpenReply):
@@ -381,54 +221,3 @@ def _in_the_clear(question: Each, came: Delivered) -> float:
     hidden, _ = question.lengths()
     numbers = came.numbers.astype(np.float64)
     return question.number(Value(hidden=numbers[:hidden], clear=numbers[hidden:]))
-
-
-# The key holder ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Open:
-    """Slow work of the key holder: decrypt the constant coefficient, flood, reply."""
-
-    items: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class Ready:
-    busy: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyHolder:
-    """The key holder of one exchange: one request from the server, one reply."""
-
-    header: Header
-    most_bytes: int
-
-    def begin(self) -> Step[Ready]:
-        return Step(Ready())
-
-    def expects(self, state: Ready) -> Expects:
-        return Expects(self.header, {OpenRequest: self.most_bytes})
-
-    def receive(self, state: Ready, sender: str, message: OpenRequest) -> Step[Ready]:
-        if sender != SERVER:
-            raise RemoteProtocolError("Only the server asks to open.", sender=sender, phase="opening")
-        return Step(state) if state.busy else Step(Ready(busy=True), need=Need(Open(message.items)))
-
-    def provide(self, state: Ready, answer: tuple[bytes, ...]) -> Step[Ready]:
-        return Step(state, out=(Envelope((SERVER,), OpenReply(items=answer)),), result="opened")
-
-    def deadline(self, state: Ready) -> Step[Ready]:
-        return Step(state, result="unused")
-
-
-# Sizes ------------------------------------------------------------------------------------------
-
-
-def most_bytes(ask: Ask, sealed: int) -> tuple[int, int, int]:
-    """Byte bounds for this ask: broadcast, contribution, open request, with `sealed`-byte ciphertexts."""
-    broadcast = 4 * ask.model.size + 8 * sum(a.size for a in ask.public.values()) + _OVERHEAD
-    numbers = 8 * sum(sum(e.lengths()) for e in ask.each)
-    contribution = 4 * sum(s.size for s in ask.sums) + numbers + sealed * len(ask.each) + _OVERHEAD
-    return broadcast, contribution, (sealed + 64) * len(ask.cohort) * len(ask.each) + _OVERHEAD

@@ -1,0 +1,128 @@
+"""Rules a guarantee hangs on, read off the source: no test run can miss a branch that breaks them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted([*(ROOT / "securefl").rglob("*.py"), *(ROOT / "protocols").rglob("*.py")])
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+GLOBAL_RANDOM = {"seed", "rand", "randn", "random", "normal", "uniform", "choice", "shuffle", "permutation"}
+
+
+def names(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def violations(source: str, where: str) -> list[str]:
+    """What a file does that no file may do; `where` is its path inside the repository."""
+    tree = ast.parse(source)
+    found = []
+    for module in imported(tree):
+        top = module.split(".")[0]
+        if top in FORBIDDEN_MODULES or (module == "random" and where.startswith("securefl/training")):
+            found.append(f"imports {module}")
+        if top == "tenseal" and where != "securefl/he/seal.py":
+            found.append("imports tenseal outside securefl/he/seal.py")
+        if top in ("opacus", "flwr") and where not in (
+            "securefl/training/dpsgd.py",
+            "securefl/engines/flower.py",
+        ):
+            found.append(f"imports {top}")
+        if top == "protocols" and where.startswith("securefl"):
+            found.append("securefl imports protocols")
+    for called, node in calls(tree):
+        keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
+        last = called.split(".")[-1]
+        if called in FORBIDDEN_CALLS:
+            found.append(f"calls {called}")
+        if called == "torch.load" and keywords.get("weights_only") != "True":
+            found.append("torch.load without weights_only=True")
+        if called in ("np.load", "numpy.load") and keywords.get("allow_pickle") != "False":
+            found.append("np.load without allow_pickle=False")
+        if called.startswith(("np.random.", "numpy.random.", "random.")) and last in GLOBAL_RANDOM:
+            found.append(f"global randomness: {called}")
+        if called == "torch.manual_seed":
+            found.append("torch.manual_seed")
+        if last == "Permit" and where != "securefl/accounting/ledger.py":
+            found.append("makes a Permit outside the ledger")
+        if last in ("reveal",) and not where.startswith("securefl/he/"):
+            found.append("reveals a secret key outside securefl/he")
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=names)
+def test_a_file_keeps_the_rules(path: Path) -> None:
+    assert violations(path.read_text(encoding="utf-8"), names(path)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from joblib import load",
+        "import tenseal as ts",
+        "import numpy as np\nnp.load('x')",
+        "import torch\ntorch.load('x')",
+        "import numpy as np\nnp.random.normal(0, 1)",
+        "import torch\ntorch.manual_seed(1)",
+        "eval('1')",
+        "Permit(frozenset(), issuer=None)",
+        "key.reveal()",
+        "import opacus",
+        "import protocols.fedavg",
+    ],
+)
+def test_the_rules_can_be_broken(source: str) -> None:
+    assert violations(source, "securefl/elsewhere.py")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=names)
+def test_a_module_says_what_it_is(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not text.strip() or ast.get_docstring(ast.parse(text)), "a module without a docstring"
+
+
+def test_arrows_run_downward_only() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 kept, 0 broken" in done.stdout
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    for point in entry_points(group="securefl.commands"):
+        command: click.Command = point.load()
+        yield point.name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{point.name} {name}", sub) for name, sub in command.commands.items())
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=lambda value: str(value))
+def test_every_command_helps_with_an_example(name: str, command: click.Command) -> None:
+    assert command.help, name
+    assert f"Example:  securefl {name.split()[0]}" in (command.epilog or "")

@@ -1,0 +1,126 @@
+"""Privacy events: their stored form and their composition, against dp-accounting's accountants."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from dp_accounting import (
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+)
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securefl.accounting.events import compose, dump_charge, dump_event, load_charge, load_event
+from securefl.errors import UnsupportedEvent
+from securefl.release import NO_COST, UNPROTECTED, Charge
+
+multipliers = st.floats(1e-300, 1e300, allow_nan=False, allow_infinity=False)
+events = st.one_of(
+    st.just(NoOpDpEvent()), st.just(NonPrivateDpEvent()), multipliers.map(lambda z: GaussianDpEvent(z))
+)
+UNKNOWN = [
+    LaplaceDpEvent(1.0),
+    PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)),
+    GaussianDpEvent(0.0),
+    GaussianDpEvent(-1.0),
+    GaussianDpEvent(math.nan),
+    GaussianDpEvent(math.inf),
+]
+
+
+@given(events)
+def test_an_event_survives_json(event: DpEvent) -> None:
+    assert load_event(json.loads(json.dumps(dump_event(event), allow_nan=False))) == event
+
+
+@given(events, events, events)
+def test_a_charge_survives_and_its_text_tells_charges_apart(a: DpEvent, b: DpEvent, c: DpEvent) -> None:
+    charge = Charge(server=a, key_holder=b, others=c)
+    assert load_charge(dump_charge(charge)) == charge
+    other = Charge(server=b, key_holder=a, others=c)
+    assert (dump_charge(other) == dump_charge(charge)) == (a == b)
+
+
+@pytest.mark.parametrize("event", UNKNOWN, ids=str)
+@pytest.mark.parametrize("beside", [{}, {NonPrivateDpEvent(): 1}], ids=["alone", "beside a non-private one"])
+def test_an_unknown_event_is_refused_not_guessed(event: DpEvent, beside: dict[DpEvent, int]) -> None:
+    with pytest.raises(UnsupportedEvent):
+        dump_event(event)
+    with pytest.raises(UnsupportedEvent):
+        compose({**beside, event: 1}, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {},
+        {"event": "laplace"},
+        {"event": "gaussian"},
+        {"event": "gaussian", "noise_multiplier": "1.0"},
+        {"event": "gaussian", "noise_multiplier": 0.0},
+        {"event": "gaussian", "noise_multiplier": math.nan},
+        {"event": "gaussian", "noise_multiplier": 1.0, "sampled": 0.1},
+        {"event": "none", "but": "something"},
+        {"event": "non_private", "half": True},
+    ],
+    ids=str,
+)
+def test_a_stored_event_of_another_version_is_refused(stored: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedEvent, match="does not know"):
+        load_event(stored)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8])
+@pytest.mark.parametrize(
+    "zs",
+    [[1.0], [0.7, 3.0], [2.0] * 20, [5.0] * 300, [0.6, 1.5, 9.0, 9.0]],
+    ids=lambda zs: f"{zs[:4]}x{len(zs)}",
+)
+def test_gaussians_compose_as_dp_accounting_says(zs: list[float], delta: float) -> None:
+    counted = {GaussianDpEvent(z): zs.count(z) for z in zs}
+    ours = compose(counted, delta)
+    pld, rdp = PLDAccountant(value_discretization_interval=1e-4), RdpAccountant()
+    for event, count in counted.items():
+        pld.compose(event, count)
+        rdp.compose(event, count)
+    assert ours == pytest.approx(pld.get_epsilon(delta), rel=1e-3, abs=1e-3)
+    assert ours <= rdp.get_epsilon(delta) * (1 + 1e-9)
+
+
+def test_one_unprotected_release_is_infinite_and_nothing_is_zero() -> None:
+    assert compose({}, 1e-5) == 0.0
+    assert compose({NoOpDpEvent(): 1000}, 1e-5) == 0.0
+    assert compose({GaussianDpEvent(100.0): 1, NonPrivateDpEvent(): 1}, 1e-5) == math.inf
+    assert compose({NonPrivateDpEvent(): 0}, 1e-5) == 0.0
+
+
+@given(
+    st.lists(multipliers, min_size=1, max_size=4), st.integers(1, 10**6), st.sampled_from([1e-12, 1e-5, 0.5])
+)
+@settings(max_examples=200)
+def test_any_noise_gives_an_epsilon_and_more_releases_never_less(
+    zs: list[float], count: int, delta: float
+) -> None:
+    once = compose({GaussianDpEvent(z): 1 for z in zs}, delta)
+    often = compose({GaussianDpEvent(z): count for z in zs}, delta)
+    assert 0 <= once <= often * (1 + 1e-6)
+    assert not math.isnan(often)
+
+
+def test_the_two_named_charges() -> None:
+    assert NO_COST.by_party().keys() == UNPROTECTED.by_party().keys() == {"server", "key-holder", "others"}
+    assert {p: compose({e: 1}, 1e-5) for p, e in UNPROTECTED.by_party().items()} == {
+        "server": math.inf,
+        "key-holder": 0.0,
+        "others": math.inf,
+    }

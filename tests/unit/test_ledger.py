@@ -1,0 +1,373 @@
+"""The ledger: nothing leaves uncounted, whatever is tried, whoever else writes, whenever it is killed."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NoOpDpEvent
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securefl.accounting.events import compose
+from securefl.accounting.ledger import Ledger, Terms, show_epsilon
+from securefl.errors import (
+    BudgetExceeded,
+    ConfigError,
+    LocalProtocolError,
+    UnaccountedRelease,
+    UnsupportedEvent,
+)
+from securefl.messages import Contribution, Order
+from securefl.release import KEY_HOLDER, NO_COST, OTHERS, SERVER, UNPROTECTED, Charge, Release, ReleaseKey
+from securefl.wire import Header, decode
+
+SESSION = bytes(range(32))
+HERE = Header(SESSION, 1, 0, 0)
+TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
+GAUSSIAN = Charge(server=GaussianDpEvent(2.0), key_holder=NoOpDpEvent(), others=GaussianDpEvent(4.0))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    with Ledger(path, TERMS) as opened:
+        yield opened
+
+
+def key(holder: str = "a", number: int = 1, name: str = "update") -> ReleaseKey:
+    return ReleaseKey(holder, SESSION, number, 0, 0, name)
+
+
+def release(k: ReleaseKey, charge: Charge = GAUSSIAN, **changed: Any) -> Release:
+    parts = {"unit": "record", "form": "open", "_numbers": np.array([42.5]), **changed}
+    return Release(key=k, charge=charge, **parts)
+
+
+def send(ledger: Ledger, *releases: Release) -> bytes:
+    return ledger.send([(HERE, Contribution(releases=releases))])[0]
+
+
+def states(ledger: Ledger) -> dict[tuple[Any, ...], str]:
+    return {row[:6]: row[7] for row in ledger.rows()}
+
+
+# The way it should go -----------------------------------------------------------------------------
+
+
+def test_reserve_then_send_commits_and_encodes(ledger: Ledger) -> None:
+    assert not ledger.reserve([(key(), GAUSSIAN)])
+    assert list(states(ledger).values()) == ["reserved"]
+    data = send(ledger, release(key()))
+    assert list(states(ledger).values()) == ["committed"]
+    got = decode(data, HERE, {Contribution: 1000}, "a").releases[0]
+    assert (got.name, got.numbers.tolist()) == ("update", [42.5])  # type: ignore[attr-defined]
+
+
+def test_open_commits_and_gives_the_value_once(ledger: Ledger) -> None:
+    ledger.reserve([(key(), GAUSSIAN)])
+    numbers, sealed = ledger.open(release(key()))
+    assert (numbers.tolist(), sealed) == ([42.5], b"")
+    assert list(states(ledger).values()) == ["committed"]
+    with pytest.raises(UnaccountedRelease):
+        ledger.open(release(key()))
+
+
+def test_a_message_without_a_release_costs_nothing(ledger: Ledger) -> None:
+    order = Order(wants=("x",), weight=1.0)
+    assert decode(ledger.send([(HERE, order)])[0], HERE, {Order: 1000}, "server") == order
+    assert ledger.rows() == []
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "tried",
+    [
+        [release(key(name="other"))],
+        [release(key(holder="b"))],
+        [release(key(number=2))],
+        [release(replace(key(), session=bytes(32)))],
+        [release(replace(key(), stage=1))],
+        [release(replace(key(), attempt=1))],
+        [release(key(), NO_COST)],
+        [release(key(), replace(GAUSSIAN, server=GaussianDpEvent(2.0000001)))],
+        [release(key(), unit="client")],
+        [release(key()), release(key())],
+        [release(key()), release(key(name="other"))],
+    ],
+    ids=[
+        "never reserved",
+        "of another holder",
+        "of another round",
+        "of another session",
+        "of another stage",
+        "of another attempt",
+        "without its charge",
+        "with a slightly cheaper charge",
+        "of another unit",
+        "twice in one message",
+        "beside one never reserved",
+    ],
+)
+def test_a_release_that_does_not_fit_its_reservation_does_not_leave(
+    ledger: Ledger, tried: list[Release]
+) -> None:
+    ledger.reserve([(key(), GAUSSIAN)])
+    with pytest.raises(UnaccountedRelease, match="reserve it first"):
+        send(ledger, *tried)
+    assert list(states(ledger).values()) == ["reserved"]
+    assert send(ledger, release(key()))  # the good one still can
+
+
+def test_one_bad_message_keeps_the_whole_outbox_in(ledger: Ledger) -> None:
+    ledger.reserve([(key("a"), GAUSSIAN)])
+    outbox = [(HERE, Contribution(releases=(release(key(h)),))) for h in ("a", "b")]
+    with pytest.raises(UnaccountedRelease):
+        ledger.send(outbox)
+    assert list(states(ledger).values()) == ["reserved"]
+
+
+def test_a_release_leaves_once(ledger: Ledger) -> None:
+    ledger.reserve([(key(), GAUSSIAN)])
+    one = release(key())
+    send(ledger, one)
+    for again in (one, release(key())):
+        with pytest.raises(UnaccountedRelease, match="send it once"):
+            send(ledger, again)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_key_is_used_once_and_a_replay_reserves_nothing_for_anybody(ledger: Ledger, sent: bool) -> None:
+    ledger.reserve([(key("b"), GAUSSIAN)])
+    if sent:
+        send(ledger, release(key("b")))
+    before = ledger.rows()
+    with pytest.raises(LocalProtocolError, match=r"b has released 'update' in round 1.*new attempt"):
+        ledger.reserve([(key("a"), GAUSSIAN), (key("b"), GAUSSIAN), (key("c"), GAUSSIAN)])
+    with pytest.raises(LocalProtocolError, match="already"):
+        ledger.reserve([(key("d"), GAUSSIAN), (key("d"), NO_COST)])
+    assert ledger.rows() == before
+    assert ledger.reserve([(replace(key("b"), attempt=1), GAUSSIAN)]) == {}
+    assert ledger.attempts(SESSION, 1) == 2
+    assert ledger.attempts(SESSION, 2) == 0
+
+
+@pytest.mark.parametrize("budget", [None, 5.0])
+def test_an_event_it_cannot_compose_is_refused(path: Path, budget: float | None) -> None:
+    odd = replace(GAUSSIAN, others=LaplaceDpEvent(1.0))
+    with Ledger(path, replace(TERMS, budget=budget)) as ledger:
+        with pytest.raises(UnsupportedEvent):
+            ledger.reserve([(key("b"), GAUSSIAN), (key(), odd)])
+        assert ledger.rows() == []
+
+
+# The budget ---------------------------------------------------------------------------------------
+
+
+def test_a_wave_is_all_or_nothing_for_each_holder(path: Path) -> None:
+    one = compose({GaussianDpEvent(2.0): 1}, 1e-5)
+    with Ledger(path, replace(TERMS, budget=one * 1.01)) as ledger:
+        wave = [
+            (key("a"), GAUSSIAN),
+            (key("b"), GAUSSIAN),
+            (key("b", name="loss"), GAUSSIAN),
+            (key("c"), GAUSSIAN),
+        ]
+        refused = ledger.reserve(wave)
+        assert set(refused) == {"b"}
+        assert {row[0] for row in ledger.rows()} == {"a", "c"}
+        assert ledger.epsilon("b", SERVER) == 0
+        with pytest.raises(UnaccountedRelease):
+            send(ledger, release(key("b")))
+        assert ledger.reserve([(key("b"), GAUSSIAN)]) == {}
+
+
+def test_the_refusal_says_what_is_spent_asked_and_allowed(path: Path) -> None:
+    one, two = (compose({GaussianDpEvent(2.0): n}, 1e-5) for n in (1, 2))
+    with Ledger(path, replace(TERMS, budget=2.5)) as ledger:
+        ledger.reserve([(key("a", 1), GAUSSIAN)])
+        refusal = ledger.reserve([(key("a", 2), GAUSSIAN)])["a"]
+    assert isinstance(refusal, BudgetExceeded)
+    for said in ("a:", f"{one:.4g} of 2.5", f"{two:.4g}", "the server", "raise the budget, or add noise"):
+        assert said in str(refusal)
+
+
+def test_what_is_reserved_counts_though_it_never_leaves(path: Path) -> None:
+    with Ledger(path, replace(TERMS, budget=2.5)) as ledger:
+        assert ledger.reserve([(key("a", 1), GAUSSIAN)]) == {}
+    with Ledger(path, replace(TERMS, budget=2.5)) as ledger:  # as after a crash
+        assert ledger.epsilon("a", SERVER) == compose({GaussianDpEvent(2.0): 1}, 1e-5)
+        assert set(ledger.reserve([(key("a", 2), GAUSSIAN)])) == {"a"}
+
+
+@pytest.mark.parametrize("against", [(SERVER,), (OTHERS,), (KEY_HOLDER,), (KEY_HOLDER, OTHERS)])
+def test_the_budget_holds_against_the_named_parties_alone(path: Path, against: tuple[str, ...]) -> None:
+    with Ledger(path, replace(TERMS, budget=1.5, against=against)) as ledger:
+        refused = ledger.reserve([(key(), GAUSSIAN)])  # 1.99 against the server, 0.93 against the others
+    assert set(refused) == ({"a"} if SERVER in against else set())
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1.5, 3.0, 8.0])), max_size=12))
+@settings(max_examples=30)
+def test_no_wave_ever_breaks_the_budget(wave: list[tuple[str, float]]) -> None:
+    with Ledger(":memory:", replace(TERMS, budget=4.0)) as ledger:
+        for number, (holder, z) in enumerate(wave):
+            before = ledger.epsilon(holder, SERVER)
+            charge = replace(GAUSSIAN, server=GaussianDpEvent(z))
+            refused = ledger.reserve([(key(holder, number), charge)])
+            assert before <= ledger.epsilon(holder, SERVER) <= 4.0
+            assert (ledger.epsilon(holder, SERVER) == before) == bool(refused)
+
+
+def test_unprotected_is_infinite_against_whom_it_is_told(ledger: Ledger) -> None:
+    ledger.reserve([(key("a"), UNPROTECTED), (key("b"), GAUSSIAN)])
+    assert [ledger.epsilon("a", p) for p in (SERVER, OTHERS, KEY_HOLDER)] == [math.inf, math.inf, 0.0]
+    assert 0 < ledger.epsilon("b", SERVER) < math.inf
+    assert (ledger.worst(SERVER), ledger.worst(KEY_HOLDER)) == (math.inf, 0.0)
+    assert ledger.epsilon("nobody", SERVER) == 0
+
+
+def test_what_is_spent_is_what_the_composition_says(ledger: Ledger) -> None:
+    for number in range(7):
+        ledger.reserve([(key("a", number), GAUSSIAN), (key("a", number, "size"), NO_COST)])
+    ledger.reserve([(key("b", 0), GAUSSIAN)])
+    assert ledger.epsilon("a", SERVER) == compose({GaussianDpEvent(2.0): 7}, 1e-5)
+    assert ledger.epsilon("a", OTHERS) == compose({GaussianDpEvent(4.0): 7}, 1e-5)
+    assert ledger.worst(SERVER) == ledger.epsilon("a", SERVER) > ledger.epsilon("b", SERVER)
+
+
+def test_showing_epsilon() -> None:
+    assert (show_epsilon(1.005), show_epsilon(math.inf)) == ("1.00", "∞")
+
+
+# Terms --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"delta": 1e-6},
+        {"unit": "client"},
+        {"adjacency": "add-remove"},
+        {"budget": 8.0},
+        {"against": (SERVER,)},
+    ],
+    ids=str,
+)
+def test_the_terms_are_fixed_when_the_ledger_is_made(path: Path, other: dict[str, Any]) -> None:
+    Ledger(path, TERMS).close()
+    with pytest.raises(ConfigError, match=f"made with {next(iter(other))}"):
+        Ledger(path, replace(TERMS, **other))
+    Ledger(path, TERMS).close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"delta": math.nan},
+        {"budget": -1.0},
+        {"budget": math.nan},
+        {"against": ("x",)},
+    ],
+    ids=str,
+)
+def test_terms_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Expected"):
+        replace(TERMS, **wrong)
+
+
+# Other processes, and the end of this one ---------------------------------------------------------
+
+_CHILDREN = """
+import os, random, signal, sys, time
+import numpy as np
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.messages import Contribution
+from securefl.release import UNPROTECTED, Release, ReleaseKey
+from securefl.wire import Header
+
+TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
+
+def work(path, holder, numbers, told):
+    ledger = Ledger(path, TERMS)
+    for number in numbers:
+        key = ReleaseKey(holder, bytes(32), number, 0, 0, "update")
+        ledger.reserve([(key, UNPROTECTED)])
+        release = Release(key=key, unit="record", form="open", charge=UNPROTECTED, _numbers=np.ones(1))
+        ledger.send([(Header(bytes(32), number, 0, 0), Contribution(releases=(release,)))])
+        os.write(told, b"%s %d\\n" % (holder.encode(), number))
+        os.fsync(told)
+
+def child(*args):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work(*args)
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+"""
+
+_TOGETHER = """
+path, told = sys.argv[1], os.open(sys.argv[2], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+children = [child(path, f"holder-{i}", range(60), told) for i in range(3)]
+sys.exit(any([os.waitpid(pid, 0)[1] for pid in children]))
+"""
+
+_KILLED = """
+path, told = sys.argv[1], os.open(sys.argv[2], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+rng = random.Random(7)
+for life in range(12):
+    start = os.fstat(told).st_size
+    pid = child(path, f"life-{life}", range(10**9), told)
+    while os.fstat(told).st_size <= start:
+        time.sleep(0.001)
+    time.sleep(0.02 * rng.random())
+    os.kill(pid, signal.SIGKILL)
+    if os.waitpid(pid, 0)[1] != signal.SIGKILL:
+        sys.exit(1)
+"""
+
+
+def _run(script: str, path: Path, told: Path) -> set[tuple[str, int]]:
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILDREN + script, str(path), str(told)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return {(line.split()[0], int(line.split()[1])) for line in told.read_text().splitlines()}
+
+
+def test_processes_that_write_together_lose_nothing(path: Path, tmp_path: Path) -> None:
+    told = _run(_TOGETHER, path, tmp_path / "told")
+    assert told == {(f"holder-{i}", number) for i in range(3) for number in range(60)}
+    with Ledger(path, TERMS) as ledger:
+        assert {(row[0], row[2]) for row in ledger.rows() if row[7] == "committed"} == told
+
+
+def test_kill_9_forgets_nothing_that_left(path: Path, tmp_path: Path) -> None:
+    told = _run(_KILLED, path, tmp_path / "told")
+    assert {holder for holder, _ in told} == {f"life-{i}" for i in range(12)}
+    with Ledger(path, TERMS) as ledger:
+        committed = {(row[0], row[2]) for row in ledger.rows() if row[7] == "committed"}
+        assert told <= committed
+        assert all(ledger.epsilon(holder, SERVER) == math.inf for holder, _ in told)
