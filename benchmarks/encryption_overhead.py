@@ -18,7 +18,7 @@ from studies import changed, runs
 
 
 def main() -> None:
-    arm = ("FedProf, partial",)
+    arm = ("FedProf (partial)",)
     (clear,) = runs(changed("demo", scores='"clear"'), arm)
     (ckks,) = runs(changed("demo", scores='"ckks"'), arm)
     cohort = sum(clear.records[1]["selected"])
