@@ -294,7 +294,7 @@ def test_terms_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
 # Other processes, and the end of this one ---------------------------------------------------------
 
 _CHILDREN = """
-import os, random, signal, sys, time
+import os, random, signal, sys, time, traceback
 import numpy as np
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.messages import Contribution
@@ -320,6 +320,8 @@ def child(*args):
         try:
             work(*args)
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return pid

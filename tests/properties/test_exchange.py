@@ -1,0 +1,342 @@
+"""One ask over an unreliable network: the sum over the stated survivors is exact, or nobody survived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.engines.host import Log, StudyHost
+from securefl.engines.inprocess import Faults, InProcess
+from securefl.errors import RemoteProtocolError
+from securefl.exchange import Client, KeyHolder, Server
+from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
+from securefl.plan import Plan
+from securefl.release import Delivered
+from securefl.rounds import (
+    Algorithm,
+    Answers,
+    Ask,
+    Each,
+    Grid,
+    Job,
+    Roster,
+    Sends,
+    State,
+    Statistic,
+    Sum,
+    Value,
+)
+from securefl.wire import Header
+
+CLIENTS = 5
+SUM, ONE = Sends(name="vector", how="sum"), Sends(name="number", how="each")
+WEIGHTS = {k: (k + 1) / 8 for k in range(CLIENTS)}
+MODEL = np.zeros(3, dtype=np.float32)
+ASK = Ask(cohort=tuple(range(CLIENTS)), model=MODEL, sums=(Sum(SUM, 3),), each=(Each(ONE),), weights=WEIGHTS)
+PLAN = Plan(delta=1e-5, schedule=3, unprotected=("vector", "number"))
+TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
+
+
+def vector(client: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array([client + 0.1, -client / 3, 1.0])
+
+
+@dataclass(frozen=True)
+class Vector:
+    sends: Sends = SUM
+
+    def compute(self, job: Job) -> Value:
+        return Value(clear=job.x[0].astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Number:
+    sends: Sends = ONE
+
+    def compute(self, job: Job) -> Value:
+        return Value(clear=job.x[0, :1].astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Toy:
+    statistics: tuple[Statistic, ...] = field(default_factory=lambda: (Vector(), Number()))
+
+    def start(self) -> State:
+        return State(MODEL)
+
+    def round(
+        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+    ) -> Generator[Ask, Answers, State]:
+        yield ASK
+        return state
+
+
+def header(stage: int = 0, number: int = 1) -> Header:
+    return Header(bytes(32), number, 0, stage)
+
+
+def run(
+    *,
+    faults: Faults = Faults(),  # noqa: B008  frozen
+    seed: int = 0,
+    tamper: Callable[[str, str, bytes], bytes] | None = None,
+    records: dict[int, Any] | None = None,
+    terms: Terms = TERMS,
+    number: int = 1,
+) -> tuple[Answers, Log, list[tuple[Any, ...]]]:
+    algorithm: Algorithm = Toy()
+    own = {k: np.array([vector(k)]) for k in range(CLIENTS)} | (records or {})
+    with Ledger(":memory:", terms) as ledger:
+        host = StudyHost(
+            PLAN,
+            algorithm,
+            ledger,
+            [(own[k], np.zeros(len(own[k]))) for k in range(CLIENTS)],
+            rng=lambda number, client: np.random.default_rng(0),
+            keys=lambda each: pytest.fail("no score is encrypted here"),
+        )
+        engine = InProcess(host, faults=faults, rng=np.random.default_rng(seed), tamper=tamper)
+        answers, log = host.ask(engine, ASK, header(number=number))
+        return answers, log, ledger.rows()
+
+
+def assert_exact(answers: Answers, values: Callable[[int], Any] = vector) -> None:
+    grid = Grid()
+    expected = np.zeros(3, dtype=np.int64)
+    for client in answers.survivors:
+        expected += grid.quantise(WEIGHTS[client] * values(client))
+    np.testing.assert_array_equal(answers.totals["vector"].value, expected * grid.step)
+    assert answers.totals["vector"].weight == sum(WEIGHTS[k] for k in answers.survivors)
+    assert answers.each["number"] == {k: values(k)[0] for k in answers.survivors}
+
+
+def test_a_quiet_network_loses_nobody() -> None:
+    answers, log, rows = run()
+    assert answers.survivors == tuple(range(CLIENTS))
+    assert_exact(answers)
+    assert not log.abstained
+    assert not log.traffic.blamed
+    assert len(rows) == 2 * CLIENTS
+    assert {row[7] for row in rows} == {"committed"}
+
+
+@given(
+    st.builds(
+        Faults,
+        reorder=st.booleans(),
+        delay=st.sampled_from([0.0, 0.3, 1.0]),
+        duplicate=st.sampled_from([0.0, 0.5, 1.0]),
+        dropout=st.sampled_from([0.0, 0.2, 1.0]),
+        patience=st.integers(1, 6),
+    ),
+    st.integers(0, 2**20),
+)
+@settings(max_examples=120)
+def test_a_bad_network_never_spoils_the_sum(faults: Faults, seed: int) -> None:
+    answers, log, rows = run(faults=faults, seed=seed)
+    assert_exact(answers)
+    assert not log.traffic.blamed
+    committed = {row[0] for row in rows if row[7] == "committed"}
+    assert {f"client-{k:04d}" for k in answers.survivors} <= committed
+
+
+SPOILERS: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "truncated": lambda data: data[:-1],
+    "longer": lambda data: data + b"\x00",
+    "magic": lambda data: b"\x00" + data[1:],
+    "garbage": lambda data: bytes(reversed(data)),
+    "session": lambda data: data.replace(bytes(32), b"\x01" * 32, 1),
+    "huge": lambda data: data + bytes(100_000),
+    "out of the grid": lambda data: data[:-60] + b"\x7f" * 30 + data[-30:],
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
+def test_spoilt_bytes_cost_their_sender_alone(spoil: Callable[[bytes], bytes]) -> None:
+    def tamper(sender: str, to: str, data: bytes) -> bytes:
+        return spoil(data) if sender == "client-0002" else data
+
+    answers, log, _ = run(tamper=tamper)
+    assert answers.survivors == (0, 1, 3, 4)
+    assert set(log.traffic.blamed) == {"client-0002"}
+    assert_exact(answers)
+
+
+@given(st.integers(0, 8 * 260), st.integers(0, 2**16))
+@settings(max_examples=60)
+def test_a_flipped_bit_costs_nobody_else(bit: int, seed: int) -> None:
+    def tamper(sender: str, to: str, data: bytes) -> bytes:
+        if sender != "client-0002":
+            return data
+        at = bit % (8 * len(data))
+        return data[: at // 8] + bytes([data[at // 8] ^ (1 << at % 8)]) + data[at // 8 + 1 :]
+
+    answers, log, _ = run(tamper=tamper, seed=seed)
+    assert set(answers.survivors) >= {0, 1, 3, 4}
+    assert set(log.traffic.blamed) <= {"client-0002"}
+    for client in (0, 1, 3, 4):
+        assert answers.each["number"][client] == vector(client)[0]
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "why"),
+    [
+        (np.zeros((0, 3)), "no records"),
+        (np.array([[np.nan, 0, 0]]), "not finite"),
+        (np.array([[1e6, 0, 0]]), "within"),
+    ],
+)
+def test_a_client_that_cannot_answer_abstains_alone(spoilt: Any, why: str) -> None:
+    answers, log, rows = run(records={2: spoilt})
+    assert answers.survivors == (0, 1, 3, 4)
+    assert_exact(answers)
+    assert why in log.abstained["client-0002"]
+    assert [row[7] for row in rows if row[0] == "client-0002"] == ["reserved", "reserved"]  # stays booked
+
+
+def test_an_exhausted_budget_keeps_everything_at_home() -> None:
+    answers, log, rows = run(terms=replace(TERMS, budget=0.0))
+    assert answers.survivors == ()
+    assert len(log.abstained) == CLIENTS
+    assert rows == []
+
+
+def test_nothing_is_released_after_the_declared_schedule() -> None:
+    answers, log, rows = run(number=PLAN.schedule + 1)
+    assert (answers.survivors, rows) == ((), [])
+    assert "schedule" in log.abstained["client-0000"]
+
+
+# The machines -------------------------------------------------------------------------------------
+
+
+def server() -> Server:
+    return Server(ask=ASK, header=header(), most_bytes=10_000)
+
+
+def contribution(**changes: Any) -> Any:
+    """A contribution as the server decodes it."""
+    good = {
+        "vector": Delivered("vector", "open", np.array([1, 2, 3], dtype=np.int32), b""),
+        "number": Delivered("number", "open", np.array([1.0]), b""),
+    }
+    return Contribution(releases=tuple((good | changes).values()))
+
+
+BAD: dict[str, Any] = {
+    "missing": Contribution(releases=()),
+    "wrong order": Contribution(releases=tuple(reversed(contribution().releases))),
+    "floats": contribution(vector=Delivered("vector", "open", np.ones(3), b"")),
+    "shape": contribution(vector=Delivered("vector", "open", np.ones(4, dtype=np.int32), b"")),
+    "bound": contribution(vector=Delivered("vector", "open", np.full(3, 2**30 + 1, dtype=np.int32), b"")),
+    "lowest": contribution(vector=Delivered("vector", "open", np.full(3, -(2**31), dtype=np.int32), b"")),
+    "nan": contribution(number=Delivered("number", "open", np.array([np.nan]), b"")),
+    "two numbers": contribution(number=Delivered("number", "open", np.ones(2), b"")),
+    "encrypted": contribution(number=Delivered("number", "encrypted", np.ones(1), b"x")),
+    "masked": contribution(vector=Delivered("vector", "masked", np.ones(3, dtype=np.int32), b"")),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_the_server_refuses(bad: Any) -> None:
+    machine = server()
+    state = machine.begin().state
+    with pytest.raises(RemoteProtocolError, match="client-0001"):
+        machine.receive(state, "client-0001", bad)
+    assert machine.deadline(state).result.survivors == ()
+
+
+def test_the_server_refuses_strangers_and_false_key_holders() -> None:
+    machine = server()
+    state = machine.begin().state
+    with pytest.raises(RemoteProtocolError, match="not in the cohort"):
+        machine.receive(state, "client-0009", contribution())
+    with pytest.raises(RemoteProtocolError, match="Only the key holder"):
+        machine.receive(state, "client-0001", OpenReply(items=()))
+
+
+def test_the_first_of_two_contributions_counts_and_states_do_not_change() -> None:
+    machine = server()
+    start = machine.begin().state
+    once = machine.receive(start, "client-0001", contribution()).state
+    other = contribution(vector=Delivered("vector", "open", np.full(3, 9, dtype=np.int32), b""))
+    assert machine.receive(once, "client-0001", other).state is once
+    assert machine.deadline(start).result.survivors == ()
+    np.testing.assert_array_equal(
+        machine.deadline(once).result.totals["vector"].value / Grid().step, [1, 2, 3]
+    )
+
+
+def test_a_client_refuses_bad_orders_and_strangers() -> None:
+    client = Client(number=1, header=header(), offers=frozenset({"vector"}), most_bytes=1000)
+    state = client.begin().state
+    for order in (
+        Order(wants=("secret",), weight=1.0),
+        Order(wants=("vector", "vector"), weight=1.0),
+        Order(wants=("vector",), weight=0.0),
+        Order(wants=("vector",), weight=2.0),
+        Order(wants=("vector",), weight=float("nan")),
+    ):
+        with pytest.raises(RemoteProtocolError, match="server"):
+            client.receive(state, "server", order)
+    with pytest.raises(RemoteProtocolError, match="Only the server"):
+        client.receive(state, "client-0002", Order(wants=("vector",), weight=1.0))
+
+
+def test_order_and_broadcast_come_in_any_order_and_work_is_asked_for_once() -> None:
+    client = Client(number=1, header=header(), offers=frozenset({"vector"}), most_bytes=1000)
+    messages: list[Any] = [
+        Order(wants=("vector",), weight=0.5),
+        Broadcast(model=MODEL, names=(), arrays=()),
+    ]
+    for sequence in (messages, messages[::-1]):
+        step = client.begin()
+        for message in (*sequence, *sequence):
+            step = client.receive(step.state, "server", message)
+        assert step.need is None  # the doubles are ignored
+        first = client.receive(
+            client.receive(client.begin().state, "server", sequence[0]).state, "server", sequence[1]
+        )
+        assert first.need is not None
+
+
+def test_the_key_holder_answers_the_server_once() -> None:
+    machine = KeyHolder(header=header(), most_bytes=1000)
+    state = machine.begin().state
+    with pytest.raises(RemoteProtocolError, match="Only the server"):
+        machine.receive(state, "client-0001", OpenRequest(items=()))
+    step = machine.receive(state, "server", OpenRequest(items=(b"a",)))
+    assert step.need is not None
+    assert machine.receive(step.state, "server", OpenRequest(items=(b"b",))).need is None
+
+
+def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
+    algorithm: Algorithm = Toy()
+    seen = []
+    with Ledger(tmp_path / "l.sqlite", TERMS) as ledger, Ledger(tmp_path / "l.sqlite", TERMS) as other:
+        records = [(np.array([vector(k)]), np.zeros(1)) for k in range(CLIENTS)]
+        host = StudyHost(
+            PLAN,
+            algorithm,
+            ledger,
+            records,
+            rng=lambda number, client: np.random.default_rng(0),
+            keys=lambda each: pytest.fail("no score is encrypted here"),
+        )
+
+        def tamper(sender: str, to: str, data: bytes) -> bytes:
+            if sender.startswith("client"):
+                seen.append([row[7] for row in other.rows() if row[0] == sender])
+            return data
+
+        host.ask(InProcess(host, tamper=tamper), ASK, header())
+    assert seen == [["committed", "committed"]] * CLIENTS
