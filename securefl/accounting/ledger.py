@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -85,6 +86,18 @@ def refusing_damage(path: Path | str) -> Iterator[None]:
         ) from None
 
 
+def _write_ahead(db: sqlite3.Connection, *, tries: int = 600) -> None:
+    """Switch to the write-ahead log. Unlike other statements the switch does not wait for its turn."""
+    for left in reversed(range(tries)):
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not left or error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+        time.sleep(0.1)
+
+
 class Ledger:
     """Releases of all holders in one SQLite file; safe under two processes and kill -9."""
 
@@ -94,7 +107,7 @@ class Ledger:
         self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
         try:
             with refusing_damage(path):
-                self._db.execute("PRAGMA journal_mode = WAL")
+                _write_ahead(self._db)
                 self._db.execute("PRAGMA synchronous = FULL")
                 self._db.executescript(_SCHEMA)
             self._agree(terms)
