@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from securefl.errors import (
     BudgetExceeded,
     ConfigError,
     LocalProtocolError,
+    SecureFLError,
     UnaccountedRelease,
     UnsupportedEvent,
 )
@@ -364,6 +368,28 @@ def test_processes_that_write_together_lose_nothing(path: Path, tmp_path: Path) 
     assert told == {(f"holder-{i}", number) for i in range(3) for number in range(60)}
     with Ledger(path, TERMS) as ledger:
         assert {(row[0], row[2]) for row in ledger.rows() if row[7] == "committed"} == told
+
+
+def test_a_ledger_that_another_process_is_just_making_is_waited_for(path: Path) -> None:
+    """The switch to the write-ahead log fails at once beside a writer: SQLite's timeout does not cover it."""
+    outcome: list[object] = []
+
+    def open_it() -> None:
+        try:
+            with Ledger(path, TERMS) as ledger:
+                outcome.append(ledger.rows())
+        except SecureFLError as error:
+            outcome.append(error)
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE t (x)")
+        other.execute("BEGIN IMMEDIATE")
+        opening = threading.Thread(target=open_it)
+        opening.start()
+        opening.join(0.3)
+        other.execute("COMMIT")
+    opening.join()
+    assert outcome == [[]]
 
 
 def test_kill_9_forgets_nothing_that_left(path: Path, tmp_path: Path) -> None:
