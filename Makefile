@@ -1,4 +1,4 @@
-# make demo: the main job.  make test: everything CI runs but the linters.
+# make demo: the main job.  make test: all tests but the slow ones.  make check: lint, format, types.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,6 +31,7 @@ check: $(VENV)/.tested  ## lint, format, types
 
 bench: $(VENV)/.tested  ## figures of the README, as ratios in one run
 	$(BIN)/python benchmarks/encrypted_scores.py
+	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
 
 clean:

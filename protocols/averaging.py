@@ -42,13 +42,17 @@ Cohort = Mapping[int, int]
 
 # What clients send ------------------------------------------------------------------------------
 
-UPDATE = Sends(name="update", how="sum")
+UPDATE = Sends(name="update", how="sum", reveals="its model update")
 SIZE = Sends(
     name="size",
     how="each",
+    reveals="its number of records",
+    on_model=False,
     sensitivity={("record", "replace-one"): 0.0, ("record", "add-remove"): 1.0},
 )
-LOSS = Sends(name="loss", how="each")
+LOSS = Sends(name="loss", how="each", reveals="the mean loss of the model on its records")
+LARGEST_LOSS = 1e6
+"""A public bound that clients clip their loss to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +87,21 @@ class Loss:
 
     def compute(self, job: Job) -> Value:
         loss = mean_loss(self.problem.module(job.model), job.x, job.y, self.problem.loss)
-        return Value(clear=np.array([loss]))
+        return Value(clear=np.array([min(loss, LARGEST_LOSS)]))
+
+
+ASK_LOSS = Each(LOSS, least=0.0, most=LARGEST_LOSS)
+
+
+def ask_size(problem: Problem) -> Each:
+    """Ask for n_k: at least 1, and at most the records that all clients have together."""
+    return Each(SIZE, least=1, most=problem.records)
+
+
+def known_or_mean(sizes: Floats) -> Floats:
+    """n_k of every client, (N,); one that is not known yet counts as the mean of the known ones."""
+    known = sizes[~np.isnan(sizes)]
+    return np.where(np.isnan(sizes), known.mean() if known.size else 1.0, sizes)
 
 
 # The four parts ---------------------------------------------------------------------------------
@@ -128,15 +146,12 @@ class Replace:
 
 
 def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> dict[int, float]:
-    """Public weight of each chosen client: draws / K (partial), n_k / n (full).
-
-    Under full aggregation a client without a known number of records has no weight and is left out.
-    """
+    """Public weight of each chosen client: draws / K (partial), n_k / n (full)."""
     if aggregation == "partial":
         draws = sum(cohort.values())
         return {client: times / draws for client, times in cohort.items()}
-    sizes = state.memory["size"]
-    return {client: float(sizes[client] / np.nansum(sizes)) for client in cohort if sizes[client] > 0}
+    sizes = known_or_mean(state.memory["size"])
+    return {client: float(sizes[client] / sizes.sum()) for client in cohort}
 
 
 def step_of(aggregation: Aggregation, total: Total) -> Floats:
@@ -171,28 +186,31 @@ class Averaging:
         return (*own, *sizes)
 
     def start(self) -> State:
-        unknown = {name: np.full(self.problem.clients, np.nan) for name in ("version", *self._watched())}
-        return State(self.problem.initial, {**unknown, "cohort": np.zeros(self.problem.clients)})
+        nobody = np.zeros(self.problem.clients)
+        unknown = {name: np.full(self.problem.clients, np.nan) for name in self._watched()}
+        return State(self.problem.initial, {**unknown, "cohort": nobody, "survivors": nobody})
 
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, State]:
         watch, public = self.selection.watch(state)
-        state = yield from self._introduce(state, roster, number, watch, public)
+        state = yield from self._introduce(state, roster, watch, public)
         count = max(1, ceil(self.fraction * roster.clients - 1e-9))
         cohort = self.selection.choose(state, roster, count, rng)
         shares = weights(self.aggregation, cohort, state)
         update = Sum(UPDATE, len(state.model))
         answers = yield Ask(
-            cohort=tuple(sorted(shares)),
+            cohort=tuple(sorted(cohort)),
             model=state.model,
             sums=(update,),
             each=watch,
             public=public,
             weights=shares,
         )
-        state = _learn(state, answers, version=number - 1)
-        state = state.remember(cohort=_draws({k: cohort[k] for k in shares}, roster.clients))
+        state = _learn(state, answers).remember(
+            cohort=_draws(cohort, roster.clients),
+            survivors=_draws(dict.fromkeys(answers.survivors, 1), roster.clients),
+        )
         if not answers.survivors:
             return state
         return self.server.apply(state, step_of(self.aggregation, answers.totals["update"]))
@@ -201,36 +219,30 @@ class Averaging:
         self,
         state: State,
         roster: Roster,
-        number: int,
         watch: tuple[Each, ...],
         public: Mapping[str, Floats],
     ) -> Generator[Ask, Answers, State]:
         """Ask whoever the server does not know yet, in round 1 everybody, for the watched numbers."""
-        each = (*watch, *((Each(SIZE),) if "size" in self._watched() else ()))
+        sizes = (ask_size(self.problem),) if "size" in self._watched() else ()
+        each = (*watch, *sizes)
         unknown = [k for k in roster.everyone() if any(np.isnan(state.memory[e.sends.name][k]) for e in each)]
         if not unknown:
             return state
-        answers = yield Ask(cohort=tuple(unknown), model=state.model, each=each, public=public)
-        return _learn(state, answers, version=number - 1)
+        model = state.model if any(e.sends.on_model for e in each) else state.model[:0]
+        return _learn(state, (yield Ask(cohort=tuple(unknown), model=model, each=each, public=public)))
 
     def _watched(self) -> tuple[str, ...]:
         return tuple(s.sends.name for s in self.statistics if s.sends.how == "each")
 
 
-def _learn(state: State, answers: Answers, version: int) -> State:
-    """Remember each client's newest numbers and the version of the model they were taken on.
-
-    A client that answered but whose encrypted number could not be opened keeps number and version.
-    """
+def _learn(state: State, answers: Answers) -> State:
+    """Remember each client's newest numbers; one whose number could not be opened keeps the older."""
     news: dict[str, NDArray[Any]] = {}
     for name, numbers in answers.each.items():
         news[name] = state.memory[name].copy()
         for client, number in numbers.items():
             news[name][client] = number
-    version_of = state.memory["version"].copy()
-    known = [k for k in answers.survivors if all(k in numbers for numbers in answers.each.values())]
-    version_of[known] = version
-    return state.remember(**news, version=version_of)
+    return state.remember(**news)
 
 
 def _draws(cohort: Cohort, clients: int) -> Floats:

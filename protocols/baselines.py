@@ -7,7 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from protocols.averaging import LOSS, SIZE, Averaging, Cohort, Loss, Size, Uniform, check_fraction
+from protocols.averaging import (
+    ASK_LOSS,
+    LOSS,
+    SIZE,
+    Averaging,
+    Cohort,
+    Loss,
+    Size,
+    Uniform,
+    check_fraction,
+    known_or_mean,
+)
 from protocols.selection import by_valuation, first_come, with_replacement
 from securefl.rounds import Algorithm, Each, Floats, Roster, State, Statistic
 from securefl.training.task import Problem
@@ -23,8 +34,7 @@ class BySize:
         return (), {}
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
-        with np.errstate(divide="ignore"):
-            return with_replacement(np.log(state.memory["size"]), count, rng)
+        return with_replacement(np.log(known_or_mean(state.memory["size"])), count, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +128,11 @@ class FirstCome:
 
 @dataclass(frozen=True, kw_only=True)
 class CFCFM:
-    """CFCFM: everybody trains, the server merges K in order of arrival, full aggregation.
+    """CFCFM: the K whose updates would arrive first are merged, full aggregation.
 
-    The order of arrival tells the server how long each client takes, which depends on its number of
-    records. Updates that are not merged are not sent.
+    The order is that of the devices at an equal number of records, which is public; a true time of
+    arrival tells how many records a client has. In the paper everybody trains and the late are
+    thrown away; here who would be late is not asked, which saves its energy and moves no result.
     """
 
     fraction: float
@@ -147,10 +158,10 @@ class ByLoss:
         return (Loss(self.problem), Size())
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
-        return (Each(LOSS),), {}
+        return (ASK_LOSS,), {}
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
-        valuations = np.sqrt(state.memory[SIZE.name]) * state.memory[LOSS.name]
+        valuations = np.sqrt(known_or_mean(state.memory[SIZE.name])) * state.memory[LOSS.name]
         return by_valuation(
             valuations,
             count,

@@ -22,6 +22,9 @@ def client_name(number: int) -> str:
     return f"client-{number:04d}"
 
 
+REFUSED = b""
+
+
 @message("broadcast", version=1, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Broadcast:
@@ -60,6 +63,6 @@ class OpenRequest:
 @message("open-reply", version=1, sender="key-holder")
 @dataclass(frozen=True, kw_only=True)
 class OpenReply:
-    """One flooded, still blinded integer per item of the request."""
+    """One flooded, still blinded integer per item of the request; `REFUSED` for one it will not open."""
 
     items: tuple[bytes, ...]

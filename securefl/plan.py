@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
@@ -54,7 +54,7 @@ def charge_of(plan: Plan, sends: Sends) -> Charge:
     Raises:
         ConfigError: the value is neither noised, nor public, nor named as unprotected.
     """
-    if sends.reads == "records" and sends.sensitivity.get((plan.unit, plan.adjacency)) == 0:
+    if sends.sensitivity.get((plan.unit, plan.adjacency)) == 0:
         return NO_COST
     if sends.name not in plan.unprotected:
         raise ConfigError(
@@ -103,13 +103,13 @@ def protect(
     )
 
 
-def learns(plan: Plan, party: str) -> str:
-    """What `party` sees under this plan, for the privacy card."""
-    encrypted = plan.scores == "ckks"
+def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
+    """What `party` sees of clients that send these values under this plan, for the privacy card."""
+    encrypted = [s for s in sends if plan.scores == "ckks" and s.reveals_encrypted]
     match party:
         case "server":
-            scores = "one score of its profile" if encrypted else "its whole profile"
-            return f"of each client its model update and, where the protocol asks, {scores}"
+            seen = [s.reveals_encrypted if s in encrypted else s.reveals for s in sends]
+            return "of each client " + ", ".join(seen)
         case "key-holder":
             return "blinded integers, uniform to it" if encrypted else "nothing: it takes no part"
         case _:

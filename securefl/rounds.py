@@ -24,6 +24,8 @@ from securefl.release import (
 )
 
 Floats = NDArray[np.float64]
+_ROUNDING = 1e-6
+"""How far below 0 the expanded form of a divergence can come out, generously."""
 Vector = NDArray[np.float32]
 
 
@@ -56,9 +58,8 @@ class Grid:
         """Grid integers of shape (d,). Raises `DataError` for a value not finite or out of bounds."""
         if not np.isfinite(values).all():
             raise DataError("The contribution is not finite; lower the learning rate or clean the records.")
-        largest = float(np.abs(values).max(initial=0.0))
-        if largest > self.bound:
-            raise DataError(f"Expected a contribution within +-{self.bound:g}, its largest is {largest:g}.")
+        if np.abs(values).max(initial=0.0) > self.bound:
+            raise DataError(f"Expected a contribution within +-{self.bound:g}; lower the learning rate.")
         return np.rint(values / self.step).astype(np.int32)
 
     def check(self, numbers: NDArray[Any], size: int, sender: str) -> NDArray[np.int64]:
@@ -84,14 +85,18 @@ class Sends:
     Attributes:
         name: its name in the ledger and in `[privacy] unprotected`.
         how: summed over the cohort, or opened for each client.
-        reads: what it is a function of besides the broadcast: the records, or private trained state.
+        reveals: what the server sees of it in the clear, in words, for the privacy card.
+        reveals_encrypted: what it sees of it where scores are encrypted; empty where it never is.
+        on_model: whether clients compute it on the broadcast model.
         sensitivity: L2, per (unit, adjacency); a pair that is absent is unbounded.
         grid: the integers that sums are taken on.
     """
 
     name: str
     how: Literal["sum", "each"]
-    reads: Literal["records", "trained"] = "records"
+    reveals: str
+    reveals_encrypted: str = ""
+    on_model: bool = True
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
     grid: Grid = Grid()
 
@@ -119,13 +124,16 @@ class Each:
     Without a `query` the client's value is the number. With one, the value is a profile's features and
     the number is their divergence from the query's baseline; where the plan says `scores = "ckks"` the
     hidden part travels encrypted and the server learns the number only. The query stays with the server.
-    `bounds` are the public bounds that clients clip to.
+    `bounds` are the public bounds that clients clip to. `least` and `most` are the public range of a
+    number without a query; a client that claims one outside it is refused.
     """
 
     sends: Sends
     query: Query | None = None
     variant: Variant = Variant.FULL
     bounds: Bounds = field(default_factory=Bounds)
+    least: float = -np.inf
+    most: float = np.inf
 
     def lengths(self) -> tuple[int, int]:
         """Number of values in the hidden and in the clear part."""
@@ -141,6 +149,15 @@ class Each:
         weights = self.query.split(self.variant)
         product = float(value.hidden @ weights.hidden) + float(value.clear @ weights.clear)
         return (product + self.query.constant) / len(self.query.mean)
+
+    def allows(self, number: float) -> bool:
+        """Whether an honest client's number could be this one; never true of NaN."""
+        if self.query is None:
+            return bool(np.isfinite(number)) and self.least <= number <= self.most
+        length = len(self.query.mean)
+        return number >= -_ROUNDING and abs(
+            number * length - self.query.constant
+        ) <= self.bounds.largest_product(length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +214,10 @@ class Answers:
 
 @dataclass(frozen=True, kw_only=True)
 class Roster:
-    """Who may be asked: clients 0 .. clients - 1, and how long each is known to take (seconds)."""
+    """Who may be asked: clients 0 .. clients - 1, and how long each device takes (seconds).
+
+    Public knowledge only: a time that depends on a client's records would be a release.
+    """
 
     clients: int
     seconds: Floats

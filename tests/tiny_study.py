@@ -25,10 +25,14 @@ def text(
     clients: int = 6,
     seeds: str = "[3]",
     scores: str = "clear",
-    unprotected: str = '["update", "profile", "loss"]',
+    unprotected: str | None = None,
     extra: str = "",
 ) -> str:
-    """The TOML of a tiny study; `extra` are further sections."""
+    """The TOML of a tiny study; `extra` are further sections. All that the arms send is unprotected."""
+    arms = arms or (FEDAVG, FEDPROF)
+    if unprotected is None:
+        sent = {"update": "", "profile": '"fedprof"', "loss": '"active_fl"'}
+        unprotected = str([name for name, by in sent.items() if by in "".join(arms)]).replace("'", '"')
     head = f"""
 [study]
 name = "tiny"
@@ -63,7 +67,7 @@ against = ["server", "key-holder", "others"]
 unprotected = {unprotected}
 {extra}
 """
-    return head + "\n".join(arms or (FEDAVG, FEDPROF))
+    return head + "\n".join(arms)
 
 
 def study(*arms: str, **changes: Any) -> Study:

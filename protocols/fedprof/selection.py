@@ -8,14 +8,29 @@ from typing import Literal
 
 import numpy as np
 
-from protocols.averaging import Cohort, Size
+from protocols.averaging import Cohort, Size, known_or_mean
 from protocols.selection import gumbel_top_k, with_replacement
 from securefl.profiles import Anchor, Bounds, Query, Variant, features, query
 from securefl.rounds import Each, Floats, Job, Roster, Sends, State, Statistic, Value
 from securefl.training import probe_anchor, profile
 from securefl.training.task import Problem
 
-PROFILE = Sends(name="profile", how="each")
+_ENCRYPTED = {
+    Variant.FULL: "one score of its profile",
+    Variant.MEAN_ONLY: "one score of its profile, and the variances in it",
+}
+
+
+def profile_sends(variant: Variant) -> Sends:
+    """A profile, of which the server sees a score and what the variant does not hide."""
+    return Sends(
+        name="profile",
+        how="each",
+        reveals="its whole profile",
+        reveals_encrypted=_ENCRYPTED[variant],
+    )
+
+
 Alpha = float | tuple[float, ...] | Literal["theorem-1"]
 
 
@@ -26,7 +41,10 @@ class RepresentationProfile:
     problem: Problem
     variant: Variant
     bounds: Bounds
-    sends: Sends = PROFILE
+
+    @property
+    def sends(self) -> Sends:
+        return profile_sends(self.variant)
 
     def compute(self, job: Job) -> Value:
         own = profile(self.problem.module(job.model), self.problem.layer, job.x)
@@ -58,7 +76,7 @@ class ByProfile:
         """Line 18: the baseline profile of the current model on the server's records."""
         anchor, baseline = self._baseline(state)
         public = {"anchor_centre": anchor.centre, "anchor_scale": anchor.scale}
-        return (Each(PROFILE, baseline, self.variant, self.bounds),), public
+        return (Each(profile_sends(self.variant), baseline, self.variant, self.bounds),), public
 
     def _baseline(self, state: State) -> tuple[Anchor, Query]:
         problem = self.problem
@@ -67,13 +85,15 @@ class ByProfile:
         return anchor, query(profile(model, problem.layer, problem.server_x), anchor, self.bounds)
 
     def log_weights(self, state: State) -> Floats:
-        """log lambda_k, shape (N,); NaN for a client whose profile never arrived."""
-        divergence: Floats = state.memory["profile"]
+        """log lambda_k, shape (N,); NaN for a client whose profile never arrived.
+
+        A divergence is at least 0: less is the noise of an encrypted score, or a lie, and gains nothing.
+        """
+        divergence: Floats = np.maximum(state.memory["profile"], 0.0)
         if self.alpha == "theorem-1":
             # alpha_k = -ln(Lambda rho_k) / div_k with Lambda = 1 is lambda_k = rho_k = n_k / n
-            sizes: Floats = state.memory["size"]
-            with np.errstate(divide="ignore"):
-                return np.where(np.isnan(divergence), np.nan, np.log(sizes / np.nansum(sizes)))
+            sizes = known_or_mean(state.memory["size"])
+            return np.where(np.isnan(divergence), np.nan, np.log(sizes / sizes.sum()))
         return -np.asarray(self.alpha, dtype=np.float64) * divergence
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:

@@ -18,7 +18,7 @@ from securefl.engines.inprocess import InProcess, Traffic
 from securefl.engines.scores import ScoreKeys
 from securefl.errors import DataError, RemoteProtocolError
 from securefl.exchange import Client, Contribute, KeyHolder, Match, Open, Server, Unblind, most_bytes
-from securefl.messages import client_name
+from securefl.messages import REFUSED, client_name
 from securefl.plan import Plan, charge_of, protect
 from securefl.release import KEY_HOLDER, SERVER, Charge, Release, ReleaseKey
 from securefl.rounds import Algorithm, Answers, Ask, Each, Job, Statistic
@@ -29,7 +29,10 @@ Records = tuple[NDArray[Any], NDArray[Any]]
 
 @dataclass
 class Log:
-    """What an observer may see of one exchange; nothing in it feeds a machine."""
+    """What the person at this machine may see of one exchange, reasons of clients that abstained included.
+
+    It is no message: nothing in it feeds a machine or leaves this process.
+    """
 
     traffic: Traffic
     abstained: dict[str, str] = field(default_factory=dict)
@@ -92,6 +95,13 @@ class StudyHost:
     def error_bound(self) -> float | None:
         """Largest error of an encrypted score (probability 1 - 1e-6); None where none was made."""
         return self._keys.terms.error_bound() if self._keys else None
+
+    def number_bytes(self, each: Each) -> int:
+        """Bytes of the answer to one question for a number, headers left out."""
+        hidden, clear = each.lengths()
+        if each.query is None or self._plan.scores == "clear" or self._keys is None:
+            return 8 * (hidden + clear)
+        return self._keys.evaluator.ciphertext_bytes + 8 * clear
 
     # For the engine ---------------------------------------------------------------------------
 
@@ -197,7 +207,7 @@ class StudyHost:
     def _open(self, order: Open) -> tuple[bytes, ...]:
         assert self._keys is not None
         open_ = self._keys.opener.open
-        return tuple(self._blaming(open_, item, sender=SERVER) or b"" for item in order.items)
+        return tuple(self._blaming(open_, item, sender=SERVER) or REFUSED for item in order.items)
 
     def _unblind(self, order: Unblind) -> tuple[float | None, ...]:
         assert self._keys is not None
@@ -209,6 +219,9 @@ class StudyHost:
                 scores.append(None)
                 continue
             reply = next(replies)
+            if reply == REFUSED:
+                scores.append(None)
+                continue
             score = self._blaming(evaluator.unblind, blinded, reply, sender=KEY_HOLDER)
             scores.append(None if score is None else score.value)
         return tuple(scores)

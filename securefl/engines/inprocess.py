@@ -61,7 +61,11 @@ class _Parcel:
 
 @dataclass
 class Traffic:
-    """Bytes sent and received per party, and what went wrong, over one exchange."""
+    """Bytes per party, and what went wrong, over one exchange.
+
+    sent: every message once, whether it arrives or not. received: every copy that arrived in time
+    and could be decoded. blamed: who sent what had to be refused, and why.
+    """
 
     sent: dict[str, int] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)
@@ -70,7 +74,7 @@ class Traffic:
 
 
 class InProcess:
-    """Drives machines to their results. Late parcels of one exchange reach the next, as in life."""
+    """Drives machines to their results. Late parcels of one exchange reach the next one it drives."""
 
     def __init__(
         self,
@@ -124,10 +128,12 @@ class InProcess:
         return bool(needs)
 
     def _deadline(self, exchange: _Exchange) -> bool:
-        waiting = exchange.unfinished()
-        steps = {p: exchange.machines[p].deadline(exchange.states[p]) for p in waiting}
+        """Whether anything moved."""
+        before = {party: exchange.states[party] for party in exchange.unfinished()}
+        steps = {party: exchange.machines[party].deadline(state) for party, state in before.items()}
         self._absorb(exchange, steps)
-        return bool(exchange.needs or self._parcels or set(waiting) - set(exchange.unfinished()))
+        moved = any(step.state is not before[party] for party, step in steps.items())
+        return bool(moved or exchange.needs or self._parcels)
 
     def _absorb(self, exchange: _Exchange, steps: Mapping[str, Step[Any]]) -> None:
         outbox = [(party, envelope) for party, step in steps.items() for envelope in step.out]

@@ -1,4 +1,4 @@
-"""The key holder of one exchange: one request, one reply."""
+"""The key holder of one exchange: one request, one reply, however often the request comes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class Open:
 @dataclass(frozen=True)
 class Ready:
     busy: bool = False
+    reply: OpenReply | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyHolder:
-    """The key holder of one exchange: one request from the server, one reply."""
+    """The key holder of one exchange: one request from the server, one reply, sent again when asked again."""
 
     header: Header
     most_bytes: int
@@ -39,10 +40,13 @@ class KeyHolder:
     def receive(self, state: Ready, sender: str, message: OpenRequest) -> Step[Ready]:
         if sender != SERVER:
             raise RemoteProtocolError("Only the server asks to open.", sender=sender, phase="opening")
+        if state.reply is not None:
+            return Step(state, out=(Envelope((SERVER,), state.reply),))
         return Step(state) if state.busy else Step(Ready(busy=True), need=Need(Open(message.items)))
 
     def provide(self, state: Ready, answer: tuple[bytes, ...]) -> Step[Ready]:
-        return Step(state, out=(Envelope((SERVER,), OpenReply(items=answer)),), result="opened")
+        reply = OpenReply(items=answer)
+        return Step(Ready(busy=True, reply=reply), out=(Envelope((SERVER,), reply),), result="opened")
 
     def deadline(self, state: Ready) -> Step[Ready]:
         return Step(state, result="unused")

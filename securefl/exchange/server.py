@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,12 @@ class Matching:
 
 @dataclass(frozen=True)
 class Opening:
+    """Waiting for the key holder; `again` is how often the request goes out once more when it is late."""
+
     collected: Collecting
     blinded: Any
-    requests: int
+    request: OpenRequest
+    again: int = 2
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,10 @@ class Unblind:
     replies: tuple[bytes, ...]
 
 
+def _let_nothing_in(sender: str, sealed: bytes) -> None:
+    raise RemoteProtocolError("No ciphertext is expected here.", sender=sender, phase="contribution")
+
+
 ServerState = Collecting | Matching | Opening | Unblinding | Closed
 
 
@@ -71,14 +78,14 @@ class Server:
     """The server of one exchange.
 
     `encrypted` names the numbers that travel encrypted, `gate` checks one such ciphertext
-    (sender, name, bytes) before any native library sees it.
+    (sender, bytes) before any native library sees it; without one, none is let in.
     """
 
     ask: Ask
     header: Header
     most_bytes: int
     encrypted: frozenset[str] = frozenset()
-    gate: Callable[[str, bytes], None] = lambda sender, sealed: None
+    gate: Callable[[str, bytes], None] = _let_nothing_in
 
     def begin(self) -> Step[ServerState]:
         names = tuple(self.ask.public)
@@ -96,7 +103,7 @@ class Server:
         return step if self.ask.cohort else self._collected(state)
 
     def expects(self, state: ServerState) -> Expects:
-        reply = state.requests if isinstance(state, Opening) else 0
+        reply = len(state.request.items) if isinstance(state, Opening) else 0
         return Expects(self.header, {Contribution: self.most_bytes, OpenReply: OVERHEAD + 64 * reply})
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
@@ -148,9 +155,9 @@ class Server:
             return
         with np.errstate(all="ignore"):
             number = _in_the_clear(each, came)
-        if not np.isfinite(number):
+        if not each.allows(number):
             raise RemoteProtocolError(
-                "Expected a number that is finite.", sender=sender, phase="contribution"
+                f"Expected a {each.sends.name} in its public range.", sender=sender, phase="contribution"
             )
 
     def _encrypted_items(self, state: Collecting) -> tuple[tuple[int, Each, Delivered], ...]:
@@ -170,10 +177,8 @@ class Server:
     def provide(self, state: ServerState, answer: Any) -> Step[ServerState]:
         if isinstance(state, Matching):
             blinded, requests = answer
-            return Step(
-                Opening(state.collected, blinded, len(requests)),
-                out=(Envelope((KEY_HOLDER,), OpenRequest(items=requests)),),
-            )
+            request = OpenRequest(items=requests)
+            return Step(Opening(state.collected, blinded, request), out=(Envelope((KEY_HOLDER,), request),))
         if isinstance(state, Unblinding):
             return Step(Closed(), result=self._answers(state.collected, answer))
         return Step(state)
@@ -183,15 +188,20 @@ class Server:
             raise RemoteProtocolError("Only the key holder opens.", sender=sender, phase="opening")
         if not isinstance(state, Opening):
             return Step(state)
-        if len(reply.items) != state.requests:
+        if len(reply.items) != len(state.request.items):
             raise RemoteProtocolError("Expected one item a request.", sender=sender, phase="opening")
         return Step(Unblinding(state.collected), need=Need(Unblind(state.blinded, reply.items)))
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
-        """Go on with what came; after the collecting, end without the numbers that are not open yet."""
+        """Go on with what came; after the collecting, ask the key holder again or end without numbers.
+
+        To ask again costs nothing: a key holder opens a request once and keeps its reply.
+        """
         match state:
             case Collecting():
                 return self._collected(state)
+            case Opening(again=again) if again:
+                return Step(replace(state, again=again - 1), out=(Envelope((KEY_HOLDER,), state.request),))
             case Closed():
                 return Step(state)
             case _:

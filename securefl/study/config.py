@@ -65,7 +65,7 @@ class DataSection:
             raise ValueError(f"Expected clients >= 1, got {self.clients}.")
         if self.source not in NAMES:
             raise ValueError(
-                f"Expected source among {', '.join(NAMES)}, got {self.source!r}{_near(self.source, NAMES)}."
+                f"Expected source among {', '.join(NAMES)}, got {self.source!r}{near(self.source, NAMES)}."
             )
 
 
@@ -175,7 +175,7 @@ def parse(text: str) -> Study:
         raise ConfigError(f"This is not TOML: {error}.") from None
     for key in table:
         if key not in (*_SECTIONS, "arm"):
-            raise ConfigError(f"Unknown section [{key}]{_near(key, (*_SECTIONS, 'arm'))}.")
+            raise ConfigError(f"Unknown section [{key}]{near(key, (*_SECTIONS, 'arm'))}.")
     missing = [name for name in (*_SECTIONS, "arm") if name not in table and name not in _OPTIONAL]
     if missing:
         raise ConfigError(f"Missing section {', '.join(f'[{name}]' for name in missing)}.")
@@ -209,7 +209,7 @@ def protocol_named(name: str) -> type[ProtocolOptions]:
     found = {point.name: point for point in entry_points(group="securefl.protocols")}
     if name not in found:
         raise ConfigError(
-            f"Unknown protocol {name!r}{_near(name, found)}; known are {', '.join(sorted(found))}."
+            f"Unknown protocol {name!r}{near(name, found)}; known are {', '.join(sorted(found))}."
         )
     options: type[ProtocolOptions] = found[name].load()
     return options
@@ -248,7 +248,7 @@ def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
     for key, value in table.items():
         if key not in fields:
             raise ConfigError(
-                f"[{where}] Unknown key `{key}`{_near(key, fields)}; known are {', '.join(fields)}."
+                f"[{where}] Unknown key `{key}`{near(key, fields)}; known are {', '.join(fields)}."
             )
         nested = _dataclass_of(kind, key)
         if nested is not None and isinstance(value, dict):
@@ -276,8 +276,8 @@ def _sentence(path: str, problems: Sequence[Mapping[str, Any]]) -> str:
             return f"{path + ': ' if path else ''}{problems[0]['ctx']['error']}"
     expected = " or ".join(dict.fromkeys(p["msg"].removeprefix("Input should be ") for p in problems))
     came = problems[0]["input"]
-    near = _near(came, re.findall("'([^']+)'", expected)) if isinstance(came, str) else ""
-    return f"`{path}`: Expected {expected}, got {came!r}{near}."
+    hint = near(came, re.findall("'([^']+)'", expected)) if isinstance(came, str) else ""
+    return f"`{path}`: Expected {expected}, got {came!r}{hint}."
 
 
 def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:
@@ -291,6 +291,7 @@ def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:
     return ".".join(names)
 
 
-def _near(word: str, words: Iterable[str]) -> str:
-    near: Sequence[str] = get_close_matches(word, list(words), n=1, cutoff=0.5)
+def near(word: str, words: Iterable[str]) -> str:
+    """A hint at the nearest of these words, in brackets; empty where none is near."""
+    near: Sequence[str] = get_close_matches(word, list(words), n=1, cutoff=0.6)
     return f" (did you mean `{near[0]}`?)" if near else ""

@@ -53,7 +53,7 @@ class CostModel:
     processor_watts: float = 0.7
     bits_per_sample: int
     cycles_per_bit: float
-    epochs: int
+    epochs: float
     model_megabytes: float | None
     charge_profile: bool = False
 
@@ -174,10 +174,16 @@ def communication_seconds(model: CostModel, devices: Devices, traffic: Traffic |
     return (2 * up + down) * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
 
 
-def training_seconds(model: CostModel, devices: Devices, sizes: ArrayLike) -> Floats:
-    """Eq. 12, (N,) seconds: E |D_k| BPS CPB / (s_k[GHz] 1e9), `sizes` = |D_k| in samples, (N,) or one."""
+def training_seconds(
+    model: CostModel, devices: Devices, sizes: ArrayLike, passes: ArrayLike | None = None
+) -> Floats:
+    """Eq. 12, (N,) seconds: E |D_k| BPS CPB / (s_k[GHz] 1e9), `sizes` = |D_k| in samples, (N,) or one.
+
+    passes: E of each client, (N,) or one number, where it is not the model's `epochs`.
+    """
     samples = _per_client("sizes", sizes, devices)
-    cycles = model.epochs * samples * model.bits_per_sample * model.cycles_per_bit
+    often = _per_client("passes", model.epochs if passes is None else passes, devices)
+    cycles = often * samples * model.bits_per_sample * model.cycles_per_bit
     return cycles / (devices.ghz * 1e9)
 
 
@@ -188,19 +194,23 @@ def profile_upload_seconds(model: CostModel, devices: Devices, profile_bytes: Ar
 
 
 def client_costs(
-    model: CostModel, devices: Devices, sizes: ArrayLike, traffic: Traffic | None = None
+    model: CostModel,
+    devices: Devices,
+    sizes: ArrayLike,
+    traffic: Traffic | None = None,
+    passes: ArrayLike | None = None,
 ) -> ClientCosts:
     """Eqs. 10-16 for every client.
 
-    sizes: |D_k| in samples, (N,) or one number. traffic: bytes of the round; may be left out only with a
-    constant model size, and then the profile message counts as empty.
+    sizes, passes: see `training_seconds`; a client that does not train makes 0 passes. traffic: bytes of
+    the round; may be left out only with a constant model size, and then the profile counts as empty.
     Raises ConfigError for shapes that do not fit, negative numbers, or missing traffic.
     """
     communicate = communication_seconds(model, devices, traffic)
-    train = training_seconds(model, devices, sizes)
+    train = training_seconds(model, devices, sizes, passes)
     make_profile = send_profile = np.zeros_like(train)
     if model.charge_profile:
-        make_profile = train / model.epochs
+        make_profile = training_seconds(model, devices, sizes, 1)
         send_profile = profile_upload_seconds(model, devices, traffic.profile if traffic else 0.0)
     transmit = model.transmit_watts * (communicate + send_profile)
     compute = model.processor_watts * devices.ghz**3 * (train + make_profile)
@@ -217,7 +227,6 @@ def round_seconds(costs: ClientCosts, selected: ArrayLike) -> float:
     """T_round, Eq. 9: the slowest of the selected clients, in seconds; 0 where nobody was selected.
 
     selected: client indices. A client drawn twice (selection with replacement) trains and sends once.
-    For CFCFM pass the K fastest, which end its round.
     """
     return float(np.max(costs.seconds[_cohort(selected, len(costs.train))], initial=0.0))
 

@@ -95,13 +95,13 @@ def accuracy(
 def participation(participation: pd.DataFrame, *, colours: Mapping[str, str] | None = None) -> Figure:
     """How often each client took part, clients grouped by data quality (FedProf v2, Fig. 6); a panel per arm.
 
-    participation: columns arm, client, quality, count (rounds taken part in). Inside a group the bars fall
+    participation: columns arm, client, quality, answered (rounds taken part in). Inside a group the bars fall
     from the busiest client on, so that the shape is readable at 500 clients too; the line is the mean of the
     group, its number stands below.
     colours: of the qualities, where they are not those of `QUALITY_COLOURS`.
     Raises DataError for missing columns or an empty frame.
     """
-    data = _checked(participation, ("arm", "client", "quality", "count"))
+    data = _checked(participation, ("arm", "client", "quality", "answered"))
     arms, qualities = _arms(data), _qualities(data)
     colours = colours or _quality_colours(qualities)
     figure = _figure(height=0.9 + 2.1 * len(arms))
@@ -111,7 +111,7 @@ def participation(participation: pd.DataFrame, *, colours: Mapping[str, str] | N
         axes.set_title(arm, fontsize=11, loc="left")
         axes.set_ylabel("rounds taken part")
     panels[-1].set_xlabel("data quality (number of clients), mean of the group")
-    panels[0].set_ylim(0, 1.15 * max(1.0, float(data["count"].max())))
+    panels[0].set_ylim(0, 1.15 * max(1.0, float(data["answered"].max())))
     return figure
 
 
@@ -122,7 +122,7 @@ def _participation_panel(
     gap = max(1.0, 0.012 * len(data))
     start, centres, names = 0.0, [], []
     for quality in qualities:
-        counts = np.sort(data.loc[data["quality"] == quality, "count"].to_numpy(dtype=float))[::-1]
+        counts = np.sort(data.loc[data["quality"] == quality, "answered"].to_numpy(dtype=float))[::-1]
         if not len(counts):
             continue
         places = start + np.arange(len(counts))

@@ -57,9 +57,10 @@ class ArmSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyRow:
-    """One line of the privacy card; `epsilon` as text, see `epsilon_text`."""
+    """One line of the privacy card, of the arms it holds for; `epsilon` as text, see `epsilon_text`."""
 
     party: str
+    arms: Sequence[str]
     learns: str
     epsilon: str
 

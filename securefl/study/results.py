@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from securefl.plan import learns
+from securefl.plan import Plan, learns
 from securefl.release import PARTIES
+from securefl.rounds import Algorithm
 from securefl.study import plots, report
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
@@ -30,9 +31,12 @@ class Results:
     """Tidy tables of all arms and seeds, one row per observation.
 
     metrics: arm, seed, round, accuracy, loss, bytes_up, bytes_down, megabytes, seconds, watt_hours,
-        wall_seconds, and epsilon against each party.
-    participation: arm, seed, client, quality, count.
-    divergence: arm, seed, round, client, quality, divergence.
+        wall_seconds, survivors_lost (of the selected, how many did not answer), and epsilon against
+        each party.
+    participation: arm, seed, client, quality, selected and answered (rounds; a client that is drawn
+        twice takes part once).
+    divergence: arm, seed, round, client, quality, divergence (the newest that is known; at least 0, as
+        in the selection, where an encrypted score may come out below by its noise).
     """
 
     metrics: pd.DataFrame
@@ -57,19 +61,21 @@ def _metric(record: dict[str, Any]) -> dict[str, Any]:
     row = {name: record[name] for name in plain}
     row["megabytes"] = (record["bytes_up"] + record["bytes_down"]) / 1e6
     row["wall_seconds"] = record["wall_seconds"]
-    row["survivors_lost"] = len(record["blamed"]) + len(record["abstained"])
+    row["survivors_lost"] = int(np.count_nonzero(record["selected"])) - sum(record["answered"])
     return row | {f"epsilon_{party}": record["epsilon"][party] for party in PARTIES}
 
 
 def _participation(run: ArmRun) -> list[dict[str, Any]]:
-    counts = np.sum([record["selected"] for record in run.records], axis=0)
+    selected = np.sum([np.sign(record["selected"]) for record in run.records], axis=0)
+    answered = np.sum([record["answered"] for record in run.records], axis=0)
     return [
         {
             "arm": run.arm.name,
             "seed": run.world.seed,
             "client": k,
             "quality": quality,
-            "count": int(counts[k]),
+            "selected": int(selected[k]),
+            "answered": int(answered[k]),
         }
         for k, quality in enumerate(run.world.quality)
     ]
@@ -136,7 +142,7 @@ def figures(study: Study, results: Results) -> dict[str, report.ReportFigure]:
         ),
         "participation": report.ReportFigure(
             title="Participation by data quality",
-            caption="How often each client was selected (as FedProf, Fig. 6); the first seed.",
+            caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
             figure=plots.participation(_of_seed(results.participation, seed), colours=None),
         ),
         "cost": report.ReportFigure(
@@ -148,7 +154,8 @@ def figures(study: Study, results: Results) -> dict[str, report.ReportFigure]:
     if len(results.divergence):
         made["divergence"] = report.ReportFigure(
             title="Divergence of the clients' profiles",
-            caption="Each client's newest divergence from the server's (as FedProf, Fig. 7); first seed.",
+            caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
+            "the first seed.",
             figure=plots.divergence(_of_seed(results.divergence, seed)),
         )
     return made
@@ -163,7 +170,13 @@ def sentences(results: Results) -> tuple[str, str, str]:
     return report.sentences(results.summary)
 
 
-def write(study: Study, results: Results, folder: Path, reproduce: str) -> Path:
+def write(
+    study: Study,
+    results: Results,
+    privacy: Sequence[report.PrivacyRow],
+    folder: Path,
+    reproduce: str,
+) -> Path:
     """Write tables, plots, versions and the report into the run folder; returns the report's path."""
     results.metrics.to_csv(folder / "metrics.csv", index=False)
     results.participation.to_csv(folder / "participation.csv", index=False)
@@ -175,14 +188,10 @@ def write(study: Study, results: Results, folder: Path, reproduce: str) -> Path:
     (folder / "plots").mkdir(exist_ok=True)
     for name, figure in drawn.items():
         figure.figure.savefig(folder / "plots" / f"{name}.png", dpi=150)
-    plan = study.privacy.plan(study.study.rounds)
     page = report.ReportData(
         title=study.study.name,
         sentences=sentences(results),
-        privacy=[
-            report.PrivacyRow(party=party, learns=learns(plan, party), epsilon=_worst(results, party))
-            for party in PARTIES
-        ],
+        privacy=privacy,
         config=study.text,
         summary=results.summary,
         figures=list(drawn.values()),
@@ -194,8 +203,20 @@ def write(study: Study, results: Results, folder: Path, reproduce: str) -> Path:
     return folder / "report.html"
 
 
-def _worst(results: Results, party: str) -> str:
-    return report.epsilon_text(max(arm.epsilon[party] for arm in results.summary))
+def privacy_card(
+    plan: Plan, results: Results, algorithms: Mapping[str, Algorithm]
+) -> list[report.PrivacyRow]:
+    """Who learned what at which epsilon; arms of which the same holds share a row."""
+    spent = {arm.name: arm.epsilon for arm in results.summary}
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for party in PARTIES:
+        for arm, algorithm in algorithms.items():
+            seen = learns(plan, [statistic.sends for statistic in algorithm.statistics], party)
+            rows.setdefault((party, seen, report.epsilon_text(spent[arm][party])), []).append(arm)
+    return [
+        report.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon)
+        for (party, seen, epsilon), arms in rows.items()
+    ]
 
 
 def versions() -> dict[str, str]:

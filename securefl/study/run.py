@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,7 @@ class _Turn:
         began = time.perf_counter()
         world, study = self._world, self._study
         attempt = self._ledger.attempts(self._session, number)
+        # A round's late parcels end with it: a resumed run must meet what an uninterrupted one meets.
         engine = InProcess(
             self._host, faults=study.network, rng=stream(world.seed, "network", number, attempt)
         )
@@ -156,8 +157,7 @@ class _Turn:
         """One finished round in numbers: what the server knows, and what only an observer sees."""
         evaluation = self._world.problem.evaluate(state.model)
         up, down = self._bytes()
-        cohort, _ = self._logs[-1]
-        seconds, watt_hours = self._cost(cohort.cohort)
+        seconds, watt_hours = self._cost()
         divergence = state.memory.get("profile")
         return {
             "arm": self._arm.name,
@@ -172,6 +172,7 @@ class _Turn:
             "wall_seconds": wall,
             "epsilon": {party: self._ledger.worst(party) for party in PARTIES},
             "selected": [int(times) for times in state.memory["cohort"]],
+            "answered": [int(came) for came in state.memory["survivors"]],
             "divergence": None if divergence is None else [float(d) for d in divergence],
             "error_bound": self._host.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
@@ -186,20 +187,32 @@ class _Turn:
             down += [log.traffic.received.get(name, 0) for name in clients]
         return up, down
 
-    def _cost(self, cohort: tuple[int, ...]) -> tuple[float, float]:
-        """Seconds and watt-hours of the training exchange by the cost model, over its cohort."""
-        _, log = self._logs[-1]
-        world = self._world
-        names = [client_name(k) for k in range(self._roster.clients)]
-        model = 4 * len(world.problem.initial)
-        sent = np.array([log.traffic.sent.get(name, 0) for name in names], dtype=np.float64)
-        traffic = cost.Traffic(
-            down=np.array([log.traffic.received.get(name, 0) for name in names], dtype=np.float64),
-            up=np.minimum(sent, model),
-            profile=np.maximum(sent - model, 0),
+    def _cost(self) -> tuple[float, float]:
+        """Seconds and watt-hours of the round by the cost model: its exchanges one after the other."""
+        exchanges = [(self._client_costs(ask, log), ask.cohort) for ask, log in self._logs]
+        return (
+            sum(cost.round_seconds(costs, cohort) for costs, cohort in exchanges),
+            sum(cost.round_watt_hours(costs, cohort) for costs, cohort in exchanges),
         )
-        costs = cost.client_costs(world.cost_of(self._algorithm), world.devices, world.sizes, traffic)
-        return cost.round_seconds(costs, cohort), cost.round_watt_hours(costs, cohort)
+
+    def _client_costs(self, ask: Ask, log: Log) -> cost.ClientCosts:
+        """What one exchange costs each client; it trains where it is asked for a sum.
+
+        Real bytes are all charged as communication. With a preset's constant model size the profile is
+        charged beside it, and an exchange without a model by its real bytes.
+        """
+        world, trains = self._world, bool(ask.sums)
+        profiles = [each for each in ask.each if each.query is not None]
+        constant = world.cost_model.model_megabytes if trains else None
+        model = replace(world.cost_model, model_megabytes=constant, charge_profile=bool(profiles))
+        names = [client_name(k) for k in range(self._roster.clients)]
+        traffic = cost.Traffic(
+            down=[log.traffic.received.get(name, 0) for name in names],
+            up=[log.traffic.sent.get(name, 0) for name in names],
+            profile=0 if constant is None else sum(map(self._host.number_bytes, profiles)),
+        )
+        passes = world.passes(world.sizes) if trains else 0
+        return cost.client_costs(model, world.devices, world.sizes, traffic, passes)
 
 
 def session_id(plan: Plan, roster: Roster, nonce: bytes) -> bytes:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from securefl.data.files import replacing
 from securefl.errors import ConfigError
+from securefl.rounds import Algorithm
 from securefl.study import results, world
-from securefl.study.config import Arm, Study, parse
+from securefl.study.config import Arm, Study, near, parse
 from securefl.study.run import ArmRun, composition, run_arm
 from securefl.training import single_thread
 
@@ -40,15 +41,27 @@ def run_study(
     """
     single_thread()
     first = world.build(study, study.study.seeds[0])
-    for arm in study.arms:
-        composition(study, arm, first)  # what stops any arm is told before one trains or the folder is taken
+    # What stops any arm is told before one trains or the folder is taken.
+    algorithms = {arm.name: composition(study, arm, first)[0] for arm in study.arms}
+    _known(study, algorithms.values())
     claim(folder, study)
     runs: list[ArmRun] = []
     for seed in study.study.seeds:
         here = first if seed == first.seed else world.build(study, seed)
         for arm in study.arms:
             runs.append(run_arm(study, arm, here, folder, _for(tell, arm, seed)))
-    return _written(study, runs, folder)
+    return _written(study, runs, algorithms, folder)
+
+
+def _known(study: Study, algorithms: Iterable[Algorithm]) -> None:
+    """Raises ConfigError for a value that no arm sends: a misspelt name would protect nothing."""
+    names = sorted({statistic.sends.name for own in algorithms for statistic in own.statistics})
+    for name in study.privacy.unprotected:
+        if name not in names:
+            raise ConfigError(
+                f"[privacy] unprotected names {name!r}{near(name, names)}, which no arm sends; "
+                f"they send {', '.join(names)}."
+            )
 
 
 def reopen(folder: Path) -> tuple[results.Results, Path]:
@@ -77,7 +90,10 @@ def _for(
     return lambda record: tell(arm, seed, record)
 
 
-def _written(study: Study, runs: list[ArmRun], folder: Path) -> tuple[results.Results, Path]:
+def _written(
+    study: Study, runs: list[ArmRun], algorithms: Mapping[str, Algorithm], folder: Path
+) -> tuple[results.Results, Path]:
     collected = results.collect(study, runs)
-    reproduce = f"securefl run {folder / CONFIG}"
-    return collected, results.write(study, collected, folder, reproduce)
+    card = results.privacy_card(study.privacy.plan(study.study.rounds), collected, algorithms)
+    reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
+    return collected, results.write(study, collected, card, folder, reproduce)

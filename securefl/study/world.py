@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from securefl.data import load, unrelated
 from securefl.engines.host import Records
 from securefl.errors import ConfigError
-from securefl.rounds import Algorithm, Roster
+from securefl.rounds import Floats, Roster
 from securefl.streams import public_seed, stream
 from securefl.study import cost
 from securefl.study.config import Study
@@ -30,21 +31,34 @@ class World:
     devices: cost.Devices
 
     @property
-    def sizes(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def sizes(self) -> NDArray[np.int64]:
         return np.array([len(x) for x, _ in self.records], dtype=np.int64)
 
     def roster(self) -> Roster:
-        """All clients, and how long each takes for one round of local training and one model each way."""
-        size = 4.0 * len(self.problem.initial)
-        seconds = cost.client_costs(
-            self.cost_model, self.devices, self.sizes, cost.Traffic(down=size, up=size)
-        ).seconds
-        return Roster(clients=len(self.records), seconds=seconds)
+        """All clients, and how long each device takes for one round: a model each way, and training.
 
-    def cost_of(self, algorithm: Algorithm) -> cost.CostModel:
-        """The cost model for an algorithm: one that profiles is charged for it (Eq. 13)."""
-        profiles = any(statistic.sends.name == "profile" for statistic in algorithm.statistics)
-        return replace(self.cost_model, charge_profile=profiles)
+        Every client counts as having the mean number of records, so the times are public.
+        """
+        size = 4.0 * len(self.problem.initial)
+        nominal = np.full(len(self.records), self.problem.records / len(self.records))
+        costs = cost.client_costs(
+            self.cost_model,
+            self.devices,
+            nominal,
+            cost.Traffic(down=size, up=size),
+            self.passes(nominal),
+        )
+        return Roster(clients=len(self.records), seconds=costs.seconds)
+
+    def passes(self, sizes: ArrayLike) -> Floats:
+        """How often local training goes over a client's records, (N,); by the papers' E in a preset."""
+        local, samples = self.problem.local, np.maximum(sizes, 1)
+        if self.cost_model.model_megabytes is not None:
+            return np.full(samples.shape, float(self.cost_model.epochs))
+        if local.epochs is not None:
+            return np.full(samples.shape, float(local.epochs))
+        assert local.steps is not None
+        return local.steps * np.minimum(local.batch_size / samples, 1.0)
 
 
 def build(study: Study, seed: int) -> World:
@@ -70,6 +84,7 @@ def build(study: Study, seed: int) -> World:
         shape=train.shape,
         outputs=train.classes or train.y.shape[1],
         clients=clients,
+        records=len(train),
         server_x=split.test.x,
         server_y=split.test.y,
         seed=public_seed(seed, "model"),
@@ -105,6 +120,5 @@ def _cost(study: Study, model: cost.CostModel, shape: tuple[int, ...]) -> cost.C
     return replace(
         model,
         model_megabytes=None,
-        epochs=study.local.epochs or 1,
-        bits_per_sample=8 * prod(shape) if len(shape) > 1 else model.bits_per_sample,
+        bits_per_sample=(8 if len(shape) > 1 else 32) * prod(shape),  # bytes of pixels, float32 features
     )

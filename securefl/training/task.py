@@ -24,6 +24,7 @@ class Problem:
     Attributes:
         shape, outputs: of a record, and how many numbers the model puts out.
         clients: how many there are.
+        records: how many records they are declared to have in all, public; no client may claim more.
         server_x, server_y: records the server owns, for evaluation and baseline profiles (D^V).
         seed: public; the initial model and probe inputs follow from it.
     """
@@ -34,6 +35,7 @@ class Problem:
     shape: tuple[int, ...]
     outputs: int
     clients: int
+    records: int
     server_x: NDArray[Any]
     server_y: NDArray[Any]
     seed: int

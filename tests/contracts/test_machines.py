@@ -28,8 +28,8 @@ STRANGERS = ("client-0009", "nobody", "")
 ASK = Ask(
     cohort=(0, 1),
     model=MODEL,
-    sums=(Sum(Sends(name="sum", how="sum"), 2),),
-    each=(Each(Sends(name="profile", how="each"), Query(np.ones(1), np.ones(1))),),
+    sums=(Sum(Sends(name="sum", how="sum", reveals="it"), 2),),
+    each=(Each(Sends(name="profile", how="each", reveals="it"), Query(np.ones(1), np.ones(1))),),
 )
 
 
@@ -137,7 +137,7 @@ class Contract:
     def test_the_deadline_always_ends_or_goes_forward(self) -> None:
         for name, state in self.states().items():
             seen, results = [shown(state)], []
-            for _ in range(4):
+            for _ in range(6):
                 step = self.machine.deadline(state)
                 results.append(step.result)
                 while step.need is not None:
@@ -145,11 +145,11 @@ class Contract:
                     results.append(step.result)
                 state = step.state
                 seen.append(shown(state))
-            assert seen[-1] == seen[-2], f"{name}: still moving after four deadlines"
+            assert seen[-1] == seen[-2], f"{name}: still moving after six deadlines"
             assert any(r is not None for r in results) or name == "closed", f"{name}: ends without a result"
 
     def test_a_message_is_worked_on_once(self) -> None:
-        """The same message again, before or after the work is done, asks for nothing and sends nothing."""
+        """The same message again asks for nothing; at most it has the answer sent once more."""
         for sender, message in self.good:
             for state in self.states().values():
                 step = self.machine.receive(state, sender, message)
@@ -160,7 +160,8 @@ class Contract:
                 )
                 for later in (step.state, after.state):
                     again = self.machine.receive(later, sender, message)
-                    assert (again.out, again.need, again.result) == ((), None, None)
+                    assert (again.need, again.result) == (None, None)
+                    assert shown(again.out) in (shown(()), shown(after.out))
                     assert shown(again.state) == shown(later)
 
 
@@ -209,7 +210,13 @@ class TestClient(Contract):
 
 
 class TestServer(Contract):
-    machine = Server(ask=ASK, header=HEADER, most_bytes=999, encrypted=frozenset({"profile"}))
+    machine = Server(
+        ask=ASK,
+        header=HEADER,
+        most_bytes=999,
+        encrypted=frozenset({"profile"}),
+        gate=lambda sender, sealed: None,
+    )
     good = (("client-0000", contribution()), ("client-0001", contribution(2)))
     bad = (
         ("client-0000", Contribution(releases=())),
@@ -264,9 +271,20 @@ class TestServer(Contract):
         with pytest.raises(RemoteProtocolError, match="one item a request"):
             self.machine.receive(self.states()["opening"], "key-holder", OpenReply(items=items))
 
+    def test_the_key_holder_is_asked_three_times(self) -> None:
+        opening = self.states()["opening"]
+        first = self.machine.deadline(opening)
+        second = self.machine.deadline(first.state)
+        assert [e.message for e in first.out + second.out] == [opening.request] * 2
+        assert first.result is second.result is None
+        answered = self.machine.receive(second.state, "key-holder", self.reply)
+        assert answered.need is not None
+
     def test_without_the_key_holder_the_sums_still_stand(self) -> None:
         for name in ("matching", "opening", "unblinding"):
-            result = self.machine.deadline(self.states()[name]).result
+            state = self.states()[name]
+            while (result := self.machine.deadline(state).result) is None:
+                state = self.machine.deadline(state).state
             assert result.survivors == (0, 1)
             assert (result.totals["sum"].value * 2**21).tolist() == [3, 3]
             assert result.each == {"profile": {}}
@@ -280,17 +298,43 @@ class TestServer(Contract):
         """Where numbers travel open, an encrypted one is refused, and one whose score overflows."""
         open_server = dataclasses.replace(self.machine, encrypted=frozenset())
         start = open_server.begin().state
-        fine = contribution(profile=delivered("profile", np.ones(3)))
+        fine = contribution(profile=delivered("profile", np.zeros(3)))
         assert 0 in open_server.receive(start, "client-0000", fine).state.numbers
         for came in (
             delivered("profile", np.ones(3), "encrypted", b"x"),
             delivered("profile", np.full(3, np.nan)),
             delivered("profile", np.array([np.inf, 0, 0])),
             delivered("profile", np.full(3, 1.7e308) * [-1, 1, -1]),
+            delivered("profile", np.array([0.0, -1e9, 0.0])),
+            delivered("profile", np.array([0.0, 1e30, 0.0])),
             delivered("profile", np.ones(3, np.float32)),
         ):
             with pytest.raises(RemoteProtocolError, match="client-0000"):
                 open_server.receive(start, "client-0000", contribution(profile=came))
+
+
+class TestServerOfClaims:
+    """Numbers that clients state about themselves, with a public range."""
+
+    size = Each(Sends(name="size", how="each", reveals="it"), least=1, most=100)
+    machine = Server(ask=Ask(cohort=(0,), model=MODEL, each=(size,)), header=HEADER, most_bytes=999)
+
+    @pytest.mark.parametrize("claim", [-1e9, 0.0, 100.5, 1.7e308, np.inf, np.nan])
+    def test_a_claim_outside_the_range_costs_the_client_its_place(self, claim: float) -> None:
+        message: Any = Contribution(releases=(delivered("size", np.array([claim])),))  # type: ignore[arg-type]
+        with pytest.raises(RemoteProtocolError, match=r"public range|finite") as refused:
+            self.machine.receive(self.machine.begin().state, "client-0000", message)
+        assert refused.value.sender == "client-0000"
+
+    def test_a_claim_inside_it_counts(self) -> None:
+        message: Any = Contribution(releases=(delivered("size", np.array([100.0])),))  # type: ignore[arg-type]
+        step = self.machine.receive(self.machine.begin().state, "client-0000", message)
+        assert step.result.each == {"size": {0: 100.0}}
+
+    def test_no_ciphertext_comes_in_where_there_is_no_gate(self) -> None:
+        server = Server(ask=ASK, header=HEADER, most_bytes=999, encrypted=frozenset({"profile"}))
+        with pytest.raises(RemoteProtocolError, match="No ciphertext"):
+            server.receive(server.begin().state, "client-0000", contribution())
 
 
 class TestKeyHolder(Contract):

@@ -53,7 +53,9 @@ def test_tables_have_a_row_for_every_observation(finished: Path) -> None:
     assert set(metrics["epsilon_server"]) == {math.inf}
     assert set(metrics["epsilon_key-holder"]) == {0.0}
     participation = pd.read_csv(finished / "participation.csv")
-    assert participation.groupby(["arm", "seed"])["count"].sum().tolist() == [6, 6, 6, 6]
+    assert participation.groupby(["arm", "seed"])["selected"].sum().tolist() == [6, 6, 6, 6]
+    assert participation.groupby(["arm", "seed"])["answered"].sum().tolist() == [6, 6, 6, 6]
+    assert set(metrics["survivors_lost"]) == {0}
     assert set(participation["quality"]) >= {"clean", "blurred"}
     assert len(pd.read_csv(finished / "divergence.csv")) == 2 * 2 * 6
 
@@ -176,9 +178,9 @@ def test_a_client_with_no_or_one_record(count: int, scores: str, aggregation: st
     assert not np.array_equal(spy.states[0].model, spy.states[-1].model)
     assert not any(record["blamed"] for record in finished.records)
     for record in finished.records:
-        assert record["selected"][1] == count
+        assert record["answered"][1] == count
         assert math.isfinite(record["divergence"][1]) == bool(count)
-        assert sum(record["selected"]) == 5 + count
+        assert sum(record["answered"]) == 5 + count
 
 
 def test_an_empty_client_under_full_fedavg_costs_nobody_else(tmp_path: Path) -> None:
@@ -186,7 +188,8 @@ def test_an_empty_client_under_full_fedavg_costs_nobody_else(tmp_path: Path) -> 
     here = world(of)
     x, y = here.records[1]
     finished = run(of, tmp_path, here=with_records(here, 1, x[:0], y[:0]))
-    assert [sum(record["selected"]) for record in finished.records] == [5, 5]
+    assert [sum(record["selected"]) for record in finished.records] == [6, 6]
+    assert [sum(record["answered"]) for record in finished.records] == [5, 5]
     assert not any(record["blamed"] for record in finished.records)
 
 

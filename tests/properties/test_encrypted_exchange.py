@@ -22,7 +22,7 @@ CLIENTS, LENGTH = 4, 3
 BOUNDS = Bounds(mean=4.0, variance_low=0.1, variance_high=8.0, weight=8.0)
 ANCHOR = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
 BASELINE = Profile(np.array([0.1, 0.2, -0.3]), np.array([1.0, 0.7, 2.0]), 10)
-PROFILE = Sends(name="profile", how="each")
+PROFILE = Sends(name="profile", how="each", reveals="it")
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 
 
@@ -54,7 +54,10 @@ class Toy:
 
 
 def run(
-    tamper: Callable[[str, str, bytes], bytes] | None = None, *, scores: int = 100
+    tamper: Callable[[str, str, bytes], bytes] | None = None,
+    *,
+    scores: int = 100,
+    engine: Callable[[StudyHost], InProcess] | None = None,
 ) -> tuple[Answers, Log, float]:
     algorithm: Algorithm = Toy()
     keys = ScoreKeys.fresh("strong", bounds=BOUNDS, length=LENGTH, variant=Variant.FULL, scores=scores)
@@ -70,7 +73,8 @@ def run(
         )
         each = Each(PROFILE, query(BASELINE, ANCHOR, BOUNDS), Variant.FULL, BOUNDS)
         ask = Ask(cohort=tuple(range(CLIENTS)), model=np.zeros(1, dtype=np.float32), each=(each,))
-        answers, log = host.ask(InProcess(host, tamper=tamper), ask, Header(bytes(32), 1, 0, 0))
+        drives = engine(host) if engine else InProcess(host, tamper=tamper)
+        answers, log = host.ask(drives, ask, Header(bytes(32), 1, 0, 0))
         assert {ledger.epsilon(f"client-{k:04d}", "key-holder") for k in range(CLIENTS)} == {0.0}
     return answers, log, keys.terms.error_bound(CLIENTS)
 
@@ -125,6 +129,30 @@ def test_a_key_holder_at_its_cap_opens_no_more() -> None:
     answers, log, bound = run(scores=2)
     assert_right(answers, bound, {0, 1})
     assert "used up" in log.abstained["server"]
+    assert "key-holder" not in {**log.abstained, **log.traffic.blamed}, "it answered as it should"
+
+
+class Losing(InProcess):
+    """Loses the first `times` parcels between two parties."""
+
+    def __init__(self, host: StudyHost, link: tuple[str, str], times: int) -> None:
+        super().__init__(host)
+        self._link, self._times = link, times
+
+    def _post(self, sender: str, to: str, data: bytes) -> None:
+        if (sender, to) == self._link and self._times:
+            self._times -= 1
+            return
+        super()._post(sender, to, data)
+
+
+@pytest.mark.parametrize("link", [("server", "key-holder"), ("key-holder", "server")])
+def test_one_lost_message_to_or_from_the_key_holder_costs_nothing(link: tuple[str, str]) -> None:
+    answers, _, bound = run(engine=lambda host: Losing(host, link, 1))
+    assert_right(answers, bound, {0, 1, 2, 3})
+    silent, _, _ = run(engine=lambda host: Losing(host, link, 9))
+    assert silent.each["profile"] == {}
+    assert silent.survivors == (0, 1, 2, 3)
 
 
 def test_a_silent_or_lying_key_holder_costs_the_numbers_only() -> None:

@@ -37,7 +37,7 @@ from securefl.rounds import (
 from securefl.wire import Header
 
 CLIENTS = 5
-SUM, ONE = Sends(name="vector", how="sum"), Sends(name="number", how="each")
+SUM, ONE = Sends(name="vector", how="sum", reveals="it"), Sends(name="number", how="each", reveals="it")
 WEIGHTS = {k: (k + 1) / 8 for k in range(CLIENTS)}
 MODEL = np.zeros(3, dtype=np.float32)
 ASK = Ask(cohort=tuple(range(CLIENTS)), model=MODEL, sums=(Sum(SUM, 3),), each=(Each(ONE),), weights=WEIGHTS)

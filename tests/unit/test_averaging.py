@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from protocols.averaging import Averaging, Loss, Size, Update, step_of, weights
+from protocols.averaging import ASK_LOSS, Averaging, Loss, Size, Update, ask_size, step_of, weights
 from protocols.baselines import ActiveFL, FedAdam, FedAvgRP
 from protocols.fedavg import FedAvg
 from securefl.rounds import Answers, Ask, Job, Roster, State, Total, play
@@ -29,6 +30,7 @@ def problem() -> Problem:
         shape=(3,),
         outputs=2,
         clients=CLIENTS,
+        records=100,
         server_x=rng.random((20, 3), dtype=np.float32),
         server_y=rng.integers(2, size=20),
         seed=11,
@@ -87,19 +89,44 @@ def test_full_and_partial_shares() -> None:
     assert step_of("partial", Total(np.zeros(1), 0.0)) == [0.0]
 
 
-def test_a_client_without_known_records_takes_no_part_under_full(problem: Problem) -> None:
-    """A weight of NaN would be the server's fault, and cost every client its round."""
+def test_a_client_of_unknown_size_counts_as_an_average_one_under_full(problem: Problem) -> None:
+    """Lost introductions neither shrink the cohort nor give their weight to the others."""
     algorithm = FedAvg(fraction=1.0, aggregation="full").build(problem)
-    clients = Clients(absent=(1, 2))
-    after = one_round(algorithm, clients)
+    clients = Clients()
+    state = algorithm.start().remember(size=np.array([10.0, np.nan, np.nan, 40.0]))
+    clients.absent = (1, 2)
+    after = one_round(algorithm, clients, state)
     training = clients.asks[-1]
-    assert training.cohort == (0, 3)
-    assert training.weights == pytest.approx({0: 0.2, 3: 0.8})
-    np.testing.assert_allclose(after.model, problem.initial + 0.2 * 1 + 0.8 * 4, rtol=1e-6)
-    assert after.memory["cohort"].tolist() == [1.0, 0.0, 0.0, 1.0]
-    zero = Clients(numbers={"size": np.array([10.0, 0.0, 30.0, 40.0])})
-    one_round(algorithm, zero)
-    assert zero.asks[-1].cohort == (0, 2, 3)
+    assert training.cohort == (0, 1, 2, 3)
+    assert training.weights == pytest.approx({0: 0.1, 1: 0.25, 2: 0.25, 3: 0.4})
+    np.testing.assert_allclose(after.model, problem.initial + 0.1 * 1 + 0.4 * 4, rtol=1e-6)
+    assert after.memory["cohort"].tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert after.memory["survivors"].tolist() == [1.0, 0.0, 0.0, 1.0]
+    nobody_known = weights("full", {0: 1, 3: 1}, State(np.zeros(1, np.float32), {"size": np.full(4, np.nan)}))
+    assert nobody_known == {0: 0.25, 3: 0.25}
+
+
+@pytest.mark.parametrize("claim", [-1e9, -1.0, 0.0, 0.5, 101.0, 1.7e308, math.inf, math.nan])
+def test_no_client_can_claim_a_size_that_spoils_the_weights(problem: Problem, claim: float) -> None:
+    question = ask_size(problem)
+    assert not question.allows(claim)
+    assert question.allows(1.0)
+    assert question.allows(100.0)
+
+
+@pytest.mark.parametrize("claim", [-1e-9, 1.1e6, math.inf, math.nan])
+def test_no_client_can_claim_a_loss_that_no_client_has(claim: float) -> None:
+    assert not ASK_LOSS.allows(claim)
+    assert ASK_LOSS.allows(0.0)
+
+
+def test_introductions_send_the_model_only_where_it_is_read(problem: Problem) -> None:
+    sizes = Clients()
+    one_round(FedAvgRP(fraction=1.0).build(problem), sizes)
+    assert [ask.model.size for ask in sizes.asks] == [0, len(problem.initial)]
+    losses = Clients(numbers={"loss": np.ones(CLIENTS)})
+    one_round(ActiveFL(fraction=1.0).build(problem), losses)
+    assert [ask.model.size for ask in losses.asks] == [len(problem.initial)] * 2
 
 
 def test_multiplicities_weigh_the_mean(problem: Problem) -> None:
@@ -161,8 +188,7 @@ def test_everybody_is_introduced_once_and_the_unknown_again(problem: Problem) ->
     assert len(third.asks) == 1
 
 
-def test_versions_follow_the_numbers(problem: Problem) -> None:
-    """A number and its version change together; a client whose number could not be opened keeps both."""
+def test_a_number_that_could_not_be_opened_keeps_the_older(problem: Problem) -> None:
     algorithm = ActiveFL(fraction=1.0).build(problem)
 
     class Unopened(Clients):
@@ -172,11 +198,9 @@ def test_versions_follow_the_numbers(problem: Problem) -> None:
             return replace(answers, each={**answers.each, "loss": loss})
 
     state = one_round(algorithm, Clients(numbers={"loss": np.full(CLIENTS, 1.0)}))
-    assert state.memory["version"].tolist() == [0.0] * CLIENTS
     later = one_round(
         algorithm, Unopened(absent=(3,), numbers={"loss": np.full(CLIENTS, 9.0)}), state, number=5
     )
-    assert later.memory["version"].tolist() == [4.0, 0.0, 4.0, 0.0]
     assert later.memory["loss"].tolist() == [9.0, 1.0, 9.0, 1.0]
     assert state.memory["loss"].tolist() == [1.0] * CLIENTS, "the old state changed"
 

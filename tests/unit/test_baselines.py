@@ -27,6 +27,7 @@ def problem() -> Problem:
         shape=(3,),
         outputs=2,
         clients=4,
+        records=100,
         server_x=rng.random((20, 3), dtype=np.float32),
         server_y=rng.integers(2, size=20),
         seed=11,

@@ -87,7 +87,7 @@ def test_a_misspelt_name_is_told_with_the_nearest(old: str, new: str, parts: tup
         ("fraction = 0.5", "fraction = true", "[arm 1] `fraction`"),
         ("fraction = 0.5", 'fraction = "0.5"', "[arm 1] `fraction`"),
         ("delta = 1e-4", 'delta = "1e-4"', "[privacy] `delta`"),
-        ('unprotected = ["update", "profile", "loss"]', 'unprotected = "update"', "`unprotected`"),
+        ('unprotected = ["update", "profile"]', 'unprotected = "update"', "`unprotected`"),
         ('partition = { kind = "iid" }', 'partition = "iid"', "[data] `partition`"),
         ("[[arm]]", "[network]\nreorder = 1\n[[arm]]", "[network] `reorder`"),
     ],

@@ -34,7 +34,7 @@ def participation(clients: int, arms: tuple[str, ...] = ("FedAvg", "FedProf")) -
     quality = np.resize(["polluted", "clean", "noisy", "clean", "noisy"], clients)
     parts = [
         pd.DataFrame(
-            {"arm": arm, "client": np.arange(clients), "quality": quality, "count": np.arange(clients) % 7}
+            {"arm": arm, "client": np.arange(clients), "quality": quality, "answered": np.arange(clients) % 7}
         )
         for arm in arms
     ]
@@ -149,7 +149,7 @@ def test_participation_has_a_bar_per_client_grouped_by_quality(clients: int) -> 
     ]
     assert colours == wanted
     for label, word in zip(axes.get_xticklabels(), ("clean", "noisy", "polluted"), strict=True):
-        group = data[(data["arm"] == "FedProf") & (data["quality"] == word)]["count"]
+        group = data[(data["arm"] == "FedProf") & (data["quality"] == word)]["answered"]
         assert label.get_text() == f"{word} ({len(group)})\nmean {group.mean():.1f}"
     draw(figure)
 
@@ -157,7 +157,7 @@ def test_participation_has_a_bar_per_client_grouped_by_quality(clients: int) -> 
 def test_the_line_of_a_group_is_its_mean_and_its_bars_fall() -> None:
     axes = plots.participation(participation(20, arms=("FedProf",))).axes[0]
     data = participation(20, arms=("FedProf",))
-    clean = data[data["quality"] == "clean"]["count"]
+    clean = data[data["quality"] == "clean"]["answered"]
 
     assert list(ys(axes.lines[0])) == pytest.approx([clean.mean()] * 2)
     bars: list[Any] = list(axes.patches)

@@ -62,7 +62,9 @@ def report(**changes: object) -> ReportData:
     data = ReportData(
         title="GasTurbine",
         sentences=("one.", "two.", "three."),
-        privacy=[PrivacyRow(party="server", learns="the sum", epsilon=epsilon_text(math.inf))],
+        privacy=[
+            PrivacyRow(party="server", arms=["FedAvg"], learns="the sum", epsilon=epsilon_text(math.inf))
+        ],
         config='[data]\nname = "gas-turbine"\n',
         summary=[arm(rounds=28), replace(arm("FedProf", epsilon=3.1789), watt_hours=math.nan)],
         figures=[ReportFigure(title="Accuracy", caption="Over rounds.", figure=figure)],
@@ -117,7 +119,7 @@ def test_everything_shown_is_escaped() -> None:
     attack = report(
         title=EVIL,
         sentences=(EVIL, EVIL, EVIL),
-        privacy=[PrivacyRow(party=EVIL, learns=EVIL, epsilon=EVIL)],
+        privacy=[PrivacyRow(party=EVIL, arms=[EVIL], learns=EVIL, epsilon=EVIL)],
         config=f'name = "{EVIL}"',
         summary=[replace(arm(EVIL, protocol=EVIL, aggregation=EVIL), epsilon={EVIL: 1.0})],
         figures=[ReportFigure(title=EVIL, caption='" onerror="alert(1)', figure=Figure(figsize=(1, 1)))],

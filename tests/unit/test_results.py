@@ -29,6 +29,7 @@ def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any
         "wall_seconds": 0.1,
         "epsilon": {"server": math.inf, "key-holder": 0.0, "others": math.inf},
         "selected": [1, 0, 2, 0, 0, 0],
+        "answered": [0, 0, 1, 0, 0, 0],
         "divergence": [0.5, math.nan, -1e-9, 1.0, 2.0, 3.0],
         "error_bound": None,
         "blamed": {},
@@ -55,9 +56,11 @@ def test_metrics_have_a_row_a_round(collected: results.Results) -> None:
     assert row["survivors_lost"] == 1
 
 
-def test_participation_counts_draws(collected: results.Results) -> None:
+def test_participation_counts_rounds_and_answers(collected: results.Results) -> None:
+    """A client drawn twice in a round takes part once, and one that stays silent not at all."""
     own = collected.participation[collected.participation["arm"] == "FedProf"]
-    assert own["count"].tolist() == [2, 0, 4, 0, 0, 0]
+    assert own["selected"].tolist() == [2, 0, 2, 0, 0, 0]
+    assert own["answered"].tolist() == [0, 0, 2, 0, 0, 0]
     assert own["client"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
@@ -98,7 +101,7 @@ def test_a_study_without_profiles_has_an_empty_table(tmp_path: Path) -> None:
     of = study(FEDAVG)
     rows = [record(n, 0.1, arm="FedAvg", divergence=None) for n in (1, 2)]
     alone = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
-    results.write(of, alone, tmp_path, "securefl run x")
+    results.write(of, alone, [], tmp_path, "securefl run x")
     table = pd.read_csv(tmp_path / "divergence.csv")
     assert len(table) == 0
     assert list(table.columns) == ["arm", "seed", "round", "client", "quality", "divergence"]

@@ -131,8 +131,11 @@ def test_unknown_valuations_count_as_lowest() -> None:
         assert set(drawn) == {1, 2}
 
 
-def test_by_size_never_draws_unknown_or_empty_clients() -> None:
-    roster = Roster(clients=4, seconds=np.ones(4))
-    sizes = state(size=[5.0, 0.0, np.nan, 5.0])
-    for seed in range(30):
-        assert set(BySize().choose(sizes, roster, 6, rng(seed))) <= {0, 3}
+def test_by_size_draws_a_client_of_unknown_size_as_an_average_one() -> None:
+    roster = Roster(clients=3, seconds=np.ones(3))
+    sizes = state(size=[1.0, np.nan, 3.0])
+    draws = [BySize().choose(sizes, roster, 1, rng(seed)) for seed in range(600)]
+    counts = np.array([sum(k in drawn for drawn in draws) for k in range(3)])
+    # Binomial(600, 1/3): six standard deviations are 70, so this fails by chance once in 10^8 runs.
+    assert abs(counts[1] - 200) < 70
+    assert abs(counts[2] - 300) < 74

@@ -1,0 +1,181 @@
+"""What a client can gain by lying about itself, and what the run says of clients that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_study import FEDAVG, FEDPROF, run, study, world
+
+from protocols.averaging import Size
+from securefl.rounds import Algorithm, Answers, Ask, Job, Roster, State, Statistic, Value
+from securefl.study import results
+from securefl.study.config import Arm, ProtocolOptions
+from securefl.study.run import ArmRun
+from securefl.study.world import World, build
+from securefl.training.task import Problem
+
+BY_SIZE = '[[arm]]\nname = "RP"\nprotocol = "fedavg_rp"\nfraction = 0.5\n'
+
+
+@dataclass(frozen=True)
+class Lying:
+    """`options`, but client 1 claims to have `claim` records."""
+
+    options: ProtocolOptions
+    claim: float
+
+    def build(self, problem: Problem) -> Algorithm:
+        return _Lying(self.options.build(problem), self.claim)
+
+
+@dataclass(frozen=True)
+class _LyingSize(Size):
+    claim: float = 0.0
+
+    def compute(self, job: Job) -> Value:
+        return Value(clear=np.array([self.claim])) if job.client == 1 else super().compute(job)
+
+
+@dataclass(frozen=True)
+class _Lying:
+    own: Algorithm
+    claim: float
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        return tuple(_LyingSize(claim=self.claim) if isinstance(s, Size) else s for s in self.own.statistics)
+
+    def start(self) -> State:
+        return self.own.start()
+
+    def round(
+        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+    ) -> Generator[Ask, Answers, State]:
+        return self.own.round(state, roster, number, rng)
+
+
+@pytest.mark.parametrize("claim", [-1e9, 0.0, 1.7e308])
+@pytest.mark.parametrize("arm", [FEDAVG.replace("0.5", "1.0"), BY_SIZE], ids=["full", "by-size"])
+def test_a_false_number_of_records_costs_its_sender_alone(claim: float, arm: str, tmp_path: Path) -> None:
+    of = study(arm, rounds=3)
+    lying = Arm(name="x", protocol="fedavg", options=Lying(of.arms[0].options, claim))
+    finished = run(of, tmp_path, arm=lying)
+    for record in finished.records:
+        assert set(record["blamed"]) == {"client-0001"}
+        assert record["answered"] == [int(times > 0) for times in record["selected"]]
+    assert finished.records[-1]["accuracy"] != finished.records[0]["accuracy"]
+
+
+def test_speeds_say_nothing_about_records() -> None:
+    """The roster is public: worlds that differ in who holds what have the same one."""
+    of = study(FEDAVG)
+    skewed = replace(
+        world(of), records=[(np.zeros((k + 1, 1, 8, 8), np.float32), np.zeros(k + 1)) for k in range(6)]
+    )
+    assert world(of).roster().seconds.tolist() == skewed.roster().seconds.tolist()
+
+
+def test_the_lost_are_counted(tmp_path: Path) -> None:
+    of = study(FEDAVG, rounds=4, extra="[network]\ndropout = 0.3\n")
+    finished = run(of, tmp_path)
+    table = results.collect(of, [finished])
+    lost = table.metrics["survivors_lost"]
+    assert lost.sum() > 0
+    assert lost.tolist() == [3 - sum(record["answered"]) for record in finished.records]
+    assert table.participation["answered"].sum() == 12 - lost.sum()
+    assert table.participation["selected"].sum() == 12
+
+
+# What the modelled costs count ------------------------------------------------------------------
+
+
+def cost_world(more: str = "", **local: Any) -> World:
+    of = study(FEDAVG, extra=more)
+    return build(replace(of, local=replace(of.local, **local)), 3)
+
+
+def test_steps_are_charged_as_the_passes_they_are() -> None:
+    sizes = np.array([16, 32, 160])
+    assert cost_world().passes(sizes).tolist() == [2.0, 2.0, 2.0]
+    assert cost_world(epochs=None, steps=10).passes(sizes).tolist() == [10.0, 5.0, 1.0]
+    paper = cost_world('[cost]\npreset = "cifar10_v2"\n')
+    assert paper.cost_model.bits_per_sample == 8 * 64, "a pixel of real data is a byte"
+
+
+def test_an_introduction_takes_time_and_energy(tmp_path: Path) -> None:
+    """FedProf asks everybody for a profile in round 1, and only then."""
+    of = study(FEDPROF, rounds=2)
+    first, second = run(of, tmp_path).records
+    assert first["seconds"] > 1.2 * second["seconds"]
+    assert first["watt_hours"] > 1.2 * second["watt_hours"]
+
+
+def test_the_constant_sizes_of_a_preset_are_charged_as_published(tmp_path: Path) -> None:
+    of = study(
+        FEDAVG.replace("fraction", 'aggregation = "partial"\nfraction'), extra="[cost]\nreal_bytes = false\n"
+    )
+    here = world(of)
+    finished = run(of, tmp_path, here=here)
+    one = finished.records[-1]
+    chosen = [k for k, times in enumerate(one["selected"]) if times]
+    mhz, ghz = here.devices.mhz[chosen], here.devices.ghz[chosen]
+    send = 3 * 3.0 * 8 / (mhz * np.log2(11))
+    train = 5 * here.sizes[chosen] * 28 * 28 * 8 * 400 / (ghz * 1e9)
+    assert one["seconds"] == pytest.approx(float(np.max(send + train)))
+
+
+# The privacy card -------------------------------------------------------------------------------
+
+CARD = {
+    'protocol = "fedavg"\naggregation = "partial"': "its model update",
+    'protocol = "fedavg"': "its model update, its number of records",
+    'protocol = "fedavg_rp"': "its model update, its number of records",
+    'protocol = "active_fl"': (
+        "its model update, the mean loss of the model on its records, its number of records"
+    ),
+    'protocol = "fedprof"': "its model update, one score of its profile",
+    'protocol = "fedprof"\nvariant = "mean-only"': (
+        "its model update, one score of its profile, and the variances in it"
+    ),
+    'protocol = "fedprof"\nalpha = "theorem-1"': (
+        "its model update, one score of its profile, its number of records"
+    ),
+}
+
+
+@pytest.mark.parametrize("arm", CARD)
+@pytest.mark.parametrize("scores", ["clear", "ckks"])
+def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, tmp_path: Path) -> None:
+    of = study(f'[[arm]]\nname = "x"\nfraction = 0.5\n{arm}\n', scores=scores, rounds=1)
+    here = world(of)
+    algorithm = of.arms[0].options.build(here.problem)
+    collected = results.collect(of, [run(of, tmp_path, here=here)])
+    server, key_holder, _ = results.privacy_card(of.privacy.plan(1), collected, {"x": algorithm})
+    expected = CARD[arm]
+    if scores == "clear" and "fedprof" in arm:
+        rest = ", its number of records" if "theorem" in arm else ""
+        expected = "its model update, its whole profile" + rest
+    assert server.learns == f"of each client {expected}"
+    assert server.epsilon == "∞ (unprotected)"
+    takes_part = scores == "ckks" and "fedprof" in arm
+    assert key_holder.learns.startswith("blinded" if takes_part else "nothing")
+
+
+def test_arms_that_show_the_same_share_a_row(tmp_path: Path) -> None:
+    of = study(FEDAVG, FEDPROF, FEDPROF.replace("FedProf", "Prof 2"), scores="ckks", rounds=1)
+    here = world(of)
+    runs: list[ArmRun] = [run(of, tmp_path / arm.name, here=here, arm=arm) for arm in of.arms]
+    algorithms = {arm.name: arm.options.build(here.problem) for arm in of.arms}
+    rows = results.privacy_card(of.privacy.plan(1), results.collect(of, runs), algorithms)
+    assert [(row.party, list(row.arms)) for row in rows] == [
+        ("server", ["FedAvg"]),
+        ("server", ["FedProf", "Prof 2"]),
+        ("key-holder", ["FedAvg"]),
+        ("key-holder", ["FedProf", "Prof 2"]),
+        ("others", ["FedAvg", "FedProf", "Prof 2"]),
+    ]
