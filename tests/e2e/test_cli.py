@@ -249,7 +249,10 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path, as_json: boo
     toml, out = tmp_path / "long.toml", tmp_path / "out"
     toml.write_text(text(FEDAVG, rounds=100_000))
     checkpoint = out / "arms" / "fedavg" / "seed-3" / "checkpoint.sqlite"
-    command = [sys.executable, "-c", "from securefl.cli import main; main()", "run", toml, "--out", out]
+    # A shell that puts the tests in the background has its children ignore Ctrl-C.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from securefl.cli import main; main()"
+    command = [sys.executable, "-c", code, "run", toml, "--out", out]
     running = subprocess.Popen(
         [*map(str, command), *(["--json"] if as_json else [])],
         stdout=subprocess.PIPE,
@@ -266,6 +269,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path, as_json: boo
         stdout, stderr = running.communicate(timeout=60)
     finally:
         running.kill()
+        running.communicate()
     assert running.returncode == 130
     assert stdout == ""
     assert "Traceback" not in stderr
