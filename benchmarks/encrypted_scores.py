@@ -20,7 +20,9 @@ from securefl.he.match import Encryptor, Evaluator, Opener
 from securefl.he.parameters import COMPACT, STRONG, Parameters
 from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.signing import SigningKey
 
+SIGNER = SigningKey.generate()
 LENGTHS = (10, 64, 84, 512)
 BOUNDS = {STRONG: Bounds(), COMPACT: Bounds(mean=16, variance_high=64, weight=16)}
 
@@ -39,7 +41,12 @@ class Setting:
 
     @classmethod
     def of(cls, keys: KeyPair, terms: Terms) -> Setting:
-        return cls(terms, Encryptor(keys.public, terms), Evaluator(keys.public, terms), Opener(keys, terms))
+        return cls(
+            terms,
+            Encryptor(keys.public, terms),
+            Evaluator(keys.public, terms, SIGNER),
+            Opener(keys, terms, SIGNER.public),
+        )
 
     def run(self, rng: np.random.Generator) -> None:
         """One client, through all three parties."""

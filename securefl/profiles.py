@@ -107,6 +107,8 @@ class Bounds:
     weight: float = 32.0
 
     def __post_init__(self) -> None:
+        for name in ("mean", "variance_low", "variance_high", "weight"):
+            object.__setattr__(self, name, float(getattr(self, name)))  # 16 and 16.0 are one declaration
         values = (self.mean, self.variance_low, self.variance_high, self.weight)
         if not all(np.isfinite(values)) or min(values) <= 0 or self.variance_low > self.variance_high:
             raise ConfigError(f"Expected finite bounds above 0 with variance_low <= variance_high: {self}.")

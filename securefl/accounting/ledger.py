@@ -234,6 +234,11 @@ class Ledger:
         """The largest epsilon over all holders against `party`; 0 for an empty ledger."""
         return max((self._epsilon(events) for events in self._all_events(party).values()), default=0.0)
 
+    def state(self, key: ReleaseKey) -> str | None:
+        """Whether the release of this key is "reserved" or "committed"; None where it is unknown."""
+        row = self._db.execute(f"SELECT state FROM releases WHERE {_KEY}", _row(key)).fetchone()
+        return None if row is None else str(row[0])
+
     def attempts(self, session: bytes, round_number: int) -> int:
         """How many attempts at this round the ledger has seen: the number of the next one."""
         query = "SELECT MAX(attempt) FROM releases WHERE session = ? AND round = ?"

@@ -9,6 +9,7 @@ from securefl.he.match import Encryptor, Evaluator, Opener
 from securefl.he.parameters import by_name
 from securefl.he.terms import Terms
 from securefl.profiles import Bounds, Variant
+from securefl.signing import SigningKey
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +32,10 @@ class ScoreKeys:
         terms = Terms(
             parameters=by_name(parameters), bounds=bounds, length=length, variant=variant, scores=scores
         )
-        keys = KeyPair.generate(terms.parameters)
+        keys, signing = KeyPair.generate(terms.parameters), SigningKey.generate()
         return cls(
             terms,
             Encryptor(keys.public, terms),
-            Evaluator(keys.public, terms),
-            Opener(keys, terms),
+            Evaluator(keys.public, terms, signing),
+            Opener(keys, terms, signing.public),
         )

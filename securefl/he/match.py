@@ -25,139 +25,125 @@ follow the protocol, and the number of openings is capped.
 
 from __future__ import annotations
 
-import hashlib
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.errors import RemoteProtocolError
 from securefl.he import gate
-from securefl.he.keys import EncryptionKey, KeyPair, agreed
+from securefl.he.classes import combine, cosines, of_class, places, spread
+from securefl.he.client import Encryptor, weight_row
+from securefl.he.keys import EncryptionKey, agreed
+from securefl.he.opener import Opener, Score
 from securefl.he.seal import Ring
 from securefl.he.terms import Terms
 from securefl.profiles import Query, Vector
+from securefl.signing import SigningKey
 
-
-class Encryptor:
-    """The client's part; built once per session, holds nothing secret."""
-
-    def __init__(self, public: EncryptionKey, terms: Terms) -> None:
-        self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
-        self._encryptor = self._ring.encryptor(public.residues())
-        self._tag = gate.tag("ciphertext", public.session, terms.digest())
-
-    def encrypt(self, hidden: Vector) -> bytes:
-        """`Features.split(variant).hidden` of a profile clipped to the bounds, as one ciphertext."""
-        p, terms = self._terms.parameters, self._terms
-        norm, limit = float(np.linalg.norm(hidden)), terms.bounds.feature_norm(terms.length)
-        if hidden.shape != (terms.hidden_length,) or not norm <= limit * (1 + 1e-9):
-            raise LocalProtocolError(
-                f"Expected {terms.hidden_length} finite hidden features inside the declared bounds, "
-                f"shape {hidden.shape} of norm {norm:.3g} came; make them with profiles.features."
-            )
-        residues = self._ring.encrypt(self._encryptor, self._ring.encode(hidden, p.data_scale))
-        return self._tag + gate.pack(residues, p.primes)
+__all__ = ["Arrived", "Baseline", "Blinded", "Encryptor", "Evaluator", "Opener", "Score"]
 
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """A baseline's weights, encoded once for all clients that are matched with it."""
+    """What clients are matched with, prepared once: plaintexts of weights, or in mode E ciphertexts.
 
-    hidden: Any = field(repr=False)
-    clear: Vector = field(repr=False)
-    constant: float = field(repr=False)
+    spread: of all slots, for a client that is opened alone. classes: of each class, for batches.
+    """
+
+    spread: tuple[Any, ...] = field(repr=False)
+    classes: tuple[tuple[Any, ...], ...] = field(repr=False, default=())
+    clear: Vector = field(repr=False, default_factory=lambda: np.zeros(0))
+    constant: float = field(repr=False, default=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Arrived:
+    """One client's message to the evaluator. `clear` is `Features.split(variant).clear`."""
+
+    ciphertext: bytes = field(repr=False)
+    clear: Vector | None = field(repr=False, default=None)
+    sender: str = "client"
 
 
 @dataclass(frozen=True, eq=False)
 class Blinded:
-    """A score on its way: `request` goes to the key holder, the rest stays with the evaluator."""
+    """Scores on their way: `request` goes to the key holder, the rest stays with the evaluator."""
 
     request: bytes = field(repr=False)
-    mask: int = field(repr=False)
-    offset: float = field(repr=False)
-    sender: str
-
-
-@dataclass(frozen=True)
-class Score:
-    """A released divergence; |value - div| <= error_bound except with probability 1e-6."""
-
-    value: float
-    error_bound: float
+    masks: tuple[int, ...] = field(repr=False)
+    offsets: tuple[float, ...] = field(repr=False)
+    senders: tuple[str, ...]
 
 
 class Evaluator:
     """The server's part; built once per session. `rng` is the operating system's outside of tests."""
 
-    def __init__(self, public: EncryptionKey, terms: Terms, *, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        public: EncryptionKey,
+        terms: Terms,
+        signing: SigningKey,
+        *,
+        rng: random.Random | None = None,
+    ) -> None:
         self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
         self._encryptor = self._ring.encryptor(public.residues())
-        self._rng = rng or random.SystemRandom()
-        self._ciphertext = gate.tag("ciphertext", public.session, terms.digest())
-        self._request = gate.tag("request", public.session, terms.digest())
-        self._reply = gate.tag("reply", public.session, terms.digest())
+        self._signing, self._rng = signing, rng or random.SystemRandom()
+        self._session = public.session
+
+    def _tag(self, kind: str) -> bytes:
+        return gate.tag(kind, self._session, self._terms.digest())
+
+    # Baselines ----------------------------------------------------------------------------------
 
     def baseline(self, query: Query) -> Baseline:
         """Encodes the weights; ConfigError if they are larger than declared (flooding hangs on W)."""
-        weights, terms = query.split(self._terms.variant), self._terms
-        if len(query.mean) != terms.length:
-            raise ConfigError(f"Expected a baseline of {terms.length} elements, {len(query.mean)} came.")
-        if not (norm := float(np.linalg.norm(weights.hidden))) <= terms.weight_norm:
-            raise ConfigError(
-                f"Expected weights of norm up to {terms.weight_norm:.3g}, {norm:.3g} came: use an anchor "
-                "nearer to the baseline, or declare a larger Bounds.weight (scores get as much noisier)."
-            )
-        plain = self._ring.encode(weights.hidden, terms.parameters.weight_scale)
-        return Baseline(plain, weights.clear, query.constant)
+        terms, p = self._terms, self._terms.parameters
+        row = weight_row(query, terms)
+        alone = spread(row / terms.classes, terms.ciphertexts, p.slots, terms.classes)
+        several = range(terms.classes) if terms.classes > 1 else ()
+        own = (of_class(row, terms.ciphertexts, p.slots, terms.classes, j) for j in several)
+        return Baseline(
+            self._encoded(alone),
+            tuple(self._encoded(parts) for parts in own),
+            query.split(terms.variant).clear,
+            query.constant,
+        )
+
+    def _encoded(self, parts: Sequence[Vector]) -> tuple[Any, ...]:
+        return tuple(self._ring.encode(part, self._terms.parameters.weight_scale) for part in parts)
+
+    def encrypted_baseline(self, message: bytes, *, sender: str = "baseline owner") -> Baseline:
+        """Mode E: a baseline as `Encryptor.encrypt_baseline` made it, through the gate."""
+        scale = float(self._terms.parameters.weight_scale)
+        residues = self._admitted(message, "baseline", sender)
+        return Baseline(tuple(self._ring.ciphertext(each, scale) for each in residues))
+
+    # The gate -----------------------------------------------------------------------------------
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Exact length of a client's ciphertext."""
+        """Exact length of a client's message."""
         p = self._terms.parameters
-        return gate.TAG + gate.residues_size(2, p.primes, p.poly_modulus_degree)
+        return gate.TAG + self._terms.ciphertexts * gate.residues_size(2, p.primes, p.poly_modulus_degree)
 
-    def admit(self, ciphertext: bytes, *, sender: str = "client") -> gate.Residues:
-        """The gate alone: a client's ciphertext as residues, or RemoteProtocolError(sender)."""
+    def admit(self, ciphertext: bytes, *, sender: str = "client") -> list[gate.Residues]:
+        """The gate alone: a client's message as residues, or RemoteProtocolError(sender)."""
+        return self._admitted(ciphertext, "ciphertext", sender)
+
+    def _admitted(self, message: bytes, kind: str, sender: str) -> list[gate.Residues]:
         p = self._terms.parameters
         size = gate.residues_size(2, p.primes, p.poly_modulus_degree)
-        raw = gate.body(ciphertext, self._ciphertext, size, sender=sender)
-        residues = gate.unpack(raw, 2, p.primes, p.poly_modulus_degree, sender=sender)
-        gate.not_transparent(residues, sender=sender)
-        return residues
-
-    def match(
-        self, ciphertext: bytes, baseline: Baseline, clear: Vector | None = None, *, sender: str = "client"
-    ) -> Blinded:
-        """Score of one client, blinded. `clear` is `Features.split(variant).clear`, nothing for full.
-
-        Raises RemoteProtocolError(sender) for bytes or clear values that do not pass the gate.
-        """
-        p = self._terms.parameters
-        residues = self.admit(ciphertext, sender=sender)
-        offset = baseline.constant + float(self._checked(clear, sender) @ baseline.clear)
-        cipher = self._ring.ciphertext(residues, float(p.data_scale))
-        product = self._ring.coefficients(self._ring.product(cipher, baseline.hidden, self._encryptor))
-        mask = self._rng.randrange(p.modulus)
-        opened = (p.compose(tuple(int(r) for r in product[0, :, 0])) + mask) % p.modulus
-        request = self._request + gate.pack_integer(opened, p.modulus) + gate.pack(product[1:], p.primes)
-        return Blinded(request, mask, offset, sender)
-
-    def unblind(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> Score:
-        """The score. RemoteProtocolError(client) if it lies where no profile inside the bounds can be."""
-        p, terms = self._terms.parameters, self._terms
-        raw = gate.body(reply, self._reply, gate.integer_size(p.modulus), sender=sender)
-        opened = gate.unpack_integer(raw, p.modulus, sender=sender)
-        hidden = p.centre(opened - blinded.mask) * p.unit
-        value, error = (hidden + blinded.offset) / terms.length, terms.error_bound()
-        if abs(hidden) > terms.largest + terms.length * error or value < -error:
-            raise RemoteProtocolError(
-                "The score is negative or outside the declared bounds, which no clipped profile gives.",
-                sender=blinded.sender,
-                phase="score",
-            )
-        return Score(value, error)
+        raw = gate.body(message, self._tag(kind), self._terms.ciphertexts * size, sender=sender)
+        parts = []
+        for i in range(self._terms.ciphertexts):
+            part = raw[i * size : (i + 1) * size]
+            parts.append(gate.unpack(part, 2, p.primes, p.poly_modulus_degree, sender=sender))
+            gate.not_transparent(parts[-1], sender=sender)
+        return parts
 
     def _checked(self, clear: Vector | None, sender: str) -> Vector:
         """The plaintext part, if it is a variance per element inside the bounds and their log sum."""
@@ -175,62 +161,127 @@ class Evaluator:
             phase="gate",
         )
 
+    # Matching -----------------------------------------------------------------------------------
 
-class Opener:
-    """The key holder's part: exact integers in numpy, no homomorphic library touches a request.
+    def match(
+        self, ciphertext: bytes, baseline: Baseline, clear: Vector | None = None, *, sender: str = "client"
+    ) -> Blinded:
+        """Score of one client, blinded. RemoteProtocolError(sender) for what does not pass the gate."""
+        products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
+        return self._blinded("request", products, (offset,), (sender,))
 
-    Opens at most tau different requests; the same request again gets the stored answer and is counted once,
-    for fresh noise on the same value would average out. Count and answers live in memory: a
-    key holder that restarts must take a new key.
-    """
+    def match_batch(self, arrived: Sequence[Arrived], baseline: Baseline) -> Blinded:
+        """Scores of up to K clients who trust each other to stay inside the bounds, blinded together.
 
-    def __init__(self, keys: KeyPair, terms: Terms, *, rng: random.Random | None = None) -> None:
-        public = agreed(keys.public, terms.parameters)
-        secret = keys.coefficients()
-        # (c1 * s)_0 = c1_0 s_0 - sum over j > 0 of c1_j s_(N - j)  in Z[X] / (X^N + 1)
-        self._row = np.concatenate([secret[:1], -secret[:0:-1]])
-        self._terms, self._rng = terms, rng or random.SystemRandom()
-        self._request = gate.tag("request", public.session, terms.digest())
-        self._reply = gate.tag("reply", public.session, terms.digest())
-        self._answers: dict[bytes, bytes] = {}
+        Raises RemoteProtocolError for the first whose message does not pass the gate.
+        """
+        if not 1 <= len(arrived) <= len(baseline.classes):
+            raise ValueError(f"Expected 1 to {len(baseline.classes)} clients, got {len(arrived)}.")
+        products: list[Any] = []
+        offsets = []
+        for one, weights in zip(arrived, baseline.classes, strict=False):
+            own, offset = self._products(one, baseline, weights)
+            products += own
+            offsets.append(offset)
+        return self._blinded("batch", products, tuple(offsets), tuple(one.sender for one in arrived))
 
-    @property
-    def opened(self) -> int:
-        """Different requests opened so far."""
-        return len(self._answers)
+    def addressed(
+        self, ciphertext: bytes, baseline: Baseline, clear: Vector | None = None, *, sender: str = "client"
+    ) -> bytes:
+        """A request whose score the key holder reads, and the evaluator never.
 
-    def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
-        """One integer mod Q. RemoteProtocolError(sender) for a bad request, and beyond the cap."""
+        The one coefficient carries offset and flooding of the evaluator's own; the others are not sent.
+        """
+        terms = self._terms
+        products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
+        if abs(offset) + terms.largest > terms.capacity:
+            raise RemoteProtocolError(
+                "A score of this baseline could wrap; declare tighter bounds.", sender=sender, phase="score"
+            )
+        noise = round(self._rng.gauss(0.0, terms.sigma))
+        return self._request("addressed", products, (round(offset / terms.unit) + noise,))
+
+    def _products(
+        self, arrived: Arrived, baseline: Baseline, weights: tuple[Any, ...]
+    ) -> tuple[list[Any], float]:
+        """One product per ciphertext, and what is added to their sum in plaintext."""
+        p, ring = self._terms.parameters, self._ring
+        residues = self.admit(arrived.ciphertext, sender=arrived.sender)
+        clear = self._checked(arrived.clear, arrived.sender)
+        ciphers = [ring.ciphertext(each, float(self._terms.data_scale)) for each in residues]
+        if not p.encrypted_baseline:
+            products = [ring.weighted(c, w) for c, w in zip(ciphers, weights, strict=True)]
+            return products, baseline.constant + float(clear @ baseline.clear)
+        row = np.concatenate([np.zeros(self._terms.hidden_length), clear, [self._terms.length]])
+        rows = spread(row, self._terms.ciphertexts, p.slots, 1)
+        for cipher, part in zip(ciphers, rows, strict=True):
+            ring.with_plain(cipher, ring.encode(part, self._terms.data_scale))
+        return [ring.multiplied(c, w) for c, w in zip(ciphers, weights, strict=True)], 0.0
+
+    def _blinded(
+        self, kind: str, products: list[Any], offsets: tuple[float, ...], senders: tuple[str, ...]
+    ) -> Blinded:
+        integers = self._terms.classes if kind == "batch" else 1
+        masks = tuple(self._rng.randrange(self._terms.parameters.modulus) for _ in range(integers))
+        return Blinded(self._request(kind, products, masks), masks, offsets, senders)
+
+    def _request(self, kind: str, products: list[Any], masks: tuple[int, ...]) -> bytes:
+        """The total, re-randomised: its masked integers, and its polynomials from the second on; signed."""
+        p, ring = self._terms.parameters, self._ring
+        zero = ring.zero(self._encryptor, products[0].scale)
+        if p.encrypted_baseline:  # the third polynomial needs a fresh one too
+            pair = [ring.zero(self._encryptor, 2.0**39) for _ in range(2)]
+            fresh = ring.multiplied(*pair)
+            fresh.scale = products[0].scale
+            products = [*products, fresh]
+        whole = ring.coefficients(ring.total([*products, zero]))
+        found = [
+            p.compose(tuple(int(r) for r in whole[0, :, n]))
+            for n in places(p.poly_modulus_degree, len(masks))
+        ]
+        opened = (
+            gate.pack_integer((own + mask) % p.modulus, p.modulus)
+            for own, mask in zip(combine(found, p.modulus), masks, strict=True)
+        )
+        message = self._tag(kind) + b"".join(opened) + gate.pack(whole[1:], p.primes)
+        return message + self._signing.sign(message).raw
+
+    # Opening ------------------------------------------------------------------------------------
+
+    def unblind(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> Score:
+        """The score. RemoteProtocolError(client) if it lies where no profile inside the bounds can be."""
+        hidden = self._opened(blinded, "reply", reply, sender)[0] * self._terms.unit
+        return self._score(hidden, blinded, 0, self._terms.error_bound())
+
+    def unblind_batch(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> list[Score]:
+        """The scores, in the order of `senders`. RemoteProtocolError if one of them cannot be a score.
+
+        Then none of them is to be trusted: open the members singly.
+        """
+        terms = self._terms
+        integers = self._opened(blinded, "batch-reply", reply, sender)
+        sums = cosines(terms.classes) @ np.array(integers, dtype=np.float64)
+        hidden = sums * terms.unit / terms.classes
+        bound = terms.error_bound(len(blinded.senders), batch=True)
+        return [
+            self._score(float(h), blinded, j, bound) for j, h in enumerate(hidden[: len(blinded.senders)])
+        ]
+
+    def _opened(self, blinded: Blinded, kind: str, reply: bytes, sender: str) -> list[int]:
         p = self._terms.parameters
         size = gate.integer_size(p.modulus)
-        whole = size + gate.residues_size(1, p.primes, p.poly_modulus_degree)
-        raw = gate.body(request, self._request, whole, sender=sender)
-        masked = gate.unpack_integer(raw[:size], p.modulus, sender=sender)
-        residues = gate.unpack(raw[size:], 1, p.primes, p.poly_modulus_degree, sender=sender)[0]
-        if (answer := self._answers.get(digest := hashlib.sha256(request).digest())) is not None:
-            return answer
-        if self.opened >= self._terms.scores:
+        raw = gate.body(reply, self._tag(kind), size * len(blinded.masks), sender=sender)
+        numbers = (raw[i * size : (i + 1) * size] for i in range(len(blinded.masks)))
+        opened = (gate.unpack_integer(number, p.modulus, sender=sender) for number in numbers)
+        return [p.centre(o - mask) for o, mask in zip(opened, blinded.masks, strict=True)]
+
+    def _score(self, hidden: float, blinded: Blinded, place: int, bound: float) -> Score:
+        terms = self._terms
+        value = (hidden + blinded.offsets[place]) / terms.length
+        if abs(hidden) > terms.largest + terms.length * bound or value < -bound:
             raise RemoteProtocolError(
-                f"This key's {self._terms.scores} openings are used up; start a session with a new key.",
-                sender=sender,
-                phase="open",
+                "The score is negative or outside the declared bounds, which no clipped profile gives.",
+                sender=blinded.senders[place],
+                phase="score",
             )
-        flooded = masked + self._inner_product(residues) + self._noise()
-        answer = self._reply + gate.pack_integer(self._rounded(flooded), p.modulus)
-        self._answers[digest] = answer
-        return answer
-
-    def _inner_product(self, residues: gate.Residues) -> int:
-        # halves of 32 bits: 2^13 of them still sum exactly in 64
-        low = (residues & np.uint64(0xFFFFFFFF)).astype(np.int64) @ self._row
-        high = (residues >> np.uint64(32)).astype(np.int64) @ self._row
-        sums = (int(a) + (int(b) << 32) for a, b in zip(low, high, strict=True))
-        return self._terms.parameters.compose(tuple(sums))
-
-    def _noise(self) -> int:
-        grid = self._terms.grid
-        return grid * round(self._terms.sigma / grid * self._rng.gauss(0.0, 1.0))
-
-    def _rounded(self, value: int) -> int:
-        grid = self._terms.grid
-        return (value + grid // 2) // grid * grid % self._terms.parameters.modulus
+        return Score(value, bound)

@@ -23,7 +23,10 @@ GUARD: Final = 1 / 8
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """A CKKS parameter set. `primes` carry the data; `special_prime` only shrinks fresh noise."""
+    """A CKKS parameter set. `primes` carry the data; `special_prime` only shrinks fresh noise.
+
+    data_scale is the least one: where the declared bounds leave room, `Terms` takes a larger.
+    """
 
     name: str
     poly_modulus_degree: int
@@ -31,6 +34,8 @@ class Parameters:
     special_prime: int
     data_scale: int
     weight_scale: int
+    encrypted_baseline: bool = False
+    """Mode E: the weights are encrypted too, and a product is a ciphertext of three polynomials."""
 
     @property
     def coeff_modulus_bits(self) -> tuple[int, ...]:
@@ -49,6 +54,11 @@ class Parameters:
     def unit(self) -> float:
         """What one step of the constant coefficient is worth in q * div: (N/2) / (s_x s_w)."""
         return self.slots / (self.data_scale * self.weight_scale)
+
+    @property
+    def polynomials(self) -> int:
+        """Polynomials of a product."""
+        return 3 if self.encrypted_baseline else 2
 
     @property
     def fresh_noise(self) -> float:
@@ -77,7 +87,18 @@ STRONG: Final = Parameters(
     data_scale=2**60,
     weight_scale=2**40,
 )
-"""Bits [60, 60, 30]. At the default bounds a score carries noise of a few 1e-6: the default."""
+"""Bits [60, 60, 30]. At the default bounds a score carries noise of about 1e-6: the default."""
+
+STRONG_ENCRYPTED: Final = Parameters(
+    name="strong-encrypted",
+    poly_modulus_degree=8192,
+    primes=(1152921504606683137, 1152921504606748673, 1152921504606830593),
+    special_prime=1073692673,
+    data_scale=2**78,
+    weight_scale=2**78,
+    encrypted_baseline=True,
+)
+"""Bits [60, 60, 60, 30], `strong` for mode E. There is no compact one: its noise would exceed the scores."""
 
 COMPACT: Final = Parameters(
     name="compact",
@@ -87,7 +108,7 @@ COMPACT: Final = Parameters(
     data_scale=2**50,
     weight_scale=2**24,
 )
-"""Bits [60, 29, 17]. Under half the bytes, noise of about 1e-3 on a score: for coarse releases only."""
+"""Bits [60, 29, 17]. Under half the bytes, noise of about 1e-4 on a score at tight bounds."""
 
 
 def by_name(word: str) -> Parameters:
@@ -95,12 +116,18 @@ def by_name(word: str) -> Parameters:
     match word:
         case "strong":
             return STRONG
+        case "strong-encrypted":
+            return STRONG_ENCRYPTED
         case "compact":
             return COMPACT
         case _:
             raise ConfigError(f"Expected 'strong' or 'compact' as encryption parameters, {word!r} came.")
 
 
-def capacity(parameters: Parameters) -> float:
-    """Largest |<f, w>|, in units of q * div, that cannot wrap: beyond it, overflow would be silent."""
-    return (1 - GUARD) * parameters.modulus / 2 * parameters.unit
+def capacity(parameters: Parameters, classes: int = 1) -> float:
+    """Largest |<f, w>|, in units of q * div, that cannot wrap: beyond it, overflow would be silent.
+
+    With several classes in one ciphertext, a coefficient holds up to 2 K / (N/2) of the largest class.
+    """
+    room = (1 - GUARD) * parameters.modulus / 2 * parameters.unit
+    return room if classes == 1 else room / (2 * classes)

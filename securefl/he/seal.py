@@ -1,4 +1,4 @@
-"""The one module that imports TenSEAL and knows how SEAL 4 lays its objects out in memory.
+"""The one module that hands TenSEAL what came from peers, and knows how SEAL 4 lays out its objects.
 
 TenSEAL binds SEAL's save and load to file names and offers no view of the coefficients, so residues go in and
 out through an anonymous memory file. What goes in is written here, header and all; it never comes from a
@@ -16,7 +16,7 @@ import struct
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -34,6 +34,8 @@ _HEADER: Final = struct.Struct("<HBBBBHQ")
 _MAGIC: Final = 0xA15E
 # parms_id, NTT flag, size, degree, primes, scale, correction factor (BGV only: 1)
 _CIPHERTEXT: Final = struct.Struct("<4QBQQQdQ")
+# parms_id, coefficients, scale
+_PLAINTEXT: Final = struct.Struct("<4QQd")
 _NONE, _ZLIB, _ZSTD = 0, 1, 2
 
 
@@ -89,42 +91,73 @@ class Ring:
         self._encoder.encode(padded.tolist(), float(scale), plain)
         return plain
 
+    def plain(self, coefficients: Residues) -> Any:
+        """A plaintext from the residues (primes, N) of its coefficients, at scale 1."""
+        cipher = self.ciphertext(np.stack([coefficients, coefficients]), 1.0, ntt=False)
+        self._evaluator.transform_to_ntt_inplace(cipher)
+        values = np.ascontiguousarray(self.residues(cipher)[0], dtype="<u8")
+        fields = _PLAINTEXT.pack(*self._data_id, values.size, 1.0)
+        array = struct.pack("<Q", values.size) + values.tobytes()
+        plain: Any = sealapi.Plaintext()
+        _load(partial(plain.load, self._context), _wrapped(fields + _wrapped(array)))
+        return plain
+
     def encrypt(self, encryptor: Any, plain: Any) -> Residues:
         """A fresh ciphertext's residues (2, primes, N), NTT form."""
         cipher: Any = sealapi.Ciphertext()
         encryptor.encrypt(plain, cipher)
         return self.residues(cipher)
 
-    def ciphertext(self, residues: Residues, scale: float) -> Any:
-        """SEAL's ciphertext from residues (2, primes, N) in NTT form; header and scale are ours."""
+    def ciphertext(self, residues: Residues, scale: float, *, ntt: bool = True) -> Any:
+        """SEAL's ciphertext from residues (2, primes, N); header and scale are ours."""
         cipher: Any = sealapi.Ciphertext()
-        _load(partial(cipher.load, self._context), self._written(residues, self._data_id, scale))
+        _load(partial(cipher.load, self._context), self._written(residues, self._data_id, scale, ntt))
         return cipher
 
-    def product(self, cipher: Any, weights: Any, encryptor: Any) -> Any:
-        """cipher * weights + a fresh encryption of zero, in place."""
+    def weighted(self, cipher: Any, weights: Any) -> Any:
+        """cipher * weights, in place."""
         self._evaluator.multiply_plain_inplace(cipher, weights)
+        return cipher
+
+    def multiplied(self, cipher: Any, other: Any) -> Any:
+        """cipher * other, in place: three polynomials, and no key that would make them two."""
+        self._evaluator.multiply_inplace(cipher, other)
+        return cipher
+
+    def with_plain(self, cipher: Any, plain: Any) -> Any:
+        """cipher + plain, in place."""
+        self._evaluator.add_plain_inplace(cipher, plain)
+        return cipher
+
+    def total(self, ciphers: Sequence[Any]) -> Any:
+        """The sum, in place of the first; all of one scale."""
+        first, *others = ciphers
+        for other in others:
+            self._evaluator.add_inplace(first, other)
+        return first
+
+    def zero(self, encryptor: Any, scale: float) -> Any:
+        """A fresh encryption of zero at this scale."""
         zero: Any = sealapi.Ciphertext()
         encryptor.encrypt_zero(zero)
-        zero.scale = cipher.scale
-        self._evaluator.add_inplace(cipher, zero)
-        return cipher
+        zero.scale = scale
+        return zero
 
     def coefficients(self, cipher: Any) -> Residues:
-        """Residues (2, primes, N) of the coefficients; leaves `cipher` out of NTT form."""
+        """Residues (size, primes, N) of the coefficients; leaves `cipher` out of NTT form."""
         self._evaluator.transform_from_ntt_inplace(cipher)
         return self.residues(cipher)
 
     def residues(self, cipher: Any) -> Residues:
-        """Residues (2, primes, N), in the form the ciphertext is in."""
-        shape = (2, len(self.parameters.primes), self.parameters.poly_modulus_degree)
+        """Residues (size, primes, N), in the form the ciphertext is in."""
+        shape = (cipher.size(), len(self.parameters.primes), self.parameters.poly_modulus_degree)
         return _read(cipher.dyn_array()).reshape(shape)
 
-    def _written(self, residues: Residues, parms_id: list[int], scale: float) -> bytes:
+    def _written(self, residues: Residues, parms_id: list[int], scale: float, ntt: bool = True) -> bytes:
         size, primes, degree = residues.shape
         values = np.ascontiguousarray(residues, dtype="<u8").tobytes()
         array = struct.pack("<Q", residues.size) + values
-        fields = _CIPHERTEXT.pack(*parms_id, 1, size, degree, primes, scale, 1)
+        fields = _CIPHERTEXT.pack(*parms_id, int(ntt), size, degree, primes, scale, 1)
         return _wrapped(fields + _wrapped(array))
 
     def _self_test(self) -> None:

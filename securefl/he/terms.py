@@ -6,10 +6,12 @@ holder therefore adds Gaussian noise with
 
     sigma = sqrt(12 tau) 2^(s/2) t,    s = 40,    t = 8 sigma_ct (s_w W sqrt(2/N) + 1)
 
-where t bounds the noise of the opened coefficient: fresh noise of standard deviation sigma_ct per
-coefficient, multiplied by weights of norm at most W, plus that of the re-randomisation. Over all tau openings
-the Kullback-Leibler divergence between noise with and without the key's part is at most
-tau t^2 / (2 sigma^2), so by Pinsker nobody tells them apart with an advantage above 2^-22.8.
+where t bounds the noise of an opened integer: fresh noise of standard deviation sigma_ct per
+coefficient, multiplied by weights of norm at most W, plus that of the re-randomisation. An integer of a
+batch of K clients is a difference of two coefficients of a sum of K products, so its t is sqrt(2 K) as large,
+and K of them count as K openings. In mode E the noise of the encrypted weights, multiplied by the features,
+joins. Over all tau openings the Kullback-Leibler divergence between noise with and without the key's part is
+at most tau t^2 / (2 sigma^2), so by Pinsker nobody tells them apart with an advantage above 2^-22.8.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from math import floor, log2, sqrt
+from math import ceil, floor, hypot, log2, sqrt
 from statistics import NormalDist
 from typing import Final
 
@@ -35,6 +37,7 @@ _GRID_BITS: Final = 44
 class Terms:
     """Public terms of one key: profiles of `length` elements, at most `scores` (tau) openings in all.
 
+    classes: K, a power of two; how many clients can be opened in one ciphertext (see `classes`).
     Raises ConfigError if a score inside the bounds could wrap, or the profile does not fit.
     """
 
@@ -43,16 +46,18 @@ class Terms:
     length: int
     variant: Variant
     scores: int
+    classes: int = 1
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.scores < 1:
             raise ConfigError(f"Expected length and scores above 0, {self.length} and {self.scores} came.")
-        if self.hidden_length > self.parameters.slots:
+        if not 1 <= self.classes <= self.parameters.slots or self.classes.bit_count() != 1:
             raise ConfigError(
-                f"{self.hidden_length} hidden values do not fit the {self.parameters.slots} slots of "
-                f"{self.parameters.name!r}; use larger parameters or a smaller layer."
+                f"Expected classes as a power of two of at most the slots, {self.classes} came."
             )
-        if self.largest > (limit := capacity(self.parameters)):
+        if self.classes > 1 and self.parameters.encrypted_baseline:
+            raise ConfigError("A batch needs a plaintext baseline; with an encrypted one, classes is 1.")
+        if self.largest > (limit := capacity(self.parameters, self.classes)):
             raise ConfigError(
                 f"Scores inside the declared bounds reach q * div = {self.largest:.3g}, "
                 f"{self.parameters.name!r} holds {limit:.3g}: tighten Bounds.mean, "
@@ -74,22 +79,68 @@ class Terms:
         """Number of values sent in plaintext beside them."""
         return 0 if self.variant is Variant.FULL else self.length + 1
 
+    @property
+    def row_length(self) -> int:
+        """Values that are multiplied with weights under encryption; in mode E, all of them and a constant."""
+        encrypted = self.parameters.encrypted_baseline
+        return self.hidden_length + (self.clear_length + 1 if encrypted else 0)
+
+    @property
+    def ciphertexts(self) -> int:
+        """How many ciphertexts a client's values take."""
+        return ceil(self.row_length * self.classes / self.parameters.slots)
+
     @cached_property
     def weight_norm(self) -> float:
         """W, the largest norm of a baseline's weights."""
         return self.bounds.weight_norm(self.length)
 
     @cached_property
+    def feature_norm(self) -> float:
+        """Largest norm of a row of features."""
+        own = self.bounds.feature_norm(self.length)
+        return hypot(own, self.length) if self.parameters.encrypted_baseline else own
+
+    @cached_property
     def largest(self) -> float:
-        """Largest |<hidden, w>| inside the bounds, in units of q * div."""
+        """Largest |<row, w>| inside the bounds, in units of q * div."""
+        if self.parameters.encrypted_baseline:
+            return self.feature_norm * self.weight_norm
         return self.bounds.largest_product(self.length)
 
     @cached_property
+    def data_scale(self) -> int:
+        """s_x: that of the parameters, and as many bits more as the declared bounds leave of the modulus.
+
+        Noise on a score goes as 1 / s_x. Three bits stay free, for what an evaluator adds in plaintext.
+        """
+        p = self.parameters
+        if p.encrypted_baseline:
+            return p.data_scale
+        room = capacity(p, self.classes) / self.largest
+        room = min(room, p.modulus / (p.data_scale * self.feature_norm))
+        return p.data_scale << max(0, floor(log2(room)) - 3)
+
+    @property
+    def unit(self) -> float:
+        """What one step of an opened integer is worth in q * div: (N/2) / (s_x s_w)."""
+        return self.parameters.slots / (self.data_scale * self.parameters.weight_scale)
+
+    @property
+    def capacity(self) -> float:
+        """Largest |<row, w>| that cannot wrap at this scale, in units of q * div."""
+        return capacity(self.parameters, self.classes) * self.parameters.data_scale / self.data_scale
+
+    @cached_property
     def noise_bound(self) -> float:
-        """t: eight standard deviations of the noise of the opened coefficient, in integer steps."""
-        n = self.parameters.poly_modulus_degree
-        spread = self.parameters.weight_scale * self.weight_norm * sqrt(2 / n)
-        return 8 * self.parameters.fresh_noise * (spread + 1)
+        """t: eight standard deviations of the noise of an opened integer, in integer steps."""
+        p, n = self.parameters, self.parameters.poly_modulus_degree
+        spread = p.weight_scale * self.weight_norm * sqrt(2 / n)
+        if p.encrypted_baseline:
+            spread += self.data_scale * self.feature_norm * sqrt(2 / n)
+            spread += 2 * sqrt(n * self.ciphertexts) * p.fresh_noise  # noise times noise, of zeros too
+        several = sqrt(2 * self.classes) if self.classes > 1 else 1.0
+        return 8 * p.fresh_noise * (spread + 1) * several
 
     @cached_property
     def sigma(self) -> float:
@@ -105,18 +156,24 @@ class Terms:
         """
         return 1 << max(0, floor(log2(self.sigma)) - _GRID_BITS)
 
-    def error_bound(self, together: int = 1) -> float:
+    def error_bound(self, together: int = 1, *, batch: bool = False, floods: int = 1) -> float:
         """Largest |released div - div| of all `together` scores of a reply, but with probability 1e-6.
 
         Flooding and encryption noise, rounding of weights and features, and the grid.
+
+        batch: for scores that came out of one ciphertext together. floods: how many sides flood, 2 where
+        the key holder reads the scores.
         """
         p = self.parameters
         quantile = NormalDist().inv_cdf(1 - MISS / (2 * together))
-        features = self.bounds.feature_norm(self.length)
-        rounding = sqrt(p.slots / 12) * features / p.weight_scale
+        features = self.feature_norm
+        rounding = sqrt(self.classes * p.slots / 12) * features / p.weight_scale
+        rounding += sqrt(p.slots / 12) * self.weight_norm / self.data_scale
         floats = 2.0**-49 * self.weight_norm * features
-        noise = (self.sigma + self.noise_bound / 8) * p.unit
-        return (quantile * (noise + rounding) + self.grid * p.unit + floats) / self.length
+        # In a batch K integers meet in a score with cosines as factors, each worth 1/K of a single one.
+        several = sqrt((self.classes + 1) / 2) / self.classes if batch else 1.0
+        noise = (sqrt(floods) * self.sigma + self.noise_bound / 8) * self.unit * several
+        return (quantile * (noise + rounding) + floods * self.grid * self.unit + floats) / self.length
 
     def digest(self) -> bytes:
         """Binds bytes to these terms: two parties with different terms refuse each other's messages."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_he import SIGNER
 
 from securefl.errors import ConfigError
 from securefl.he.keys import KeyPair
@@ -37,7 +38,12 @@ def keys(parameters: Parameters) -> KeyPair:
 def parties(parameters: Parameters, q: int, variant: Variant) -> Parties:
     terms = Terms(parameters=parameters, bounds=BOUNDS[parameters], length=q, variant=variant, scores=500)
     public = keys(parameters).public
-    return Parties(terms, Encryptor(public, terms), Evaluator(public, terms), Opener(keys(parameters), terms))
+    return Parties(
+        terms,
+        Encryptor(public, terms),
+        Evaluator(public, terms, SIGNER),
+        Opener(keys(parameters), terms, SIGNER.public),
+    )
 
 
 def drawn(rng: np.random.Generator, q: int, mean: float, low: float, high: float) -> Profile:
@@ -76,14 +82,14 @@ def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: in
     """Every feature at its bound, against the largest weights: for compact, close to its capacity."""
     bounds, public = Bounds(), keys(parameters).public
     terms = Terms(parameters=parameters, bounds=bounds, length=q, variant=Variant.FULL, scores=500)
-    client, evaluator = Encryptor(public, terms), Evaluator(public, terms)
+    client, evaluator = Encryptor(public, terms), Evaluator(public, terms, SIGNER)
     anchor, sign = Anchor(np.zeros(q), np.ones(q)), np.where(np.arange(q) % 2, 1.0, -1.0)
     far = Profile(sign * bounds.mean * 2, np.full(q, bounds.variance_high * 2), 1)
     edge = Profile(sign * bounds.mean, np.full(q, bounds.variance_high), 1)
     base = Profile(-sign * 0.05, np.full(q, 0.51 / bounds.weight), 1)
     split = features(far, anchor, bounds).split(Variant.FULL)
     blinded = evaluator.match(client.encrypt(split.hidden), evaluator.baseline(query(base, anchor, bounds)))
-    score = evaluator.unblind(blinded, Opener(keys(parameters), terms).open(blinded.request))
+    score = evaluator.unblind(blinded, Opener(keys(parameters), terms, SIGNER.public).open(blinded.request))
     assert 0.9 * terms.largest < q * score.value < capacity(parameters)
     assert abs(score.value - divergence(edge, base)) <= score.error_bound
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
+from tiny_he import SIGNER
 
 from securefl.he import gate
 from securefl.he.keys import KeyPair
@@ -56,7 +57,7 @@ def uniformity(shares: NDArray[np.float64], bins: int) -> float:
 def requests(parameters: Parameters, base: Profile, count: int) -> tuple[bytes, list[bytes]]:
     """One client's ciphertext and `count` requests made of it."""
     public, made = keys(parameters).public, terms(parameters)
-    evaluator = Evaluator(public, made)
+    evaluator = Evaluator(public, made, SIGNER)
     hidden = features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden
     ciphertext = Encryptor(public, made).encrypt(hidden)
     baseline = evaluator.baseline(query(base, ANCHOR, BOUNDS))
@@ -67,7 +68,7 @@ def residue_shares(request: bytes, parameters: Parameters) -> NDArray[np.float64
     """All residues of a request's polynomial, divided by their primes, (primes, N)."""
     start = gate.TAG + gate.integer_size(parameters.modulus)
     n = parameters.poly_modulus_degree
-    rows = gate.unpack(request[start:], 1, parameters.primes, n, sender="test")[0]
+    rows = gate.unpack(request[start:-64], 1, parameters.primes, n, sender="test")[0]
     shares: NDArray[np.float64] = rows / np.array(parameters.primes, dtype=np.float64)[:, None]
     return shares
 
@@ -76,7 +77,7 @@ def residue_shares(request: bytes, parameters: Parameters) -> NDArray[np.float64
 def test_the_key_holder_sees_uniform_values_whatever_the_weights(base: Profile) -> None:
     """Four p-values a case: false alarm 4e-7. The secret key is used, as the key holder would."""
     _, made = requests(COMPACT, base, 320)
-    opener = Opener(keys(COMPACT), terms(COMPACT), rng=Quiet())
+    opener = Opener(keys(COMPACT), terms(COMPACT), SIGNER.public, rng=Quiet())
     opened = np.array([integer(opener.open(r)) / COMPACT.modulus for r in made])
     masked = np.array([integer(r[: gate.TAG + 12]) / COMPACT.modulus for r in made])
     assert uniformity(opened, 16) > ALARM
@@ -97,7 +98,7 @@ def test_the_second_polynomial_is_fresh_each_time() -> None:
 def test_the_reply_alone_is_uniform() -> None:
     """Without its mask the evaluator's outbox tells nobody a score: false alarm 1e-7."""
     _, made = requests(COMPACT, SMALL, 320)
-    opener = Opener(keys(COMPACT), terms(COMPACT))
+    opener = Opener(keys(COMPACT), terms(COMPACT), SIGNER.public)
     assert uniformity(np.array([integer(opener.open(r)) / COMPACT.modulus for r in made]), 16) > ALARM
 
 
@@ -106,7 +107,10 @@ def test_the_flooding_has_the_declared_variance(parameters: Parameters) -> None:
     """sigma^2 from the specification's formula; chi-square with 2,000 degrees, false alarm 2e-7."""
     scores, n = 2000, parameters.poly_modulus_degree
     made = terms(parameters, scores)
-    loud, quiet = Opener(keys(parameters), made), Opener(keys(parameters), made, rng=Quiet())
+    loud, quiet = (
+        Opener(keys(parameters), made, SIGNER.public),
+        Opener(keys(parameters), made, SIGNER.public, rng=Quiet()),
+    )
     noise = np.array(
         [
             float(parameters.centre(integer(loud.open(r)) - integer(quiet.open(r))))
@@ -114,8 +118,8 @@ def test_the_flooding_has_the_declared_variance(parameters: Parameters) -> None:
         ]
     )
     fresh = np.sqrt((1 + 2 * n / 3) / 12)
-    t = 8 * fresh * np.sqrt(n / 2) * 16 * np.sqrt(Q) / (Q * parameters.data_scale)
-    sigma = np.sqrt(12 * scores) * 2**20 * t * Q / parameters.unit
+    t = 8 * fresh * np.sqrt(n / 2) * 16 * np.sqrt(Q) / (Q * made.data_scale)
+    sigma = np.sqrt(12 * scores) * 2**20 * t * Q / made.unit
     low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], scores)
     assert low < np.sum((noise / sigma) ** 2) < high
     assert abs(np.sum(noise / sigma)) < 5.4 * np.sqrt(scores)
@@ -129,14 +133,18 @@ def plain_requests(parameters: Parameters, made: Terms, count: int) -> list[byte
     rows = np.array([[rng.integers(0, p, n, dtype=np.uint64) for p in parameters.primes]])
     end = gate.pack(rows, parameters.primes)
     size = gate.integer_size(parameters.modulus)
-    return [tag + (i << 60).to_bytes(size, "little") + end for i in range(count)]
+    plain = [tag + (i << 60).to_bytes(size, "little") + end for i in range(count)]
+    return [message + SIGNER.sign(message).raw for message in plain]
 
 
 @pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
 def test_no_bit_of_a_reply_comes_without_noise(parameters: Parameters) -> None:
     """Replies lie on the grid, and the lowest bits above it are uniform: false alarm 1e-7."""
     made = terms(parameters)
-    loud, quiet = Opener(keys(parameters), made), Opener(keys(parameters), made, rng=Quiet())
+    loud, quiet = (
+        Opener(keys(parameters), made, SIGNER.public),
+        Opener(keys(parameters), made, SIGNER.public, rng=Quiet()),
+    )
     raw = plain_requests(parameters, made, 1600)
     replies = [integer(loud.open(r)) for r in raw]
     wrapped = {k * parameters.modulus % made.grid for k in (-1, 0, 1)}
@@ -156,14 +164,14 @@ def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
     """
     count, made = 200, terms(parameters)
     public = keys(parameters).public
-    evaluator, client = Evaluator(public, made), Encryptor(public, made)
-    opener = Opener(keys(parameters), made, rng=Quiet())
+    evaluator, client = Evaluator(public, made, SIGNER), Encryptor(public, made)
+    opener = Opener(keys(parameters), made, SIGNER.public, rng=Quiet())
     weights = query(LARGE, ANCHOR, BOUNDS)
     baseline = evaluator.baseline(weights)
     noise = []
     for _ in range(count):
         blinded = evaluator.match(client.encrypt(np.zeros(made.hidden_length)), baseline)
-        noise.append(float(parameters.centre(integer(opener.open(blinded.request)) - blinded.mask)))
+        noise.append(float(parameters.centre(integer(opener.open(blinded.request)) - blinded.masks[0])))
     share = float(np.linalg.norm(weights.weights)) / made.weight_norm
     low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], count)
     assert low < np.sum((np.array(noise) / (share * made.noise_bound / 8)) ** 2) < high
@@ -174,8 +182,8 @@ def test_the_error_bound_is_not_loose(parameters: Parameters) -> None:
     """All scores lie inside it (1e-4 for all together), and it is at most 20 times their root mean square."""
     count, made = 100, terms(parameters)
     public = keys(parameters).public
-    evaluator, client = Evaluator(public, made), Encryptor(public, made)
-    opener = Opener(keys(parameters), made)
+    evaluator, client = Evaluator(public, made, SIGNER), Encryptor(public, made)
+    opener = Opener(keys(parameters), made, SIGNER.public)
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
     baseline = evaluator.baseline(query(SMALL, ANCHOR, BOUNDS))
     errors = []
@@ -189,7 +197,7 @@ def test_the_error_bound_is_not_loose(parameters: Parameters) -> None:
 
 def test_two_baselines_with_equal_scores_look_alike_to_the_key_holder() -> None:
     """Norms of the weights differ by ten; the openings' distributions are compared: false alarm 1e-7."""
-    opener = Opener(keys(COMPACT), terms(COMPACT), rng=Quiet())
+    opener = Opener(keys(COMPACT), terms(COMPACT), SIGNER.public, rng=Quiet())
     small, large = (
         [integer(opener.open(r)) / COMPACT.modulus for r in requests(COMPACT, base, 200)[1]]
         for base in (SMALL, LARGE)

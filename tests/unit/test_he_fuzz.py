@@ -17,14 +17,19 @@ SCRIPT = textwrap.dedent(
     from securefl.he.parameters import COMPACT
     from securefl.he.terms import Terms
     from securefl.keys import PublicKey
+    from securefl.signing import SigningKey
     from securefl.profiles import Anchor, Bounds, Profile, Variant, features, query
 
+    SIGNER = SigningKey.generate()
     rng = random.Random(int(sys.argv[1]))
     bounds = Bounds(mean=16, variance_high=64, weight=16)
     terms = Terms(parameters=COMPACT, bounds=bounds, length=10, variant=Variant.FULL, scores=10**6)
     keys, anchor = KeyPair.generate(COMPACT), Anchor(np.zeros(10), np.ones(10))
     client, evaluator, opener = (
-        Encryptor(keys.public, terms), Evaluator(keys.public, terms), Opener(keys, terms))
+        Encryptor(keys.public, terms),
+        Evaluator(keys.public, terms, SIGNER),
+        Opener(keys, terms, SIGNER.public),
+    )
     some = Profile(np.zeros(10), np.ones(10), 1)
     baseline = evaluator.baseline(query(some, anchor, bounds))
     ciphertext = client.encrypt(features(some, anchor, bounds).split(Variant.FULL).hidden)

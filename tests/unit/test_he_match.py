@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tiny_he import SIGNER
 
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.he import gate
@@ -34,8 +35,8 @@ class Parties:
         pair = pair or keys()
         self.terms = Terms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=variant, scores=scores)
         self.client = Encryptor(pair.public, self.terms)
-        self.evaluator = Evaluator(pair.public, self.terms)
-        self.opener = Opener(pair, self.terms)
+        self.evaluator = Evaluator(pair.public, self.terms, SIGNER)
+        self.opener = Opener(pair, self.terms, SIGNER.public)
         self.split: Split = features(CLIENT, ANCHOR, BOUNDS).split(variant)
         self.baseline: Baseline = self.evaluator.baseline(query(BASE, ANCHOR, BOUNDS))
 
@@ -66,7 +67,7 @@ def test_sizes_are_fixed() -> None:
     parties = Parties()
     blinded = parties.blinded()
     assert len(parties.ciphertext()) == 16 + 2 * 4096 * 12
-    assert len(blinded.request) == 16 + 12 + 4096 * 12
+    assert len(blinded.request) == 16 + 12 + 4096 * 12 + 64
     assert len(parties.opener.open(blinded.request)) == 16 + 12
 
 
@@ -98,7 +99,7 @@ def test_a_bad_request_costs_no_opening() -> None:
 
 def test_blinded_does_not_print_its_mask() -> None:
     blinded = Parties().blinded()
-    assert str(blinded.mask) not in repr(blinded)
+    assert str(blinded.masks[0]) not in repr(blinded)
     assert "ann" in repr(blinded)
 
 
@@ -128,7 +129,7 @@ def test_scores_that_no_clipped_profile_gives_are_dropped(forged: float) -> None
     parties = Parties()
     weights = query(BASE, ANCHOR, BOUNDS).weights
     wanted = (forged * Q - query(BASE, ANCHOR, BOUNDS).constant) / float(weights @ weights)
-    encoded = parties.evaluator._ring.encode(wanted * weights, COMPACT.data_scale)
+    encoded = parties.evaluator._ring.encode(wanted * weights, parties.terms.data_scale)
     lying = parties.evaluator._ring.encrypt(parties.evaluator._encryptor, encoded)
     blinded = parties.blinded(parties.ciphertext()[:16] + gate.pack(lying, COMPACT.primes))
     with pytest.raises(RemoteProtocolError, match="ann in phase score"):

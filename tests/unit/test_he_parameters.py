@@ -58,16 +58,16 @@ def test_the_edge_of_capacity_does_not_wrap() -> None:
     """Largest score plus twelve sigma stays inside half the modulus, whatever terms are accepted."""
     for accepted in (terms(length=512), terms(COMPACT, NARROW, length=512), terms(COMPACT, length=120)):
         p = accepted.parameters
-        assert accepted.largest / p.unit + 12 * accepted.sigma + accepted.noise_bound < p.modulus / 2
+        assert accepted.largest / accepted.unit + 12 * accepted.sigma + accepted.noise_bound < p.modulus / 2
 
 
 def test_flooding_follows_the_specification() -> None:
     """Section 2: sigma = sqrt(12 tau) 2^20 t; t = 8 sigma_ct sqrt(N/2) W / (q s_x) in units of div."""
     for made in (terms(scores=77), terms(COMPACT, NARROW, scores=77)):
-        n, s_x = made.parameters.poly_modulus_degree, made.parameters.data_scale
+        n, s_x = made.parameters.poly_modulus_degree, made.data_scale
         w = made.bounds.weight * math.sqrt(84)
         t = 8 * math.sqrt((1 + 2 * n / 3) / 12) * math.sqrt(n / 2) * w / (84 * s_x)
-        unit = made.parameters.unit / 84
+        unit = made.unit / 84
         assert made.noise_bound * unit == pytest.approx(t, rel=1e-6)
         assert made.sigma * unit == pytest.approx(math.sqrt(12 * 77) * 2**20 * t, rel=1e-6)
 
@@ -94,8 +94,8 @@ def test_lengths_and_shapes() -> None:
     assert (terms().hidden_length, terms().clear_length) == (169, 0)
     mean_only = terms(variant=Variant.MEAN_ONLY)
     assert (mean_only.hidden_length, mean_only.clear_length) == (168, 85)
-    with pytest.raises(ConfigError, match="slots"):
-        terms(length=3000)
+    assert (terms().ciphertexts, terms(length=2000, parameters=STRONG, bounds=Bounds()).ciphertexts) == (1, 1)
+    assert terms(length=3000, parameters=STRONG, bounds=Bounds()).ciphertexts == 2
     with pytest.raises(ConfigError, match="above 0"):
         terms(scores=0)
 

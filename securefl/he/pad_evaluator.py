@@ -1,0 +1,131 @@
+"""The evaluator's part of matching by pads; the protocol and its views stand in `pads`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from securefl.errors import ConfigError, RemoteProtocolError
+from securefl.he import gate
+from securefl.he.keys import EncryptionKey, agreed
+from securefl.he.opener import Score
+from securefl.he.pads import PARAMETERS, WORD_BITS, Masked, PadTerms, framed, integer_residues, scaled
+from securefl.he.seal import Ring
+from securefl.profiles import Query
+from securefl.signing import SigningKey
+
+_FLOOD_BITS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class PadOpening:
+    """One block on its way: `request` goes to the key holder, the rest stays with the evaluator."""
+
+    request: bytes = field(repr=False)
+    masks: tuple[int, ...] = field(repr=False)
+    clients: tuple[int, ...]
+
+
+class PadEvaluator:
+    """The evaluator's part for one batch of clients: list them, ask for the sums, unmask."""
+
+    def __init__(
+        self,
+        public: EncryptionKey,
+        terms: PadTerms,
+        signing: SigningKey,
+        query: Query,
+        *,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._terms, self._signing = terms, signing
+        self._rng = rng or random.SystemRandom()
+        self._ring = Ring(agreed(public, PARAMETERS).parameters)
+        self._encryptor = self._ring.encryptor(public.residues())
+        split = query.split(terms.variant)
+        if not np.linalg.norm(split.hidden) <= terms.bounds.weight_norm(terms.length):
+            raise ConfigError(
+                "The baseline's weights are larger than declared; declare a larger Bounds.weight."
+            )
+        self._query, self._clear = query, split.clear
+        self._weights = np.rint(split.hidden * terms.weight_scale).astype(np.int64)
+        self._plain = self._ring.plain(integer_residues(self._weights[::-1].astype(object)))
+
+    def list(self, masked: Sequence[Masked]) -> bytes:
+        """Whose pads the key holder is to encrypt, in this order; signed."""
+        return self._sign(b"pads", b"".join(one.fresh.raw for one in masked))
+
+    def request(self, ciphertext: bytes, first: int, there: Sequence[Masked | None]) -> PadOpening:
+        """Ask for the sums of one block, that begins with client `first` of the list.
+
+        there: the block's messages; None for a client that dropped out, whose sum is not opened.
+        """
+        p, degree = PARAMETERS, PARAMETERS.poly_modulus_degree
+        residues = gate.unpack(ciphertext, 2, p.primes, degree, sender="key holder")
+        gate.not_transparent(residues, sender="key holder")
+        cipher = self._ring.weighted(self._ring.ciphertext(residues, 1.0), self._plain)
+        whole = self._ring.coefficients(
+            self._ring.total([cipher, self._ring.zero(self._encryptor, cipher.scale)])
+        )
+        clients = tuple(i for i, one in enumerate(there) if one is not None)
+        masks = tuple(self._rng.randrange(2**WORD_BITS) for _ in clients)
+        items = []
+        for client, blind in zip(clients, masks, strict=True):
+            where = (client + 1) * self._terms.row - 1
+            found = p.compose(tuple(int(r) for r in whole[0, :, where]))
+            opened = (found + scaled(blind) + round(self._rng.gauss(0.0, self._flooding))) % p.modulus
+            items.append(where.to_bytes(2, "little") + gate.pack_integer(opened, p.modulus))
+        body = gate.pack(whole[1:], p.primes) + b"".join(items)
+        return PadOpening(self._sign(b"open", body), masks, tuple(first + client for client in clients))
+
+    @property
+    def _flooding(self) -> float:
+        """2^40 standard deviations of a coefficient's noise, far below the rounding unit Q / 2^64."""
+        return 2.0**_FLOOD_BITS * PARAMETERS.fresh_noise * (float(np.linalg.norm(self._weights)) + 1)
+
+    def scores(
+        self, opening: PadOpening, reply: bytes, masked: Sequence[Masked]
+    ) -> dict[int, Score | RemoteProtocolError]:
+        """The score of each client in the opening, or why it is none."""
+        if len(reply) != 8 * len(opening.masks):
+            raise RemoteProtocolError("Expected one sum for each place.", sender="key holder", phase="pads")
+        sums = np.frombuffer(reply, dtype="<u8")
+        found: dict[int, Score | RemoteProtocolError] = {}
+        for client, blind, own in zip(opening.clients, opening.masks, sums, strict=True):
+            try:
+                found[client] = self._score(
+                    masked[client], (int(own) - blind) % 2**WORD_BITS, f"client {client}"
+                )
+            except RemoteProtocolError as error:
+                found[client] = error
+        return found
+
+    def _score(self, masked: Masked, pad: int, sender: str) -> Score:
+        terms = self._terms
+        clear = np.asarray(masked.clear, dtype=np.float64)
+        fits = clear.shape == self._clear.shape and np.isfinite(clear).all()
+        if len(masked.words) != 8 * terms.row or not fits or masked.place != terms.place:
+            raise RemoteProtocolError(
+                "Expected masked words and clear values of this round's terms.", sender=sender, phase="pads"
+            )
+        words = np.frombuffer(masked.words, dtype="<u8")
+        with np.errstate(over="ignore"):
+            product = int((words * self._weights.astype(np.uint64)).sum(dtype=np.uint64))
+        whole = (product - pad) % 2**WORD_BITS
+        centred = whole - 2**WORD_BITS if whole >= 2 ** (WORD_BITS - 1) else whole
+        hidden = centred / (terms.data_scale * terms.weight_scale)
+        value = (hidden + self._query.constant + float(clear @ self._clear)) / terms.length
+        limit = terms.bounds.largest_product(terms.length) + terms.length * terms.error_bound
+        if abs(hidden) > limit or value < -terms.error_bound:
+            raise RemoteProtocolError(
+                "The score is negative or outside the declared bounds, which no clipped profile gives.",
+                sender=sender,
+                phase="score",
+            )
+        return Score(value, terms.error_bound)
+
+    def _sign(self, kind: bytes, body: bytes) -> bytes:
+        return body + self._signing.sign(framed(kind, self._terms, body)).raw

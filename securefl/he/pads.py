@@ -1,0 +1,253 @@
+"""Key-holder pads: a client uploads 2q + 1 masked integers and needs no homomorphic library.
+
+    client      x = round(s_x f);  y = x + PRG(k) mod 2^64, k agreed with the key holder by a fresh X25519 key
+    evaluator   tells the key holder, signed, whose fresh keys came, in an order
+    key holder  derives the same pads r and encrypts them under its own key, many clients in one ciphertext
+    evaluator   multiplies them by the integer weights v = round(s_w w); asks for <r, v>, masked
+    key holder  rounds what it decrypts to <r, v> + mask mod 2^64, and sends that
+    evaluator   <y, v> - <r, v> = <x, v>
+
+Pads are whole numbers mod t = 2^64 at the scale Q / t of the modulus, so what is opened is rounded to an
+exact integer: no noise of the key reaches the evaluator and no flooding is needed against it. What each party
+sees, and why it learns no more than its output:
+
+* The evaluator sees y, uniform without the pads; the pads' ciphertexts, pseudorandom; and <x, v> exactly.
+* The key holder sees who takes part, and of each opened coefficient <r, v> + mask, uniform mod t because the
+  mask is; the coefficient's noise, which holds the weights, lies under flooding 2^40 as wide. The second
+  polynomial is re-randomised. A client whose y did not come is not opened at all.
+* y travels sealed to the evaluator: the key holder knows the pads. A key holder that shifts a pad reads one
+  weight: it is semi-honest here.
+
+The fresh key travels with y, so no pad is used twice and a client keeps no state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from math import log2, sqrt
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+
+from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.he import gate
+from securefl.he.keys import KeyPair, agreed
+from securefl.he.parameters import GUARD, STRONG_ENCRYPTED, Parameters
+from securefl.he.seal import Ring
+from securefl.keys import PublicKey, SecretKey, Signature
+from securefl.profiles import Bounds, Variant, Vector
+from securefl.signing import SIGNATURE_BYTES, AgreementKey, verify
+
+PARAMETERS: Final[Parameters] = STRONG_ENCRYPTED
+WORD_BITS: Final = 64
+Words = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadTerms:
+    """What all parties declare: bounds, length q, variant, and one context (session, round, attempt).
+
+    Raises ConfigError if a score inside the bounds could wrap mod 2^64.
+    """
+
+    bounds: Bounds
+    length: int
+    variant: Variant
+    context: bytes
+
+    def __post_init__(self) -> None:
+        if min(self._data_bits, self.weight_bits) < 4:
+            raise ConfigError("Scores inside the declared bounds leave no room for fractions: tighten them.")
+
+    @property
+    def row(self) -> int:
+        """Masked integers of a client."""
+        return 2 * self.length + (self.variant is Variant.FULL)
+
+    @cached_property
+    def _room(self) -> int:
+        """Bits of both scales together: what 2^64 leaves beside the largest score and a sign."""
+        largest = self.bounds.largest_product(self.length)
+        return int(WORD_BITS - 1 + log2(1 - GUARD) - log2(largest))
+
+    @cached_property
+    def weight_bits(self) -> int:
+        """log2 of s_w: larger where features can be larger, so that both roundings weigh alike."""
+        norms = self.bounds.feature_norm(self.length) / self.bounds.weight_norm(self.length)
+        return int((self._room + log2(norms)) / 2)
+
+    @property
+    def _data_bits(self) -> int:
+        return self._room - self.weight_bits
+
+    @property
+    def data_scale(self) -> float:
+        return 2.0**self._data_bits
+
+    @property
+    def weight_scale(self) -> float:
+        return 2.0**self.weight_bits
+
+    @property
+    def block(self) -> int:
+        """Clients in one ciphertext of pads."""
+        return PARAMETERS.poly_modulus_degree // self.row
+
+    @cached_property
+    def error_bound(self) -> float:
+        """Largest |score - div| by rounding; it always holds."""
+        features, weights = self.bounds.feature_norm(self.length), self.bounds.weight_norm(self.length)
+        rounding = (features / self.weight_scale + weights / self.data_scale) * sqrt(self.row) / 2
+        return (rounding + self.row / (4 * self.data_scale * self.weight_scale)) / self.length
+
+    @cached_property
+    def digest(self) -> bytes:
+        return repr(self).encode()
+
+    @property
+    def place(self) -> bytes:
+        """16 bytes that name the terms."""
+        return hashlib.sha256(b"securefl/pads/place/1|" + self.digest).digest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class Masked:
+    """A client's message: its fresh key, the masked integers, and what the variant leaves in the clear.
+
+    `place` names the terms it was made for: pads of another context would unmask to another score.
+    """
+
+    place: bytes
+    fresh: PublicKey
+    words: bytes = field(repr=False)
+    clear: Vector = field(repr=False)
+
+
+def mask(hidden: Vector, clear: Vector, terms: PadTerms, key_holder: PublicKey) -> Masked:
+    """The client's part: mask `Features.split(variant)`. To be sealed to the evaluator on its way."""
+    if hidden.shape != (terms.row,) or not np.linalg.norm(hidden) <= terms.bounds.feature_norm(
+        terms.length
+    ) * (1 + 1e-9):
+        raise LocalProtocolError(f"Expected {terms.row} hidden features inside the declared bounds.")
+    own = AgreementKey.generate()
+    words = np.rint(hidden * terms.data_scale).astype(np.int64).astype(np.uint64)
+    masked = words + _pad(own, key_holder, own.public, terms)
+    return Masked(terms.place, own.public, masked.astype("<u8").tobytes(), clear)
+
+
+def _pad(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms) -> Words:
+    """The pad of one fresh key: uniform words mod 2^64, the same on both sides."""
+    key: SecretKey = own.agree(other, b"securefl/pad/1|" + fresh.raw + terms.digest)
+    stream = Cipher(algorithms.ChaCha20(key.reveal(), bytes(16)), mode=None).encryptor()
+    return np.frombuffer(stream.update(bytes(8 * terms.row)), dtype="<u8")
+
+
+class PadKeyHolder:
+    """The key holder's part: encrypts pads, opens masked sums. `pair` is of `PARAMETERS`, one a session."""
+
+    def __init__(self, pair: KeyPair, agreement: AgreementKey, terms: PadTerms, evaluator: PublicKey) -> None:
+        agreed(pair.public, PARAMETERS)
+        self._agreement, self._terms, self._evaluator = agreement, terms, evaluator
+        self._ring, secret = Ring(PARAMETERS), pair.coefficients()
+        self._encryptor = self._ring.encryptor(pair.public.residues())
+        self._twice = np.concatenate([-secret, secret])
+
+    def encrypt(self, listed: bytes, *, sender: str = "evaluator") -> list[bytes]:
+        """The pads of a signed list, as ciphertexts of `block` clients each, in its order."""
+        keys = _signed(listed, b"pads", self._terms, self._evaluator, sender)
+        if len(keys) % 32:
+            raise RemoteProtocolError("Expected keys of 32 bytes.", sender=sender, phase="pads")
+        fresh = [PublicKey(keys[i : i + 32]) for i in range(0, len(keys), 32)]
+        try:
+            pads = [_pad(self._agreement, one, one, self._terms) for one in fresh]
+        except CryptoError as error:
+            raise RemoteProtocolError(str(error), sender=sender, phase="pads") from None
+        block = self._terms.block
+        return [self._encrypted(pads[i : i + block]) for i in range(0, len(pads), block)]
+
+    def _encrypted(self, pads: list[Words]) -> bytes:
+        plain = self._ring.plain(_scaled_residues(np.concatenate(pads)))
+        zero = self._ring.zero(self._encryptor, 1.0)
+        return gate.pack(self._ring.residues(self._ring.with_plain(zero, plain)), PARAMETERS.primes)
+
+    def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
+        """<r, v> + mask mod 2^64 of each place in a signed request, 8 bytes each.
+
+        Exact by rounding: the same request again gets the same reply, and none shows noise of the key.
+        """
+        body = _signed(request, b"open", self._terms, self._evaluator, sender)
+        degree, size = PARAMETERS.poly_modulus_degree, gate.integer_size(PARAMETERS.modulus)
+        polynomial = gate.residues_size(1, PARAMETERS.primes, degree)
+        places, rest = divmod(len(body) - polynomial, size + 2)
+        if rest or not 0 < places <= self._terms.block:
+            raise RemoteProtocolError("Expected places and one polynomial.", sender=sender, phase="pads")
+        second = gate.unpack(body[:polynomial], 1, PARAMETERS.primes, degree, sender=sender)[0]
+        replies = []
+        for i in range(places):
+            item = body[polynomial + i * (size + 2) : polynomial + (i + 1) * (size + 2)]
+            where = int.from_bytes(item[:2], "little")
+            if where >= degree:
+                raise RemoteProtocolError("Expected a place in the polynomial.", sender=sender, phase="pads")
+            masked = gate.unpack_integer(item[2:], PARAMETERS.modulus, sender=sender)
+            opened = (masked + self._inner_product(second, where)) % PARAMETERS.modulus
+            rounded = (opened * 2**WORD_BITS + PARAMETERS.modulus // 2) // PARAMETERS.modulus
+            replies.append((rounded % 2**WORD_BITS).to_bytes(8, "little"))
+        return b"".join(replies)
+
+    def _inner_product(self, second: gate.Residues, where: int) -> int:
+        degree = PARAMETERS.poly_modulus_degree
+        row = self._twice[where + degree - np.arange(degree)]
+        low = (second & np.uint64(0xFFFFFFFF)).astype(np.int64) @ row
+        high = (second >> np.uint64(32)).astype(np.int64) @ row
+        sums = (int(a) + (int(b) << 32) for a, b in zip(low, high, strict=True))
+        return PARAMETERS.compose(tuple(sums))
+
+
+def framed(kind: bytes, terms: PadTerms, body: bytes) -> bytes:
+    return b"securefl/pads/1|" + kind + b"|" + terms.digest + b"|" + body
+
+
+def _signed(message: bytes, kind: bytes, terms: PadTerms, evaluator: PublicKey, sender: str) -> bytes:
+    body = message[:-SIGNATURE_BYTES]
+    try:
+        verify(evaluator, Signature(message[-SIGNATURE_BYTES:]), framed(kind, terms, body))
+    except CryptoError as error:
+        raise RemoteProtocolError(str(error), sender=sender, phase="pads") from None
+    return body
+
+
+def scaled(word: int) -> int:
+    """A whole number mod 2^64 at its place in Q."""
+    return (word * PARAMETERS.modulus) >> WORD_BITS
+
+
+@cache
+def _octets() -> NDArray[np.uint64]:
+    """What each octet of a word is worth at its place in Q, mod each prime: (primes, 8, 256)."""
+    table = [
+        [[scaled(v << 8 * j) % prime for v in range(256)] for j in range(8)] for prime in PARAMETERS.primes
+    ]
+    return np.array(table, dtype=np.uint64)
+
+
+def _scaled_residues(words: Words) -> gate.Residues:
+    """Words at their place in Q as residues (primes, N); rounding octet by octet costs 8 units of noise."""
+    rows = np.zeros((len(PARAMETERS.primes), PARAMETERS.poly_modulus_degree), dtype=np.uint64)
+    octets = words.astype("<u8").view(np.uint8).reshape(len(words), 8)
+    for row, tables, prime in zip(rows, _octets(), PARAMETERS.primes, strict=True):
+        # eight residues of 60 bits still sum in 64
+        row[: len(words)] = sum(table[octets[:, j]] for j, table in enumerate(tables)) % np.uint64(prime)
+    return rows
+
+
+def integer_residues(coefficients: NDArray[Any]) -> gate.Residues:
+    """Integers as residues (primes, N) of a polynomial that begins with them."""
+    degree = PARAMETERS.poly_modulus_degree
+    rows = np.zeros((len(PARAMETERS.primes), degree), dtype=np.uint64)
+    for row, prime in zip(rows, PARAMETERS.primes, strict=True):
+        row[: len(coefficients)] = (coefficients % prime).astype(np.uint64)
+    return rows

@@ -1,0 +1,29 @@
+"""Encrypted profile matching as a tool of its own: three parties, in memory or between files.
+
+    key holder   keys = KeyHolder.generate()                      keys.public goes to everybody
+    evaluator    server = Evaluator.generate()                    server.public too
+    client       sealed = Profile(mean, variance).encrypt(keys.public, server.public, label="p1")
+    evaluator    scores = server.match(keys.public, baseline, [sealed, ...])
+    key holder   keys.reveal(scores, server.public)
+
+Evaluator and key holder are semi-honest and do not collude; together they could decrypt every profile. The
+evaluator learns no score, the key holder scores and nothing else (see `securefl.he.match`).
+"""
+
+from securefl.matching.evaluator import Evaluator, EvaluatorPublic
+from securefl.matching.key_holder import KeyHolder, Revealed
+from securefl.matching.keys import PublicKeys
+from securefl.matching.options import Options
+from securefl.matching.sealed import Profile, Scores, Sealed
+
+__all__ = [
+    "Evaluator",
+    "EvaluatorPublic",
+    "KeyHolder",
+    "Options",
+    "Profile",
+    "PublicKeys",
+    "Revealed",
+    "Scores",
+    "Sealed",
+]

@@ -1,0 +1,154 @@
+"""The key holder: reads scores that an evaluator signed, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from dp_accounting import NonPrivateDpEvent, NoOpDpEvent
+
+from securefl.accounting.ledger import Ledger
+from securefl.errors import CryptoError, DataError, RemoteProtocolError
+from securefl.he.keys import KeyPair
+from securefl.he.opener import Opener
+from securefl.he.openings import Openings
+from securefl.keys import SecretKey, Signature
+from securefl.matching.envelope import Envelope
+from securefl.matching.evaluator import EvaluatorPublic
+from securefl.matching.keys import SETS, PublicKeys, statement
+from securefl.matching.options import Options
+from securefl.matching.sealed import Scores
+from securefl.release import Charge, Release, ReleaseKey
+from securefl.signing import SIGNATURE_BYTES, SigningKey, verify
+
+KIND: Final = "secret-key"
+READS = Charge(server=NoOpDpEvent(), key_holder=NonPrivateDpEvent(), others=NoOpDpEvent())
+"""A score without noise for privacy, which the key holder alone reads."""
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """Scores by label, what was refused by label and why, and a bound that holds for all scores at once.
+
+    |score - divergence| <= error_bound for all of them, except with probability 1e-6.
+    """
+
+    scores: Mapping[str, float]
+    refused: Mapping[str, str]
+    error_bound: float
+
+
+@dataclass(frozen=True)
+class KeyHolder:
+    """The key holder's secrets and public keys: one session."""
+
+    public: PublicKeys
+    secrets: tuple[SecretKey, ...]
+    signing: SigningKey
+
+    @classmethod
+    def generate(cls, *, openings: int = 1000) -> KeyHolder:
+        """Fresh keys for at most `openings` scores of each parameter set; more cost precision."""
+        if not 1 <= openings <= 2**40:
+            raise DataError(f"Expected at least one opening, got {openings}.")
+        pairs = [KeyPair.generate(parameters) for parameters in SETS]
+        signing = SigningKey.generate()
+        raw = b"".join(pair.public.key.raw for pair in pairs)
+        public = PublicKeys(raw, signing.public, openings, signing.sign(statement(raw, openings)))
+        return cls(public, tuple(pair.secret for pair in pairs), signing)
+
+    def reveal(
+        self,
+        scores: Scores,
+        evaluator: EvaluatorPublic,
+        *,
+        openings: Openings | None = None,
+        ledger: Ledger | None = None,
+    ) -> Revealed:
+        """Open what this evaluator signed; every score passes the ledger as a release of its label.
+
+        openings, ledger: durable ones; by default in memory, for as long as the call. A file that was
+        opened before gives what it gave then, and is not counted again.
+        Raises DataError for scores of another session, evaluator or form.
+        """
+        options, length, labels = self._checked(scores, evaluator)
+        terms = options.terms(length, self.public.openings)
+        place = SETS.index(terms.parameters)
+        pair = KeyPair(self.public.of(terms.parameters), self.secrets[place])
+        opener = Opener(pair, terms, evaluator.signing, openings=openings or Openings())
+        body = scores.body[:-SIGNATURE_BYTES]
+        size, rest = divmod(len(body), len(labels))
+        if rest:
+            raise DataError("The scores are not one request for each label.")
+        found, refused = {}, {}
+        for i, label in enumerate(labels):
+            request = body[i * size : (i + 1) * size]
+            try:
+                found[label] = self._released(label, request, len(labels), opener, ledger)
+            except RemoteProtocolError as error:
+                refused[label] = str(error)
+        return Revealed(found, refused, terms.error_bound(len(labels), floods=2))
+
+    def _checked(self, scores: Scores, evaluator: EvaluatorPublic) -> tuple[Options, int, list[str]]:
+        if scores.header.get("session") != self.public.session:
+            raise DataError("The scores belong to another key holder's session.")
+        if scores.header.get("evaluator") != evaluator.fingerprint:
+            raise DataError("The scores were made by another evaluator.")
+        content = Envelope("encrypted-scores", scores.header, scores.body[:-SIGNATURE_BYTES])
+        try:
+            verify(evaluator.signing, Signature(scores.body[-SIGNATURE_BYTES:]), content.signed_part())
+        except CryptoError as error:
+            raise DataError(f"The scores are not signed by the evaluator: {error}") from None
+        labels = scores.header.get("labels")
+        if not isinstance(labels, list) or not labels or len(set(map(str, labels))) < len(labels):
+            raise DataError("Expected the scores' labels, each once.")
+        return *Options.from_header(scores.header), [str(label) for label in labels]
+
+    def _released(
+        self, label: str, request: bytes, together: int, opener: Opener, ledger: Ledger | None
+    ) -> float:
+        """The score of one request; its charge is reserved before it is opened, committed before it is seen.
+
+        A request that was released before is answered from the store, and charged once.
+        """
+        if ledger is None:
+            return opener.read(request, together=together, sender=label).value
+        session, name = bytes.fromhex(self.public.session), hashlib.sha256(request).hexdigest()[:16]
+        key = ReleaseKey(label, session, 1, 0, 0, f"score {name}")
+        state = ledger.state(key)
+        refusal = ledger.reserve([(key, READS)]) if state is None else {}
+        if label in refusal:
+            raise refusal[label]
+        value = opener.read(request, together=together, sender=label).value
+        if state == "committed":
+            return value
+        release = Release(key=key, unit="record", form="open", charge=READS, _numbers=np.array([value]))
+        return float(ledger.open(release)[0].item())
+
+    # As files -------------------------------------------------------------------------------------
+
+    def to_envelope(self) -> Envelope:
+        """The secret file: the public keys, and all secrets."""
+        public = self.public.to_envelope()
+        header: dict[str, Any] = {**public.header}
+        own = b"".join(secret.reveal() for secret in (*self.secrets, self.signing.secret))
+        return Envelope(KIND, header, public.body + own)
+
+    @classmethod
+    def from_envelope(cls, content: Envelope) -> KeyHolder:
+        """Raises DataError for secrets that do not fit their public keys."""
+        sizes = [parameters.poly_modulus_degree for parameters in SETS] + [32]
+        start = len(content.body) - sum(sizes)
+        own = Envelope("public-key", content.header, content.body[: max(start, 0)])
+        public = PublicKeys.from_envelope(own)
+        secrets = []
+        for size in sizes:
+            secrets.append(SecretKey(content.body[start : start + size]))
+            start += size
+        found = cls(public, tuple(secrets[:-1]), SigningKey(secrets[-1]))
+        if found.signing.public != public.signing:
+            raise DataError("The secret key does not fit its public key.")
+        return found

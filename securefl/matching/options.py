@@ -1,0 +1,93 @@
+"""What client and baseline owner choose in public, and must choose alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from securefl.errors import ConfigError, DataError, SecureFLError
+from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
+from securefl.he.terms import Terms
+from securefl.profiles import Anchor, Bounds, Features, Profile, Query, Variant, features, query
+
+Word = Literal["strong", "compact"]
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """Public choices of a matching.
+
+    variant: "full" encrypts means and variances; "mean-only" leaves the variances readable by the evaluator.
+    parameters: "strong", or "compact" (a quarter of the bytes, coarser scores, no encrypted baseline).
+    bounds: what anchored values are clipped to before encryption; errors follow from them.
+    anchor: public centre and scale per element; None is 0 and 1.
+    """
+
+    variant: Variant = Variant.FULL
+    parameters: Word = "strong"
+    bounds: Bounds = field(default_factory=Bounds)
+    anchor: Anchor | None = None
+
+    def parameter_set(self) -> Parameters:
+        """`strong` has room for an encrypted baseline: a client need not know whether there is one."""
+        match self.parameters:
+            case "strong":
+                return STRONG_ENCRYPTED
+            case "compact":
+                return COMPACT
+
+    def terms(self, length: int, openings: int) -> Terms:
+        """What follows for profiles of `length` elements; ConfigError where scores could wrap."""
+        return Terms(
+            parameters=self.parameter_set(),
+            bounds=self.bounds,
+            length=length,
+            variant=self.variant,
+            scores=openings,
+        )
+
+    def _anchor(self, length: int) -> Anchor:
+        if self.anchor is None:
+            return Anchor(np.zeros(length), np.ones(length))
+        if len(self.anchor.centre) != length:
+            raise ConfigError(f"Expected an anchor of {length} elements, {len(self.anchor.centre)} came.")
+        return self.anchor
+
+    def features(self, profile: Profile) -> Features:
+        """A client's values: floored, anchored, clipped."""
+        return features(profile, self._anchor(len(profile)), self.bounds)
+
+    def query(self, baseline: Profile) -> Query:
+        """The baseline's values, treated alike."""
+        return query(baseline, self._anchor(len(baseline)), self.bounds)
+
+    # As a header ----------------------------------------------------------------------------------
+
+    def to_header(self, length: int) -> dict[str, Any]:
+        anchor = self.anchor
+        return {
+            "length": length,
+            "variant": self.variant.value,
+            "parameters": self.parameters,
+            "bounds": asdict(self.bounds),
+            "anchor": anchor and {"centre": anchor.centre.tolist(), "scale": anchor.scale.tolist()},
+        }
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, Any]) -> tuple[Options, int]:
+        """Options and length of a file's header. Raises DataError where they are not such."""
+        try:
+            length, word, anchor = header["length"], header["parameters"], header["anchor"]
+            if type(length) is not int or not 1 <= length <= 2**20 or word not in ("strong", "compact"):
+                raise ValueError
+            return cls(
+                Variant(header["variant"]),
+                word,
+                Bounds(**{name: float(value) for name, value in header["bounds"].items()}),
+                anchor and Anchor(np.array(anchor["centre"]), np.array(anchor["scale"])),
+            ), length
+        except (KeyError, TypeError, ValueError, AttributeError, SecureFLError):
+            raise DataError("The file's options are not what this package writes; get it again.") from None

@@ -1,0 +1,147 @@
+"""A client's profile on its way to the evaluator, and scores on their way to the key holder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from securefl import profiles
+from securefl.errors import DataError
+from securefl.he.client import Encryptor
+from securefl.matching.envelope import Envelope
+from securefl.matching.keys import PublicKeys
+from securefl.matching.options import Options
+from securefl.signing import seal
+
+if TYPE_CHECKING:
+    from securefl.matching.evaluator import EvaluatorPublic
+
+PROFILE: Final = "encrypted-profile"
+BASELINE: Final = "encrypted-baseline"
+SCORES: Final = "encrypted-scores"
+Kind = Literal["encrypted-profile", "encrypted-baseline"]
+LONGEST_LABEL: Final = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Sealed:
+    """A profile or baseline under the key holder's key, sealed to the evaluator."""
+
+    kind: Kind
+    header: Mapping[str, Any]
+    body: bytes = field(repr=False)
+
+    @property
+    def label(self) -> str:
+        """Who it is about; scores are listed under it."""
+        label = self.header.get("label")
+        if not isinstance(label, str) or not 1 <= len(label) <= LONGEST_LABEL or not label.isprintable():
+            raise DataError("The file's label is not what this package writes; get it again.")
+        return label
+
+    def to_envelope(self) -> Envelope:
+        return Envelope(self.kind, self.header, self.body)
+
+    @classmethod
+    def from_envelope(cls, content: Envelope) -> Sealed:
+        kind: Kind = PROFILE if content.kind == PROFILE else BASELINE
+        header = {key: value for key, value in content.header.items() if key != "name"}
+        return cls(kind, header, content.body)
+
+    def context(self) -> bytes:
+        """What the seal is bound to: kind and header."""
+        return Envelope(self.kind, self.header, b"").signed_part()
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Mean and population variance per element of a layer's output, (q,) each (FedProf v2, section 3.1)."""
+
+    mean: profiles.Vector
+    variance: profiles.Vector
+    count: int = 1
+
+    @property
+    def plain(self) -> profiles.Profile:
+        """Checked: DataError for shapes that differ, values that are not finite, variances below 0."""
+        return profiles.Profile(np.asarray(self.mean), np.asarray(self.variance), self.count)
+
+    def encrypt(
+        self,
+        public: PublicKeys,
+        evaluator: EvaluatorPublic,
+        *,
+        label: str = "profile",
+        options: Options | None = None,
+    ) -> Sealed:
+        """The profile as a client sends it: encrypted to the key holder, sealed to the evaluator.
+
+        Raises DataError for a profile that is none, ConfigError for options under which scores could wrap.
+        """
+        options = options or Options()
+        found = options.features(self.plain).split(options.variant)
+        encryptor = _encryptor(public, options, len(self.plain))
+        clear = found.clear.astype("<f8").tobytes()
+        return _sealed(
+            PROFILE, encryptor.encrypt(found.hidden) + clear, self, public, evaluator, label, options
+        )
+
+    def encrypt_baseline(
+        self,
+        public: PublicKeys,
+        evaluator: EvaluatorPublic,
+        *,
+        label: str = "baseline",
+        options: Options | None = None,
+    ) -> Sealed:
+        """Mode E: the profile as the baseline that others are matched with; the evaluator learns it not."""
+        options = options or Options()
+        if not options.parameter_set().encrypted_baseline:
+            raise DataError("compact has no room for an encrypted baseline; use strong, on both sides.")
+        encryptor = _encryptor(public, options, len(self.plain))
+        message = encryptor.encrypt_baseline(options.query(self.plain))
+        return _sealed(BASELINE, message, self, public, evaluator, label, options)
+
+
+def _encryptor(public: PublicKeys, options: Options, length: int) -> Encryptor:
+    terms = options.terms(length, public.openings)
+    return Encryptor(public.of(terms.parameters), terms)
+
+
+def _sealed(
+    kind: Kind,
+    message: bytes,
+    profile: Profile,
+    public: PublicKeys,
+    evaluator: EvaluatorPublic,
+    label: str,
+    options: Options,
+) -> Sealed:
+    header = {
+        "session": public.session,
+        "evaluator": evaluator.fingerprint,
+        "label": label,
+        **options.to_header(len(profile.plain)),
+    }
+    made = Sealed(kind, header, b"")
+    if made.label != label:
+        raise DataError(f"Expected a label of 1 to {LONGEST_LABEL} printable letters, got {label!r}.")
+    return Sealed(kind, header, seal(evaluator.sealing, message, made.context()))
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Requests to open one score each, under the labels of the profiles; signed by the evaluator."""
+
+    header: Mapping[str, Any]
+    body: bytes = field(repr=False)
+
+    def to_envelope(self) -> Envelope:
+        return Envelope(SCORES, self.header, self.body)
+
+    @classmethod
+    def from_envelope(cls, content: Envelope) -> Scores:
+        return cls({k: v for k, v in content.header.items() if k != "name"}, content.body)

@@ -1,0 +1,102 @@
+"""Signatures (Ed25519) and sealing to one receiver (X25519, HKDF-SHA-256, ChaCha20-Poly1305)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from securefl.errors import CryptoError
+from securefl.keys import PublicKey, SecretKey, Signature
+
+SIGNATURE_BYTES: Final = 64
+_KEY_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """An Ed25519 key; `public` goes to whoever checks."""
+
+    secret: SecretKey
+
+    @classmethod
+    def generate(cls) -> SigningKey:
+        """A fresh key, from the operating system's randomness."""
+        return cls(SecretKey(os.urandom(_KEY_BYTES)))
+
+    @cached_property
+    def public(self) -> PublicKey:
+        return PublicKey(self._own.public_key().public_bytes_raw())
+
+    def sign(self, message: bytes) -> Signature:
+        return Signature(self._own.sign(message))
+
+    @cached_property
+    def _own(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.secret.reveal())
+
+
+def verify(public: PublicKey, signature: Signature, message: bytes) -> None:
+    """CryptoError unless the owner of `public` signed this message."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public.raw).verify(signature.raw, message)
+    except (InvalidSignature, ValueError):
+        raise CryptoError("The signature is not that of the expected key.") from None
+
+
+@dataclass(frozen=True)
+class AgreementKey:
+    """An X25519 key: the receiver's of sealed messages, or one side of an agreement."""
+
+    secret: SecretKey
+
+    @classmethod
+    def generate(cls) -> AgreementKey:
+        """A fresh key, from the operating system's randomness."""
+        return cls(SecretKey(os.urandom(_KEY_BYTES)))
+
+    @cached_property
+    def public(self) -> PublicKey:
+        return PublicKey(self._own.public_key().public_bytes_raw())
+
+    def agree(self, other: PublicKey, purpose: bytes, *, length: int = _KEY_BYTES) -> SecretKey:
+        """`length` bytes that only the two owners know, for one purpose. CryptoError for a weak key."""
+        try:
+            shared = self._own.exchange(X25519PublicKey.from_public_bytes(other.raw))
+        except ValueError:
+            raise CryptoError("The other key cannot be agreed with.") from None
+        return SecretKey(HKDF(SHA256(), length, salt=None, info=purpose).derive(shared))
+
+    @cached_property
+    def _own(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.secret.reveal())
+
+
+def seal(to: PublicKey, plain: bytes, context: bytes) -> bytes:
+    """`plain` for the owner of `to` alone, bound to `context`: a fresh public key and the AEAD's output."""
+    fresh = AgreementKey.generate()
+    key = fresh.agree(to, _purpose(fresh.public, to))
+    # The key is used once, so the nonce may be constant.
+    return fresh.public.raw + ChaCha20Poly1305(key.reveal()).encrypt(bytes(12), plain, context)
+
+
+def unseal(own: AgreementKey, sealed: bytes, context: bytes) -> bytes:
+    """The inverse of `seal`; CryptoError for anything that was not sealed so."""
+    fresh = PublicKey(sealed[:_KEY_BYTES])
+    key = own.agree(fresh, _purpose(fresh, own.public))
+    try:
+        return ChaCha20Poly1305(key.reveal()).decrypt(bytes(12), sealed[_KEY_BYTES:], context)
+    except InvalidTag:
+        raise CryptoError("The message was not sealed to this key in this context.") from None
+
+
+def _purpose(fresh: PublicKey, to: PublicKey) -> bytes:
+    return b"securefl/seal/1|" + fresh.raw + to.raw

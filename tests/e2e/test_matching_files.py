@@ -1,0 +1,408 @@
+"""The five commands on files, as three people would run them, and every file that must be refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from securefl import profiles
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.cli import cli
+from securefl.errors import SecureFLError
+from securefl.matching import Evaluator, KeyHolder, Options, Profile, envelope
+from securefl.profiles import divergence
+
+CLIENTS = {
+    "p1": ([0.1, 0.2, -1.0], [1.0, 2.0, 0.5]),
+    "p2": ([1.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
+}
+BASE = ([0.0, 0.1, 0.0], [1.0, 1.5, 1.0])
+
+
+def call(*words: object, code: int = 0) -> str:
+    """Run a command in this process; the output. Nothing but the package's errors may come out."""
+    result = CliRunner().invoke(cli, [str(w) for w in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        assert isinstance(result.exception, SecureFLError), result.exception
+        assert code == 1, result.exception
+        return str(result.exception)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def write(path: Path, values: tuple[list[float], list[float]]) -> Path:
+    path.write_text(json.dumps({"mean": values[0], "variance": values[1]}))
+    return path
+
+
+def kl(label: str) -> float:
+    own, base = (profiles.Profile(np.array(m), np.array(s), 1) for m, s in (CLIENTS[label], BASE))
+    return divergence(own, base)
+
+
+class Place:
+    """A folder with keys, profiles and the options of one matching."""
+
+    def __init__(self, root: Path, *options: str) -> None:
+        self.root, self.options = root, options
+        call("keygen", "--role", "key-holder", "--out", root / "K")
+        call("keygen", "--role", "evaluator", "--out", root / "V")
+        for label, values in CLIENTS.items():
+            write(root / f"{label}.json", values)
+            self.encrypt(label)
+        write(root / "b.json", BASE)
+
+    def encrypt(self, label: str, kind: str = "--profile", *more: object, code: int = 0) -> str:
+        keys = ("--public", self.root / "K/public.key", "--evaluator", self.root / "V/evaluator.pub")
+        path = self.root / f"{label}.json"
+        return call(
+            "encrypt", *keys, kind, path, "-o", self.root / f"{label}.enc", *self.options, *more, code=code
+        )
+
+    def match(self, *files: str, baseline: str = "b.json", code: int = 0) -> str:
+        keys = ("--public", self.root / "K/public.key", "--evaluator", self.root / "V/evaluator.key")
+        named = [self.root / f for f in files or ("p1.enc", "p2.enc")]
+        return call(
+            "match",
+            *keys,
+            "--baseline",
+            self.root / baseline,
+            *named,
+            "-o",
+            self.root / "scores.enc",
+            code=code,
+        )
+
+    def reveal(self, *more: str, code: int = 0) -> str:
+        keys = ("--secret", self.root / "K/secret.key", "--evaluator", self.root / "V/evaluator.pub")
+        return call("reveal", *keys, self.root / "scores.enc", *more, code=code)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A finished matching; copied before it is spoilt."""
+    place = Place(tmp_path_factory.mktemp("matching"))
+    place.match()
+    return place
+
+
+@pytest.fixture
+def place(made: Place, tmp_path: Path) -> Place:
+    shutil.copytree(made.root, tmp_path / "m")
+    copy = object.__new__(Place)
+    copy.root, copy.options = tmp_path / "m", ()
+    return copy
+
+
+# What works ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["full", "mean-only"])
+@pytest.mark.parametrize("params", ["strong", "compact"])
+@pytest.mark.parametrize("baseline", ["b.json", "b.enc"])
+def test_scores_by_name_within_a_joint_bound(
+    variant: str, params: str, baseline: str, tmp_path: Path
+) -> None:
+    place = Place(tmp_path, "--variant", variant, "--params", params)
+    if baseline == "b.enc" and params == "compact":
+        assert "use strong" in place.encrypt("b", "--baseline", code=1)
+        return
+    if baseline == "b.enc":
+        place.encrypt("b", "--baseline")
+    place.match(baseline=baseline)
+    found = json.loads(place.reveal("--json"))
+    assert set(found) == {"scores", "error_bound"}
+    assert list(found["scores"]) == ["p1", "p2"]
+    for label, score in found["scores"].items():
+        assert abs(score - kl(label)) <= found["error_bound"] < 0.01
+
+
+def test_names_are_those_of_the_profiles_not_of_the_files(place: Place) -> None:
+    shutil.copy(place.root / "p1.json", place.root / "hospital.json")
+    keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.pub")
+    call("encrypt", *keys, "--profile", place.root / "hospital.json", "-o", place.root / "x.enc")
+    place.match("x.enc", "p2.enc")
+    assert list(json.loads(place.reveal("--json"))["scores"]) == ["hospital", "p2"]
+
+
+def test_secrets_are_their_owners_and_keys_are_not_overwritten(place: Place) -> None:
+    place.reveal()
+    for name in ("K/secret.key", "V/evaluator.key", "K/ledger.sqlite"):
+        assert (place.root / name).stat().st_mode & 0o077 == 0, name
+    assert "never overwritten" in call("keygen", "--role", "evaluator", "--out", place.root / "V", code=1)
+
+
+def test_the_same_scores_again_count_once_and_are_released_once(place: Place) -> None:
+    first = place.reveal("--json")
+    assert place.reveal("--json") == first
+    terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
+    with Ledger(place.root / "K/ledger.sqlite", terms) as ledger:
+        assert [(row[0], row[7]) for row in ledger.rows()] == [("p1", "committed"), ("p2", "committed")]
+        assert ledger.epsilon("p1", "key-holder") == np.inf
+        assert ledger.epsilon("p1", "server") == 0.0
+
+
+def test_openings_are_capped_over_processes(tmp_path: Path) -> None:
+    call("keygen", "--role", "key-holder", "--out", tmp_path / "K", "--openings", 3)
+    call("keygen", "--role", "evaluator", "--out", tmp_path / "V")
+    place = object.__new__(Place)
+    place.root, place.options = tmp_path, ()
+    for label, values in (*CLIENTS.items(), ("b", BASE)):
+        write(tmp_path / f"{label}.json", values)
+        if label != "b":
+            place.encrypt(label)
+    place.match()
+    place.reveal()
+    place.match()  # re-randomised: another request
+    out = json.loads(
+        CliRunner()
+        .invoke(
+            cli,
+            [  # standard error carries the refusal
+                "reveal",
+                "--secret",
+                str(tmp_path / "K/secret.key"),
+                "--evaluator",
+                str(tmp_path / "V/evaluator.pub"),
+                str(tmp_path / "scores.enc"),
+                "--json",
+            ],
+        )
+        .stdout
+    )
+    assert list(out["scores"]) == ["p1"]
+    assert "used up" in out["refused"]["p2"]
+    assert "used up" in place.reveal(code=1)
+
+
+def test_clipped_values_are_told(place: Place) -> None:
+    write(place.root / "far.json", ([1000.0, 0.0, 0.0], [1.0, 1.0, 1.0]))
+    assert "1 values lay outside" in place.encrypt("far")
+
+
+def test_an_anchor_brings_far_profiles_into_the_bounds(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", ([1000.0, 0.0, 0.0], [1e4, 1.0, 1e-8]))
+    call("keygen", "--role", "key-holder", "--out", tmp_path / "K")
+    call("keygen", "--role", "evaluator", "--out", tmp_path / "V")
+    place = object.__new__(Place)
+    place.root, place.options = tmp_path, ("--anchor", str(tmp_path / "a.json"))
+    own, base = ([1010.0, 0.1, 0.0], [9e3, 1.1, 1e-4]), ([990.0, 0.0, 0.0], [1e4, 1.0, 2e-4])
+    write(tmp_path / "p1.json", own)
+    write(tmp_path / "b.json", base)
+    assert "clipped" not in place.encrypt("p1")
+    place.match("p1.enc")
+    found = json.loads(place.reveal("--json"))
+    plain = (profiles.Profile(np.array(m), np.array(s), 1) for m, s in (own, base))
+    assert abs(found["scores"]["p1"] - divergence(*plain)) <= found["error_bound"] < 1e-5
+
+
+def test_a_profile_comes_from_records_and_a_model(place: Place) -> None:
+    records = np.random.default_rng(1).normal(size=(50, 4))
+    np.save(place.root / "d.npy", records)
+    np.savetxt(place.root / "d.csv", records, delimiter=",")
+    model = place.root / "m.toml"
+    model.write_text(
+        '[model]\nkind = "mlp"\nhidden = [5]\nprofiled_layer = "fc1"\n[weights]\noutputs = 2\nseed = 3\n'
+    )
+    for data in ("d.npy", "d.csv"):
+        call("profile", "--data", place.root / data, "--model", model, "-o", place.root / f"{data}.json")
+    one, other = (json.loads((place.root / f"{d}.json").read_text()) for d in ("d.npy", "d.csv"))
+    assert len(one["mean"]) == len(one["variance"]) == 5
+    assert one["count"] == 50
+    np.testing.assert_allclose(one["mean"], other["mean"], rtol=1e-5)
+    call("profile", "--data", "digits", "--rows", "0:9", "--model", model, "-o", place.root / "g.json")
+    assert json.loads((place.root / "g.json").read_text())["count"] == 9
+    assert "no records" in call(
+        "profile", "--data", "digits", "--rows", "5:5", "--model", model, "-o", place.root / "g.json", code=1
+    )
+
+
+@pytest.mark.parametrize("command", ["keygen", "profile", "encrypt", "match", "reveal"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"securefl {command}" in call(command, "--help")
+
+
+def test_three_calls_in_python() -> None:
+    keys, server = KeyHolder.generate(openings=10), Evaluator.generate()
+    sealed = Profile(np.array([1.0]), np.array([1.0])).encrypt(keys.public, server.public)
+    scores = server.match(keys.public, Profile(np.array([0.0]), np.array([1.0])), [sealed])
+    found = keys.reveal(scores, server.public)
+    assert abs(found.scores["profile"] - 0.5) <= found.error_bound  # KL(1, 1 | 0, 1)
+
+
+# What is refused -------------------------------------------------------------------------------
+
+FILES = ("K/public.key", "V/evaluator.key", "V/evaluator.pub", "p1.enc", "scores.enc", "K/secret.key")
+
+
+def use(place: Place, name: str, code: int = 1) -> str:
+    """A command that reads this file."""
+    if name in ("scores.enc", "K/secret.key"):
+        return place.reveal(code=code)
+    if name in ("K/public.key", "V/evaluator.key", "p1.enc"):
+        return place.match(code=code)
+    return place.encrypt("p1", code=code)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "a bit": lambda raw: raw[: len(raw) // 2] + bytes([raw[len(raw) // 2] ^ 1]) + raw[len(raw) // 2 + 1 :],
+    "a bit of the header": lambda raw: raw[:40] + bytes([raw[40] ^ 1]) + raw[41:],
+    "cut": lambda raw: raw[:-1],
+    "cut to the first line": lambda raw: raw[: raw.index(b"\n") + 1],
+    "longer": lambda raw: raw + b"\0",
+    "empty": lambda raw: b"",
+    "another version": lambda raw: raw.replace(b"securefl 1", b"securefl 2", 1),
+    "text": lambda raw: b'{"mean": [1], "variance": [1]}',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_files_are_refused_by_name(place: Place, name: str, damage: str) -> None:
+    path = place.root / name
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    assert path.name in use(place, name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_renamed_files_are_refused(place: Place, name: str) -> None:
+    path, other = place.root / name, place.root / f"x{Path(name).suffix}"
+    shutil.copy(path, other)
+    raw = envelope.Envelope.from_bytes(
+        path.read_bytes(), path.read_bytes().split(b"\n")[0].split()[-1].decode()
+    )
+    path.write_bytes(raw.to_bytes("another-name"))
+    assert "renamed or swapped" in use(place, name)
+
+
+def test_swapped_files_are_refused(place: Place) -> None:
+    one, two = place.root / "p1.enc", place.root / "p2.enc"
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+    assert "swapped" in place.match(code=1)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_another_kind_is_refused(place: Place, name: str) -> None:
+    for other in FILES:
+        if other != name:
+            shutil.copy(place.root / other, place.root / "saved")
+            original = (place.root / name).read_bytes()
+            shutil.copy(place.root / other, place.root / name)
+            use(place, name)
+            (place.root / name).write_bytes(original)
+
+
+def resealed(path: Path, change: Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]) -> None:
+    """Change a file as a forger would: with a checksum that fits again."""
+    raw = path.read_bytes()
+    kind = raw.split(b"\n")[0].split()[-1].decode()
+    content = envelope.Envelope.from_bytes(raw, kind)
+    header, body = change(dict(content.header), content.body)
+    path.write_bytes(envelope.Envelope(kind, header, body).to_bytes(path.name))
+
+
+FORGED: dict[str, tuple[str, Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]]] = {
+    "label of a profile": ("p1.enc", lambda h, b: ({**h, "label": "p9"}, b)),
+    "bounds of a profile": ("p1.enc", lambda h, b: ({**h, "bounds": {**h["bounds"], "mean": 8.0}}, b)),
+    "length of a profile": ("p1.enc", lambda h, b: ({**h, "length": 2}, b)),
+    "options that are none": ("p1.enc", lambda h, b: ({**h, "bounds": 7}, b)),
+    "an endless length": ("p1.enc", lambda h, b: ({**h, "length": 2**60}, b)),
+    "variant of a profile": ("p1.enc", lambda h, b: ({**h, "variant": "mean-only"}, b)),
+    "sealed bytes": ("p1.enc", lambda h, b: (h, b[:50] + bytes([b[50] ^ 1]) + b[51:])),
+    "sealed key": ("p1.enc", lambda h, b: (h, bytes(32) + b[32:])),
+    "no body": ("p1.enc", lambda h, b: (h, b"")),
+    "session of a profile": ("p1.enc", lambda h, b: ({**h, "session": "0" * 64}, b)),
+    "labels of scores": ("scores.enc", lambda h, b: ({**h, "labels": ["p2", "p1"]}, b)),
+    "one label": ("scores.enc", lambda h, b: ({**h, "labels": ["p1"]}, b)),
+    "labels that are none": ("scores.enc", lambda h, b: ({**h, "labels": "p1"}, b)),
+    "scores": ("scores.enc", lambda h, b: (h, b[:100] + bytes([b[100] ^ 1]) + b[101:])),
+    "scores in another order": (
+        "scores.enc",
+        lambda h, b: (h, b[(len(b) - 64) // 2 : -64] + b[: (len(b) - 64) // 2] + b[-64:]),
+    ),
+    "unsigned scores": ("scores.enc", lambda h, b: (h, b[:-64] + bytes(64))),
+    "a public key": ("K/public.key", lambda h, b: (h, b[:100] + bytes([b[100] ^ 1]) + b[101:])),
+    "a cap": ("K/public.key", lambda h, b: ({**h, "openings": 10**6}, b)),
+    "a cap of text": ("K/public.key", lambda h, b: ({**h, "openings": "9"}, b)),
+    "an evaluator": ("V/evaluator.pub", lambda h, b: ({**h, "sealing": "00" * 32}, b)),
+    "an evaluator's key": ("V/evaluator.key", lambda h, b: (h, b[:-1] + bytes([b[-1] ^ 1]))),
+    "a secret key": ("K/secret.key", lambda h, b: (h, b[:-1] + bytes([b[-1] ^ 1]))),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_forged_files_are_refused(place: Place, what: str) -> None:
+    name, change = FORGED[what]
+    resealed(place.root / name, change)
+    use(place, name)
+
+
+def test_foreign_sessions_and_evaluators_are_refused(place: Place, tmp_path: Path) -> None:
+    other = Place(tmp_path / "other")
+    other.match()
+    for name in (
+        "K/public.key",
+        "K/secret.key",
+        "V/evaluator.key",
+        "V/evaluator.pub",
+        "p1.enc",
+        "scores.enc",
+    ):
+        original = (place.root / name).read_bytes()
+        shutil.copy(other.root / name, place.root / name)
+        if name == "V/evaluator.pub":
+            assert "another evaluator" in place.reveal(code=1)
+        else:
+            assert "session" in use(place, name) or "another evaluator" in use(place, name)
+        (place.root / name).write_bytes(original)
+
+
+def test_options_must_agree(place: Place) -> None:
+    place.encrypt("p2", "--profile", "--variant", "mean-only")
+    assert "p2 was encrypted with another variant" in place.match(code=1)
+    place.encrypt("p2", "--profile", "--mean-bound", 8)
+    assert "another bounds" in place.match(code=1)
+
+
+def test_labels_and_baselines_must_fit(place: Place) -> None:
+    assert "each label once" in place.match("p1.enc", "p1.enc", code=1)
+    write(place.root / "b.json", ([0.0], [1.0]))
+    assert "3 elements" in place.match(code=1)
+    shutil.copy(place.root / "p1.enc", place.root / "b.json")
+    place.match(code=1)
+
+
+NO_PROFILES = (
+    "",
+    "[]",
+    "{}",
+    '{"mean": [1], "variance": [-1]}',
+    '{"mean": [1], "variance": [1, 2]}',
+    '{"mean": "x", "variance": []}',
+    '{"mean": [NaN], "variance": [1]}',
+    '{"mean": [1e999], "variance": [1]}',
+    '{"mean": [[1]], "variance": [[1]]}',
+    "[" * 100_000,
+)
+
+
+@pytest.mark.parametrize("text", NO_PROFILES, ids=range(len(NO_PROFILES)))
+def test_profiles_that_are_none_are_refused(place: Place, text: str) -> None:
+    (place.root / "p1.json").write_text(text)
+    assert "p1.json" in place.encrypt("p1", code=1)
+
+
+def test_options_as_a_header_come_back() -> None:
+    anchor = profiles.Anchor(np.array([1.0, 2.0]), np.array([0.5, 3.0]))
+    header = Options(variant=profiles.Variant.MEAN_ONLY, parameters="compact", anchor=anchor).to_header(2)
+    again, length = Options.from_header(json.loads(json.dumps(header)))
+    assert (again.to_header(length), length) == (header, 2)

@@ -1,0 +1,186 @@
+"""Pads: the same scores as ciphertexts, from clients without a homomorphic library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.he import pads as module
+from securefl.he.keys import KeyPair
+from securefl.he.opener import Score
+from securefl.he.pad_evaluator import PadEvaluator
+from securefl.he.pads import PARAMETERS, Masked, PadKeyHolder, PadTerms, mask
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.signing import AgreementKey, SigningKey
+
+BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
+SIGNING, AGREEMENT = SigningKey.generate(), AgreementKey.generate()
+
+
+@cache
+def pair() -> KeyPair:
+    return KeyPair.generate(PARAMETERS)
+
+
+def profile(seed: int, q: int) -> Profile:
+    rng = np.random.default_rng(seed)
+    return Profile(rng.normal(size=q), rng.uniform(0.2, 3, q), 50)
+
+
+class Parties:
+    def __init__(self, q: int = 10, variant: Variant = Variant.FULL, context: bytes = b"1") -> None:
+        self.q, self.terms = q, PadTerms(bounds=BOUNDS, length=q, variant=variant, context=context)
+        self.anchor, self.base = Anchor(np.zeros(q), np.ones(q)), profile(99, q)
+        asked = query(self.base, self.anchor, BOUNDS)
+        self.evaluator = PadEvaluator(pair().public, self.terms, SIGNING, asked)
+        self.holder = PadKeyHolder(pair(), AGREEMENT, self.terms, SIGNING.public)
+
+    def masked(self, own: Profile) -> Masked:
+        split = features(own, self.anchor, BOUNDS).split(self.terms.variant)
+        return mask(split.hidden, split.clear, self.terms, AGREEMENT.public)
+
+    def scores(
+        self, masked: Sequence[Masked], gone: frozenset[int] = frozenset()
+    ) -> dict[int, Score | RemoteProtocolError]:
+        found: dict[int, Score | RemoteProtocolError] = {}
+        size = self.terms.block
+        for block, ciphertext in enumerate(self.holder.encrypt(self.evaluator.list(masked))):
+            first = block * size
+            there = [None if first + i in gone else m for i, m in enumerate(masked[first : first + size])]
+            opening = self.evaluator.request(ciphertext, first, there)
+            found |= self.evaluator.scores(opening, self.holder.open(opening.request), masked)
+        return found
+
+
+@pytest.mark.parametrize("variant", Variant)
+@pytest.mark.parametrize(("q", "clients"), [(1, 3), (10, 5), (84, 60), (512, 8)])
+def test_pads_give_the_divergence(q: int, clients: int, variant: Variant) -> None:
+    """60 clients at q = 84 and 8 at 512 take two ciphertexts."""
+    parties = Parties(q, variant)
+    owners = [profile(i, q) for i in range(clients)]
+    found = parties.scores([parties.masked(own) for own in owners])
+    assert sorted(found) == list(range(clients))
+    for i, own in enumerate(owners):
+        score = found[i]
+        assert isinstance(score, Score)
+        assert abs(score.value - divergence(own, parties.base)) <= min(score.error_bound, 1e-4)
+
+
+def test_a_client_that_is_gone_is_not_opened_and_others_are_as_before() -> None:
+    parties = Parties()
+    owners = [profile(i, 10) for i in range(4)]
+    found = parties.scores([parties.masked(own) for own in owners], frozenset({0, 2}))
+    assert sorted(found) == [1, 3]
+    for i in (1, 3):
+        score = found[i]
+        assert isinstance(score, Score)
+        assert abs(score.value - divergence(owners[i], parties.base)) < 1e-5
+
+
+def test_what_a_client_sends_is_uniform_and_never_the_same() -> None:
+    """Chi-square over the leading octets of 200 messages of one profile; false alarm 1e-7."""
+    parties = Parties()
+    sent = [parties.masked(profile(1, 10)) for _ in range(200)]
+    assert len({m.words for m in sent}) == len({m.fresh.raw for m in sent}) == 200
+    assert len(sent[0].words) + len(sent[0].fresh.raw) == 8 * 21 + 32
+    top = np.concatenate([np.frombuffer(m.words, dtype=np.uint8)[7::8] for m in sent])
+    assert stats.chisquare(np.bincount(top >> 4, minlength=16)).pvalue > 1e-7
+
+
+def test_what_the_key_holder_opens_is_uniform_whatever_the_score() -> None:
+    """The sums it rounds to, for one profile and baseline, 390 at a time; false alarm 1e-7."""
+    parties = Parties()
+    masked = [parties.masked(profile(1, 10)) for _ in range(parties.terms.block)]
+    (ciphertext,) = parties.holder.encrypt(parties.evaluator.list(masked))
+    opening = parties.evaluator.request(ciphertext, 0, masked)
+    sums = np.frombuffer(parties.holder.open(opening.request), dtype="<u8")
+    assert stats.chisquare(np.bincount(sums >> np.uint64(60), minlength=16)).pvalue > 1e-7
+    assert parties.holder.open(opening.request) == sums.tobytes(), "exact: no fresh noise to average out"
+
+
+def test_another_context_has_other_pads() -> None:
+    """A message of an earlier round is no score in this one."""
+    before, now = Parties(context=b"round 1"), Parties(context=b"round 2")
+    stale = before.masked(profile(1, 10))
+    assert isinstance(now.scores([stale])[0], RemoteProtocolError)
+    relabelled = now.scores([replace(stale, place=now.terms.place)])[0]
+    assert isinstance(relabelled, RemoteProtocolError) or relabelled.value > 1
+
+
+def test_a_masked_row_that_was_changed_costs_its_sender_alone() -> None:
+    """What unmasks to junk cannot be told from a claim; it is far off, or refused where it is no score."""
+    parties = Parties()
+    good = parties.masked(profile(1, 10))
+    spoilt = [replace(parties.masked(profile(2, 10)), words=bytes(len(good.words))) for _ in range(20)]
+    found = parties.scores([good, *spoilt, replace(good, words=good.words[:-8])])
+    first, *junk, short = (found[i] for i in range(22))
+    assert isinstance(first, Score)
+    assert abs(first.value - divergence(profile(1, 10), parties.base)) < 1e-5
+    assert all(isinstance(one, RemoteProtocolError) or one.value > 1 for one in junk)
+    assert any(isinstance(one, RemoteProtocolError) for one in junk)
+    assert isinstance(short, RemoteProtocolError)
+    assert short.sender == "client 21"
+
+
+@pytest.mark.parametrize("what", ["list", "request"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "foreign"])
+def test_the_key_holder_does_what_its_evaluator_signed_alone(what: str, damage: str) -> None:
+    parties = Parties()
+    masked = [parties.masked(profile(1, 10))]
+    listed = parties.evaluator.list(masked)
+    (ciphertext,) = parties.holder.encrypt(listed)
+    made = listed if what == "list" else parties.evaluator.request(ciphertext, 0, masked).request
+    match damage:
+        case "flip":
+            bad = bytes([made[0] ^ 1]) + made[1:]
+        case "cut":
+            bad = made[:-1]
+        case _:
+            bad = Parties(context=b"2").evaluator.list(masked) if what == "list" else listed
+    act = parties.holder.encrypt if what == "list" else parties.holder.open
+    with pytest.raises(RemoteProtocolError, match="signature"):
+        act(bad)
+
+
+def test_pads_from_the_key_holder_pass_the_gate() -> None:
+    parties = Parties()
+    masked = [parties.masked(profile(1, 10))]
+    (ciphertext,) = parties.holder.encrypt(parties.evaluator.list(masked))
+    for bad in (
+        b"",
+        ciphertext[:-1],
+        b"\xff" * len(ciphertext),
+        ciphertext[: len(ciphertext) // 2] + bytes(len(ciphertext) // 2),
+    ):
+        with pytest.raises(RemoteProtocolError):
+            parties.evaluator.request(bad, 0, masked)
+    opening = parties.evaluator.request(ciphertext, 0, masked)
+    with pytest.raises(RemoteProtocolError, match="one sum"):
+        parties.evaluator.scores(opening, b"1234", masked)
+
+
+def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no room"):
+        PadTerms(bounds=Bounds(mean=1e6, variance_high=1e9), length=512, variant=Variant.FULL, context=b"")
+    parties = Parties()
+    for hidden in (np.zeros(3), np.full(21, np.nan), np.full(21, 1e6)):
+        with pytest.raises(LocalProtocolError, match="inside the declared bounds"):
+            mask(hidden, np.zeros(0), parties.terms, AGREEMENT.public)
+    loose = query(Profile(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
+    with pytest.raises(ConfigError, match="larger than declared"):
+        PadEvaluator(pair().public, parties.terms, SIGNING, loose)
+
+
+def test_a_word_at_its_place_in_the_modulus_is_rounded_by_less_than_its_noise() -> None:
+    words = np.random.default_rng(1).integers(0, 2**64, 500, dtype=np.uint64)
+    found = module._scaled_residues(words)[:, :500]
+    for column, word in zip(found.T, words, strict=True):
+        exact = (int(word) * PARAMETERS.modulus) >> 64
+        composed = PARAMETERS.compose(tuple(int(r) for r in column))
+        assert 0 <= (exact - composed) % PARAMETERS.modulus <= 8
