@@ -30,7 +30,7 @@ check: $(VENV)/.tested  ## lint, format, types
 	$(BIN)/mypy
 
 bench: $(VENV)/.tested  ## figures of the README, as ratios in one run
-	$(BIN)/python benchmarks/encrypted_scores.py
+	$(BIN)/python benchmarks/matching.py
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -81,7 +82,7 @@ class PadEvaluator:
         body = gate.pack(whole[1:], p.primes) + b"".join(items)
         return PadOpening(self._sign(b"open", body), masks, tuple(first + client for client in clients))
 
-    @property
+    @cached_property
     def _flooding(self) -> float:
         """2^40 standard deviations of a coefficient's noise, far below the rounding unit Q / 2^64."""
         return 2.0**_FLOOD_BITS * PARAMETERS.fresh_noise * (float(np.linalg.norm(self._weights)) + 1)

@@ -84,11 +84,11 @@ class PadTerms:
     def _data_bits(self) -> int:
         return self._room - self.weight_bits
 
-    @property
+    @cached_property
     def data_scale(self) -> float:
         return 2.0**self._data_bits
 
-    @property
+    @cached_property
     def weight_scale(self) -> float:
         return 2.0**self.weight_bits
 
@@ -108,7 +108,7 @@ class PadTerms:
     def digest(self) -> bytes:
         return repr(self).encode()
 
-    @property
+    @cached_property
     def place(self) -> bytes:
         """16 bytes that name the terms."""
         return hashlib.sha256(b"securefl/pads/place/1|" + self.digest).digest()[:16]
@@ -186,6 +186,8 @@ class PadKeyHolder:
         if rest or not 0 < places <= self._terms.block:
             raise RemoteProtocolError("Expected places and one polynomial.", sender=sender, phase="pads")
         second = gate.unpack(body[:polynomial], 1, PARAMETERS.primes, degree, sender=sender)[0]
+        low = (second & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        high = (second >> np.uint64(32)).astype(np.int64)
         replies = []
         for i in range(places):
             item = body[polynomial + i * (size + 2) : polynomial + (i + 1) * (size + 2)]
@@ -193,17 +195,16 @@ class PadKeyHolder:
             if where >= degree:
                 raise RemoteProtocolError("Expected a place in the polynomial.", sender=sender, phase="pads")
             masked = gate.unpack_integer(item[2:], PARAMETERS.modulus, sender=sender)
-            opened = (masked + self._inner_product(second, where)) % PARAMETERS.modulus
+            opened = (masked + self._inner_product(low, high, where)) % PARAMETERS.modulus
             rounded = (opened * 2**WORD_BITS + PARAMETERS.modulus // 2) // PARAMETERS.modulus
             replies.append((rounded % 2**WORD_BITS).to_bytes(8, "little"))
         return b"".join(replies)
 
-    def _inner_product(self, second: gate.Residues, where: int) -> int:
+    def _inner_product(self, low: NDArray[np.int64], high: NDArray[np.int64], where: int) -> int:
+        """Coefficient `where` of the polynomial times the secret, from halves of the residues, exactly."""
         degree = PARAMETERS.poly_modulus_degree
-        row = self._twice[where + degree - np.arange(degree)]
-        low = (second & np.uint64(0xFFFFFFFF)).astype(np.int64) @ row
-        high = (second >> np.uint64(32)).astype(np.int64) @ row
-        sums = (int(a) + (int(b) << 32) for a, b in zip(low, high, strict=True))
+        row = self._twice[where + 1 : where + 1 + degree][::-1]
+        sums = (int(a) + (int(b) << 32) for a, b in zip(low @ row, high @ row, strict=True))
         return PARAMETERS.compose(tuple(sums))
 
 

@@ -86,9 +86,7 @@ class Ring:
     def encode(self, values: NDArray[np.float64], scale: int) -> Any:
         """Values in the first slots, zero in the others, as a plaintext."""
         plain: Any = sealapi.Plaintext()
-        padded = np.zeros(self.parameters.slots)
-        padded[: len(values)] = values
-        self._encoder.encode(padded.tolist(), float(scale), plain)
+        self._encoder.encode(values.tolist(), float(scale), plain)
         return plain
 
     def plain(self, coefficients: Residues) -> Any:

@@ -177,4 +177,8 @@ class Terms:
 
     def digest(self) -> bytes:
         """Binds bytes to these terms: two parties with different terms refuse each other's messages."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> bytes:
         return hashlib.sha256(f"securefl/he/terms/1|{self!r}".encode()).digest()

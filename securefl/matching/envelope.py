@@ -24,6 +24,15 @@ from securefl.errors import DataError
 
 VERSION: Final = 1
 LARGEST: Final = 2**32
+KINDS: Final = (
+    "secret-key",
+    "public-key",
+    "evaluator-key",
+    "evaluator-public",
+    "encrypted-profile",
+    "encrypted-baseline",
+    "encrypted-scores",
+)
 _LARGEST_HEADER: Final = 2**24
 _DIGEST: Final = 32
 
@@ -57,7 +66,8 @@ class Envelope:
         if hashlib.sha256(raw[:-_DIGEST]).digest() != raw[-_DIGEST:]:
             raise DataError("The file is damaged or cut off: its checksum does not fit. Get it again.")
         if words[2] != kind:
-            raise DataError(f"Expected {_article(kind)}, this is {_article(words[2])}.")
+            found = _article(words[2]) if words[2] in KINDS else "a file of another kind"
+            raise DataError(f"Expected {_article(kind)}, this is {found}.")
         header, newline, body = rest[:-_DIGEST].partition(b"\n")
         return cls(kind, _parsed(header), body)
 

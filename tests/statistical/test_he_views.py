@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import signal, stats
 from tiny_he import SIGNER
 
 from securefl.he import gate
 from securefl.he.keys import KeyPair
-from securefl.he.match import Encryptor, Evaluator, Opener
+from securefl.he.match import Arrived, Encryptor, Evaluator, Opener
 from securefl.he.parameters import COMPACT, STRONG, Parameters
 from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
@@ -203,3 +203,65 @@ def test_two_baselines_with_equal_scores_look_alike_to_the_key_holder() -> None:
         for base in (SMALL, LARGE)
     )
     assert stats.ks_2samp(small, large).pvalue > ALARM
+
+
+# Scores that the key holder reads, and batches -----------------------------------------------------
+
+
+def addressed(base: Profile, count: int) -> list[float]:
+    """What the key holder reads, its own flooding taken away, in units of sigma around the true score."""
+    public, made = keys(COMPACT).public, terms(COMPACT)
+    evaluator, client = Evaluator(public, made, SIGNER), Encryptor(public, made)
+    opener = Opener(keys(COMPACT), made, SIGNER.public, rng=Quiet())
+    ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
+    baseline, truth = evaluator.baseline(query(base, ANCHOR, BOUNDS)), divergence(CLIENT, base)
+    values = [opener.read(evaluator.addressed(ciphertext, baseline)).value for _ in range(count)]
+    return [(value - truth) * Q / (made.sigma * made.unit) for value in values]
+
+
+def test_scores_for_the_key_holder_do_not_show_the_norm_of_the_weights() -> None:
+    """The evaluator's flooding has variance 1 whatever the weights: chi-square, 200 degrees, alarm 4e-7."""
+    low, high = stats.chi2.ppf([ALARM, 1 - ALARM], 200)
+    for base in (SMALL, LARGE):
+        assert low < np.sum(np.square(addressed(base, 200))) < high
+
+
+@pytest.mark.parametrize("kind", ["request", "batch", "addressed"])
+def test_no_other_coefficient_can_be_decrypted(kind: str) -> None:
+    """What would show a rotation's partial sums: a request holds its integers, and a polynomial c1.
+
+    c1 s, which the key holder can compute, is uniform in every coefficient (false alarm 1e-7 each of two).
+    """
+    public = keys(COMPACT).public
+    made = Terms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=50, classes=8)
+    evaluator, client = Evaluator(public, made, SIGNER), Encryptor(public, made)
+    ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
+    baseline = evaluator.baseline(query(LARGE, ANCHOR, BOUNDS))
+    match kind:
+        case "request":
+            raw, integers = evaluator.match(ciphertext, baseline).request, 1
+        case "batch":
+            raw, integers = evaluator.match_batch([Arrived(ciphertext)] * 8, baseline).request, 8
+        case _:
+            raw, integers = evaluator.addressed(ciphertext, baseline), 1
+    size, n = gate.integer_size(COMPACT.modulus), COMPACT.poly_modulus_degree
+    polynomial = raw[gate.TAG + integers * size : -64]
+    assert len(polynomial) == gate.residues_size(1, COMPACT.primes, n), "no first polynomial is sent"
+    residues = gate.unpack(polynomial, 1, COMPACT.primes, n, sender="test")[0]
+    secret = keys(COMPACT).coefficients()
+    for row, prime in zip(residues, COMPACT.primes, strict=True):
+        products = fftconvolve_mod(row, secret, prime)
+        assert uniformity(products / float(prime), 64) > ALARM
+
+
+def fftconvolve_mod(row: NDArray[np.uint64], secret: NDArray[np.int64], prime: int) -> NDArray[np.float64]:
+    """row * secret mod X^N + 1 and the prime, exactly, in pieces of 15 bits."""
+    n = len(row)
+    total = np.zeros(n, dtype=object)
+    for shift in range(0, 60, 15):
+        piece = ((row >> np.uint64(shift)) & np.uint64(0x7FFF)).astype(np.int64)
+        whole = np.rint(signal.fftconvolve(piece, secret)).astype(np.int64)
+        folded = whole[:n].copy()
+        folded[: n - 1] -= whole[n:]
+        total = (total + folded.astype(object) * (1 << shift)) % prime
+    return total.astype(np.float64)

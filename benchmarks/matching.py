@@ -1,0 +1,293 @@
+"""Encrypted matching beside the published way, Paillier and plain secret sharing, in one interleaved run.
+
+    python benchmarks/matching.py [--write] [--curve]
+
+Prints, per profile length and number of clients, the median milliseconds per client of client, server and key
+holder, bytes up and bytes between the servers per client, the largest error, and how many times faster than
+element by element. `--curve` adds the cost per client up to 10,000 clients; `--write` keeps the figures in
+benchmarks/results/matching.json.
+
+The systems take turns, a batch of clients each, so that a busy machine slows all of them alike. What is done
+once a round (encoding the baseline) is shared out over its clients; keys and contexts are made once a session
+and are not counted. The slow systems run a few clients, since their cost per client does not change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import tenseal as ts
+from matching_baselines import ElementWise, Paillier, SecretSharing, System
+
+from securefl.he.keys import KeyPair
+from securefl.he.match import Arrived, Encryptor, Evaluator, Opener
+from securefl.he.pad_evaluator import PadEvaluator
+from securefl.he.pads import PARAMETERS, PadKeyHolder, PadTerms, mask
+from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.he.terms import Terms
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.signing import AgreementKey, SigningKey
+
+LENGTHS, CLIENTS = (10, 84, 512), (10, 500)
+TIGHT = Bounds(mean=16, variance_high=64, weight=16)
+SIGNING = SigningKey.generate()
+ROLES = ("client", "server", "holder")
+LARGEST_BATCH = 32
+
+
+@dataclass
+class Tally:
+    """Seconds per role, bytes and errors over all clients so far."""
+
+    clients: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROLES, 0.0))
+    up: int = 0
+    between: int = 0
+    error: float = 0.0
+
+    def spend(self, role: str, work: Callable[[], Any]) -> Any:
+        began = perf_counter()
+        done = work()
+        self.seconds[role] += perf_counter() - began
+        return done
+
+    def row(self) -> dict[str, float]:
+        ms = {role: 1e3 * spent / self.clients for role, spent in self.seconds.items()}
+        return {
+            **{role: round(value, 3) for role, value in ms.items()},
+            "total": round(sum(ms.values()), 3),
+            "up": round(self.up / self.clients),
+            "between": round(self.between / self.clients),
+            "error": float(f"{self.error:.1e}"),
+        }
+
+
+def profiles(q: int, rng: np.random.Generator) -> Iterator[Profile]:
+    while True:
+        yield Profile(rng.normal(size=q), rng.uniform(0.2, 4, q), 100)
+
+
+class Ciphertexts:
+    """One packed ciphertext a client, opened blindly in batches (mode P), or singly (mode E)."""
+
+    def __init__(self, name: str, parameters: Parameters, q: int, clients: int, bounds: Bounds) -> None:
+        self.name, self.q, self.bounds = name, q, bounds
+        rows = 1 if parameters.encrypted_baseline else parameters.slots // (2 * q + 1)
+        self.batch = 1 << max(0, min(rows, clients, LARGEST_BATCH).bit_length() - 1)
+        self.terms = Terms(
+            parameters=parameters,
+            bounds=bounds,
+            length=q,
+            variant=Variant.FULL,
+            scores=4 * clients,
+            classes=self.batch,
+        )
+        keys = KeyPair.generate(parameters)
+        self.client = Encryptor(keys.public, self.terms)
+        self.evaluator = Evaluator(keys.public, self.terms, SIGNING)
+        self.opener = Opener(keys, self.terms, SIGNING.public)
+        self.anchor = Anchor(np.zeros(q), np.ones(q))
+        self.tally, self.clients = Tally(), clients
+
+    def start(self, base: Profile) -> None:
+        self.base, asked = base, query(base, self.anchor, self.bounds)
+        if self.terms.parameters.encrypted_baseline:
+            message = self.client.encrypt_baseline(asked)
+            self.weights = self.evaluator.encrypted_baseline(message)
+        else:
+            self.weights = self.tally.spend("server", lambda: self.evaluator.baseline(asked))
+
+    def run(self, owners: list[Profile]) -> None:
+        """One batch, through all three parties."""
+        tally = self.tally
+        arrived = [tally.spend("client", lambda own=own: self._message(own)) for own in owners]
+        several = len(owners) > 1
+        blinded = tally.spend("server", lambda: self._match(arrived))
+        reply = tally.spend("holder", lambda: self.opener.open(blinded.request))
+        opened = self.evaluator.unblind_batch if several else self.evaluator.unblind
+        scores = tally.spend("server", lambda: opened(blinded, reply))
+        for score, own in zip(scores if several else [scores], owners, strict=True):
+            tally.error = max(tally.error, abs(score.value - divergence(own, self.base)))
+        tally.clients += len(owners)
+        tally.up += sum(len(one.ciphertext) for one in arrived)
+        tally.between += len(blinded.request) + len(reply)
+
+    def _message(self, own: Profile) -> Arrived:
+        return Arrived(
+            self.client.encrypt(features(own, self.anchor, self.bounds).split(Variant.FULL).hidden)
+        )
+
+    def _match(self, arrived: list[Arrived]) -> Any:
+        if len(arrived) > 1:
+            return self.evaluator.match_batch(arrived, self.weights)
+        return self.evaluator.match(arrived[0].ciphertext, self.weights)
+
+
+class Pads:
+    """Masked integers up, the key holder's encrypted pads beside them."""
+
+    def __init__(self, q: int, clients: int) -> None:
+        self.name, self.q = "pads", q
+        self.terms = PadTerms(bounds=Bounds(), length=q, variant=Variant.FULL, context=b"benchmark")
+        self.batch, self.clients = min(self.terms.block, clients), clients
+        self.pair, self.agreement = KeyPair.generate(PARAMETERS), AgreementKey.generate()
+        self.key_holder = PadKeyHolder(self.pair, self.agreement, self.terms, SIGNING.public)
+        self.anchor, self.tally = Anchor(np.zeros(q), np.ones(q)), Tally()
+        self.key_holder.encrypt(self._evaluator(next(profiles(q, np.random.default_rng(0)))).list([]))
+
+    def _evaluator(self, base: Profile) -> PadEvaluator:
+        return PadEvaluator(self.pair.public, self.terms, SIGNING, query(base, self.anchor, Bounds()))
+
+    def start(self, base: Profile) -> None:
+        self.base = base
+        self.evaluator = self._evaluator(base)
+
+    def run(self, owners: list[Profile]) -> None:
+        tally = self.tally
+        masked = [tally.spend("client", lambda own=own: self._masked(own)) for own in owners]
+        listed = tally.spend("server", lambda: self.evaluator.list(masked))
+        (pads,) = tally.spend("holder", lambda: self.key_holder.encrypt(listed))
+        opening = tally.spend("server", lambda: self.evaluator.request(pads, 0, masked))
+        reply = tally.spend("holder", lambda: self.key_holder.open(opening.request))
+        scores = tally.spend("server", lambda: self.evaluator.scores(opening, reply, masked))
+        for i, own in enumerate(owners):
+            tally.error = max(tally.error, abs(scores[i].value - divergence(own, self.base)))
+        tally.clients += len(owners)
+        tally.up += sum(len(m.words) + len(m.fresh.raw) + len(m.place) + 64 for m in masked)  # and its seal
+        tally.between += len(listed) + len(pads) + len(opening.request) + len(reply)
+
+    def _masked(self, own: Profile) -> Any:
+        split = features(own, self.anchor, Bounds()).split(Variant.FULL)
+        return mask(split.hidden, split.clear, self.terms, self.agreement.public)
+
+
+class Compared:
+    """A system to compare with, a client at a time, `clients` of them at most."""
+
+    def __init__(self, name: str, system: System, q: int, clients: int) -> None:
+        self.name, self.q, self.system, self.clients, self.batch = name, q, system, clients, 1
+        system.setup(q, np.random.default_rng(1))
+        self.tally = Tally()
+
+    def start(self, base: Profile) -> None:
+        self.base = base
+
+    def run(self, owners: list[Profile]) -> None:
+        (own,), tally = owners, self.tally
+        message = tally.spend("client", lambda: self.system.client(own))
+        reply = tally.spend("server", lambda: self.system.server(message, self.base))
+        score = tally.spend("holder", lambda: self.system.holder(reply))
+        tally.error = max(tally.error, abs(score - divergence(own, self.base)))
+        tally.clients += 1
+        tally.up += self.system.bytes_up
+        tally.between += self.system.bytes_to_holder
+
+
+def compared(q: int) -> list[Compared]:
+    few = max(2, 250 // q) if q < 512 else 1
+    found = [Compared("element-wise", ElementWise(), q, few)]
+    try:
+        found.append(Compared("paillier", Paillier(), q, few if q < 512 else 1))
+    except ModuleNotFoundError:
+        print("phe is not installed: no row for Paillier")
+    return [*found, Compared("sharing (floor)", SecretSharing(), q, 100)]
+
+
+def ours(q: int, clients: int) -> list[Any]:
+    return [
+        Ciphertexts("compact P", COMPACT, q, clients, TIGHT),
+        Ciphertexts("strong P", STRONG, q, clients, Bounds()),
+        Ciphertexts("strong E", STRONG_ENCRYPTED, q, min(clients, 40), Bounds()),
+        Pads(q, clients),
+    ]
+
+
+def interleaved(systems: list[Any], rng: np.random.Generator) -> None:
+    """Batches of all systems, in turn: after any share of the run, each has done that share of its clients."""
+    for system in systems:
+        owners = profiles(system.q, rng)
+        system.start(next(owners))
+        system.queue = owners
+    while unfinished := [s for s in systems if s.tally.clients < s.clients]:
+        behind = min(unfinished, key=lambda s: s.tally.clients / s.clients)
+        size = min(behind.batch, behind.clients - behind.tally.clients)
+        behind.run([next(behind.queue) for _ in range(size)])
+
+
+def client_against_tenseal(rng: np.random.Generator, turns: int = 60) -> float:
+    """Time of our strong client over TenSEAL's encode + encrypt + serialise of one ciphertext, in turn."""
+    mine = Ciphertexts("strong P", STRONG, 84, 16, Bounds())
+    context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 60, 30])
+    context.make_context_public()
+    spent: dict[str, list[float]] = {"mine": [], "tenseal": []}
+    for own in (next(profiles(84, rng)) for _ in range(turns)):
+        hidden = features(own, mine.anchor, mine.bounds).split(Variant.FULL).hidden
+        values = np.repeat(hidden, mine.batch).tolist()
+        for name, work in (
+            ("mine", lambda hidden=hidden: mine.client.encrypt(hidden)),
+            ("tenseal", lambda values=values: ts.ckks_vector(context, values, 2.0**60).serialize()),
+        ):
+            began = perf_counter()
+            work()
+            spent[name].append(perf_counter() - began)
+    return median(spent["mine"]) / median(spent["tenseal"])
+
+
+def curve(rng: np.random.Generator) -> list[dict[str, float]]:
+    """Cost per client of `compact P` and pads as the number of clients grows."""
+    rows = []
+    for clients in (100, 1000, 10_000):
+        for system in (Ciphertexts("compact P", COMPACT, 84, clients, TIGHT), Pads(84, clients)):
+            interleaved([system], rng)
+            row = {"system": system.name, "clients": clients, "total": system.tally.row()["total"]}
+            rows.append(row)
+            print(f"{row['system']:16}{clients:>8} clients{row['total']:>10.3f} ms per client", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="keep the figures")
+    parser.add_argument("--curve", action="store_true", help="also up to 10,000 clients (two minutes)")
+    chosen = parser.parse_args()
+    rng, rows = np.random.default_rng(0), []
+    names = ("client", "server", "holder", "total", "up", "between", "error", "ratio")
+    print(f"{'q':>4}{'n':>5}  {'system':16}" + "".join(f"{name:>10}" for name in names))
+    for q in LENGTHS:
+        for clients in CLIENTS:
+            systems = [*ours(q, clients), *compared(q)]
+            interleaved(systems, rng)
+            slow = next(s for s in systems if s.name == "element-wise").tally.row()["total"]
+            for system in systems:
+                row = system.tally.row()
+                row["ratio"] = round(slow / row["total"], 1)
+                rows.append({"q": q, "clients": clients, "system": system.name, **row})
+                print(
+                    f"{q:>4}{clients:>5}  {system.name:16}" + "".join(f"{row[n]:>10}" for n in names),
+                    flush=True,
+                )
+    ratio = client_against_tenseal(rng)
+    print(f"strong client over encode + encrypt + serialise of one ciphertext: {ratio:.2f}")
+    found = {
+        "rows": rows,
+        "client_over_tenseal": round(ratio, 3),
+        "curve": curve(rng) if chosen.curve else [],
+    }
+    if chosen.write:
+        path = Path(__file__).parent / "results" / "matching.json"
+        command = "python benchmarks/matching.py --write" + (" --curve" if chosen.curve else "")
+        path.write_text(json.dumps({"command": command, **found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Every way of matching against the divergence in float64, on ordinary and on extreme profiles."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from tiny_he import SIGNER
+
+from securefl.he.keys import KeyPair
+from securefl.he.match import Arrived, Encryptor, Evaluator, Opener
+from securefl.he.pad_evaluator import PadEvaluator
+from securefl.he.pads import PARAMETERS, PadKeyHolder, PadTerms, mask
+from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
+from securefl.he.terms import Terms
+from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, query
+from securefl.signing import AgreementKey
+
+LENGTHS = (1, 10, 84, 511, 512, 2000)
+TIGHT = Bounds(mean=16, variance_high=64, weight=16)
+AGREEMENT = AgreementKey.generate()
+
+
+@cache
+def keys(parameters: Parameters) -> KeyPair:
+    return KeyPair.generate(parameters)
+
+
+def extreme(q: int, seed: int) -> tuple[Profile, Profile, Anchor]:
+    """A client, a baseline and a public anchor: |mu| up to 1e3, variances from 1e-8 to 1e4.
+
+    The anchor is near both, as statistics of a broadcast model are; it is neither.
+    """
+    rng = np.random.default_rng(seed)
+    centre, spread = rng.uniform(-1e3, 1e3, q), 10 ** rng.uniform(-8, 4, q)
+
+    def near() -> Profile:
+        variance = np.clip(spread * rng.uniform(0.3, 3, q), 1e-8, 1e4)
+        return Profile(centre + rng.normal(size=q) * np.sqrt(variance), variance, 50)
+
+    return near(), near(), Anchor.of(near())
+
+
+def ciphertext_score(
+    own: Profile,
+    base: Profile,
+    anchor: Anchor,
+    *,
+    parameters: Parameters = STRONG,
+    variant: Variant = Variant.FULL,
+    classes: int = 1,
+    bounds: Bounds = TIGHT,
+) -> tuple[float, float]:
+    """The score and its bound; in a batch of one where there are classes."""
+    terms = Terms(
+        parameters=parameters, bounds=bounds, length=len(own), variant=variant, scores=500, classes=classes
+    )
+    pair = keys(parameters)
+    client, evaluator = Encryptor(pair.public, terms), Evaluator(pair.public, terms, SIGNER)
+    opener, asked = Opener(pair, terms, SIGNER.public), query(base, anchor, bounds)
+    split: Split = features(own, anchor, bounds).split(variant)
+    message = client.encrypt(split.hidden)
+    if parameters.encrypted_baseline:
+        baseline = evaluator.encrypted_baseline(client.encrypt_baseline(asked))
+    else:
+        baseline = evaluator.baseline(asked)
+    if classes == 1:
+        blinded = evaluator.match(message, baseline, split.clear)
+        score = evaluator.unblind(blinded, opener.open(blinded.request))
+    else:
+        blinded = evaluator.match_batch([Arrived(message, split.clear)], baseline)
+        (score,) = evaluator.unblind_batch(blinded, opener.open(blinded.request))
+    return score.value, score.error_bound
+
+
+def pad_score(own: Profile, base: Profile, anchor: Anchor, variant: Variant) -> tuple[float, float]:
+    terms = PadTerms(bounds=TIGHT, length=len(own), variant=variant, context=b"maths")
+    evaluator = PadEvaluator(keys(PARAMETERS).public, terms, SIGNER, query(base, anchor, TIGHT))
+    holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, terms, SIGNER.public)
+    split = features(own, anchor, TIGHT).split(variant)
+    masked = [mask(split.hidden, split.clear, terms, AGREEMENT.public)]
+    (pads,) = holder.encrypt(evaluator.list(masked))
+    opening = evaluator.request(pads, 0, masked)
+    score = evaluator.scores(opening, holder.open(opening.request), masked)[0]
+    assert not isinstance(score, Exception), score
+    return score.value, score.error_bound
+
+
+@pytest.mark.parametrize("variant", Variant)
+@pytest.mark.parametrize("q", LENGTHS)
+def test_all_ways_give_the_divergence_of_extreme_profiles(q: int, variant: Variant) -> None:
+    """Mean-only = full, mode E = mode P, batch = single, pads = ciphertexts: all are the KL divergence."""
+    own, base, anchor = extreme(q, 7 * q)
+    assert features(own, anchor, TIGHT).clipped == 0, "choose another seed: clipping is another number"
+    expected = divergence(own, base)
+    classes = 2 if q < 1000 else 1
+    for parameters, several in (
+        (STRONG, 1),
+        (STRONG, classes),
+        (COMPACT, 1),
+        (COMPACT, 2 if q <= 512 else 1),
+        (STRONG_ENCRYPTED, 1),
+    ):
+        score, bound = ciphertext_score(
+            own, base, anchor, parameters=parameters, variant=variant, classes=several
+        )
+        assert abs(score - expected) <= bound, (parameters.name, several)
+    if q <= 512:
+        score, bound = pad_score(own, base, anchor, variant)
+        assert abs(score - expected) <= bound
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_order_of_elements_does_not_matter(seed: int) -> None:
+    own, base, anchor = extreme(84, seed)
+    order = np.random.default_rng(seed).permutation(84)
+
+    def moved(profile: Profile) -> Profile:
+        return Profile(profile.mean[order], profile.variance[order], profile.count)
+
+    there = Anchor(anchor.centre[order], anchor.scale[order])
+    (one, bound), (other, _) = (
+        ciphertext_score(own, base, anchor),
+        ciphertext_score(moved(own), moved(base), there),
+    )
+    assert abs(one - other) <= 2 * bound
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_anchor_does_not_matter(seed: int) -> None:
+    """KL does not change under x -> (x - c) / t; the bounds are wide enough for both."""
+    own, base, anchor = extreme(84, seed)
+    rng = np.random.default_rng(seed)
+    other = Anchor(anchor.centre + anchor.scale * rng.normal(size=84), anchor.scale * rng.uniform(0.5, 2, 84))
+    wide = Bounds(mean=64, variance_high=512, weight=64)
+    (one, bound), (two, more) = (ciphertext_score(own, base, a, bounds=wide) for a in (anchor, other))
+    assert abs(one - two) <= bound + more
+    assert abs(one - divergence(own, base)) <= bound
+
+
+def test_the_anchor_is_needed() -> None:
+    """Unanchored, the values lie far outside the bounds: they are clipped, which is another number."""
+    own, _, _ = extreme(84, 1)
+    assert features(own, Anchor(np.zeros(84), np.ones(84)), TIGHT).clipped > 60
+
+
+def test_check_values() -> None:
+    """KL(0, 1 | 0, 1) = 0 and KL(1, 1 | 0, 1) = 1/2, for (mean, variance)."""
+    anchor = Anchor(np.zeros(1), np.ones(1))
+    base = Profile(np.zeros(1), np.ones(1), 1)
+    for mean, expected in ((0.0, 0.0), (1.0, 0.5)):
+        own = Profile(np.array([mean]), np.ones(1), 1)
+        for parameters in (STRONG, STRONG_ENCRYPTED):
+            score, bound = ciphertext_score(own, base, anchor, parameters=parameters)
+            assert abs(score - expected) <= bound < 1e-4

@@ -1,0 +1,154 @@
+"""Frozen bytes of encrypted matching: a change that breaks deployed parties turns these red.
+
+`python tests/vectors/test_matching_vectors.py` writes matching/vectors.json anew; do so only together with a
+new version of the tag or the envelope, and mark the change in CHANGELOG.md. Everything random is derived from
+SHAKE-256 here, so that an independent implementation can make the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefl.errors import DataError, RemoteProtocolError
+from securefl.he import gate
+from securefl.he.keys import EncryptionKey, KeyPair
+from securefl.he.opener import Opener
+from securefl.he.pads import PadTerms, _pad
+from securefl.he.parameters import COMPACT, Parameters
+from securefl.he.terms import Terms
+from securefl.keys import PublicKey, SecretKey
+from securefl.matching.envelope import Envelope
+from securefl.profiles import Bounds, Variant
+from securefl.signing import AgreementKey, SigningKey
+
+FILE = Path(__file__).parent / "matching" / "vectors.json"
+BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
+SIGNING = SigningKey(SecretKey(bytes(range(32))))
+
+
+class Quiet(random.Random):
+    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
+        return 0.0
+
+
+def words(label: str, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    return np.frombuffer(hashlib.shake_256(label.encode()).digest(8 * count), dtype="<u8")
+
+
+def polynomials(label: str, count: int, primes: tuple[int, ...], degree: int) -> bytes:
+    rows = [[words(f"{label}/{i}/{p}", degree) % np.uint64(p) for p in primes] for i in range(count)]
+    return gate.pack(np.array(rows, dtype=np.uint64), primes)
+
+
+def pair(parameters: Parameters) -> KeyPair:
+    """Not a real pair: the opener uses the secret alone."""
+    n = parameters.poly_modulus_degree
+    raw = polynomials("public", 2, (*parameters.primes, parameters.special_prime), n)
+    secret = (words("secret", n) % np.uint64(3)).astype(np.uint8).tobytes()
+    return KeyPair(EncryptionKey(parameters, PublicKey(raw)), SecretKey(secret))
+
+
+def terms(classes: int) -> Terms:
+    return Terms(
+        parameters=COMPACT, bounds=BOUNDS, length=84, variant=Variant.FULL, scores=1000, classes=classes
+    )
+
+
+def request(kind: str, classes: int) -> bytes:
+    integers = 1 if kind == "request" else classes
+    masked = b"".join(
+        gate.pack_integer(int(w) * 2**20 % COMPACT.modulus, COMPACT.modulus)
+        for w in words("masked", integers)
+    )
+    tag = gate.tag(kind, pair(COMPACT).public.session, terms(classes).digest())
+    raw = tag + masked + polynomials("c1", 1, COMPACT.primes, COMPACT.poly_modulus_degree)
+    return raw + SIGNING.sign(raw).raw
+
+
+def opener(classes: int) -> Opener:
+    return Opener(pair(COMPACT), terms(classes), SIGNING.public, rng=Quiet())
+
+
+def pad() -> bytes:
+    own, other = (AgreementKey(SecretKey(bytes([i]) * 32)) for i in (1, 2))
+    made = PadTerms(bounds=BOUNDS, length=84, variant=Variant.FULL, context=b"session|3|0")
+    there = _pad(own, other.public, own.public, made)
+    assert np.array_equal(there, _pad(other, own.public, own.public, made)), "both sides derive it"
+    return there.tobytes()
+
+
+def envelope() -> bytes:
+    return Envelope("encrypted-profile", {"session": "00" * 32, "label": "p1"}, b"body").to_bytes("p1.enc")
+
+
+def made() -> dict[str, str]:
+    return {
+        "terms digest": terms(1).digest().hex(),
+        "terms digest, 8 classes": terms(8).digest().hex(),
+        "session": pair(COMPACT).public.session.hex(),
+        "request (sha256)": hashlib.sha256(request("request", 1)).hexdigest(),
+        "reply": opener(1).open(request("request", 1)).hex(),
+        "batch request (sha256)": hashlib.sha256(request("batch", 8)).hexdigest(),
+        "batch reply": opener(8).open(request("batch", 8)).hex(),
+        "pad (sha256)": hashlib.sha256(pad()).hexdigest(),
+        "envelope": envelope().hex(),
+    }
+
+
+@pytest.mark.parametrize("name", made())
+def test_bytes_are_frozen(name: str) -> None:
+    assert made()[name] == json.loads(FILE.read_text())[name]
+
+
+def defects() -> dict[str, bytes]:
+    """Named ways to spoil a batch request; the signature fits again where the damage is inside it."""
+
+    def signed(raw: bytes) -> bytes:
+        return raw + SIGNING.sign(raw).raw
+
+    good, size = request("batch", 8), gate.integer_size(COMPACT.modulus)
+    inner = good[:-64]
+    return {
+        "of another kind": signed(request("request", 8)[:16] + inner[16:]),
+        "of other terms": request("batch", 4),
+        "an integer at the modulus": signed(
+            inner[:16] + COMPACT.modulus.to_bytes(size, "little") + inner[16 + size :]
+        ),
+        "a residue at its prime": signed(
+            inner[: 16 + 8 * size] + COMPACT.primes[0].to_bytes(8, "little") + inner[24 + 8 * size :]
+        ),
+        "cut": signed(inner[:-1]),
+        "unsigned": inner + bytes(64),
+        "signed by another": inner + SigningKey(SecretKey(bytes(32))).sign(inner).raw,
+    }
+
+
+@pytest.mark.parametrize("defect", defects())
+def test_defective_requests_are_refused(defect: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        opener(8).open(defects()[defect])
+
+
+@pytest.mark.parametrize("defect", ["version", "kind", "digest"])
+def test_defective_envelopes_are_refused(defect: str) -> None:
+    good = envelope()
+    bad = {
+        "version": good.replace(b"securefl 1", b"securefl 9", 1),
+        "kind": Envelope("secret-key", {}, b"").to_bytes("p1.enc"),
+        "digest": good[:-1] + bytes([good[-1] ^ 1]),
+    }[defect]
+    assert Envelope.from_bytes(good, "encrypted-profile").body == b"body"
+    with pytest.raises(DataError):
+        Envelope.from_bytes(bad, "encrypted-profile")
+
+
+if __name__ == "__main__":
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(json.dumps(made(), indent=1) + "\n")
