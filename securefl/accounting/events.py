@@ -1,8 +1,9 @@
-"""Privacy events: their stored form, and the epsilon of their composition.
+"""Privacy events: their stored form, and what a history of them adds up to.
 
-The events are those of dp-accounting. Understood so far: nothing (`NoOpDpEvent`), an unprotected
-release (`NonPrivateDpEvent`) and the Gaussian mechanism (`GaussianDpEvent`, deviation over
-sensitivity). Anything else is an `UnsupportedEvent`: never a guess.
+The events are those of dp-accounting. Understood so far: nothing (`NoOpDpEvent`), an unprotected release
+(`NonPrivateDpEvent`), the Gaussian mechanism (`GaussianDpEvent`, deviation over sensitivity), and steps of
+the Poisson-sampled Gaussian mechanism, alone or repeated. A discrete Gaussian is stored as the Gaussian that
+bounds it (`securefl.dp.discrete`). Anything else is an `UnsupportedEvent`: never a guess.
 """
 
 from __future__ import annotations
@@ -10,26 +11,53 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, get_epsilon_gaussian
+from dp_accounting import (
+    DpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
 
 from securefl.errors import UnsupportedEvent
 from securefl.release import Charge
 
-_LARGEST_MU = 1e6
+Stored = dict[str, str | float | int]
 
 
-def dump_event(event: DpEvent) -> dict[str, str | float]:
+def steps_event(rate: float, noise_multiplier: float, count: int) -> DpEvent:
+    """`count` steps of DP-SGD, each over a Poisson sample of rate q, deviation over clipping norm z."""
+    return SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise_multiplier)), count)
+
+
+def dump_event(event: DpEvent) -> Stored:
     """The event as a JSON object."""
     match event:
         case NoOpDpEvent():
             return {"event": "none"}
         case NonPrivateDpEvent():
             return {"event": "non_private"}
-        case GaussianDpEvent(noise_multiplier=z) if math.isfinite(z) and z > 0:
+        case GaussianDpEvent(noise_multiplier=z) if _positive(z):
             return {"event": "gaussian", "noise_multiplier": float(z)}
-    raise UnsupportedEvent(f"Expected a Gaussian (multiplier > 0), non-private or empty event, got {event}.")
+        case PoissonSampledDpEvent():
+            return dump_event(SelfComposedDpEvent(event, 1))
+        case SelfComposedDpEvent(
+            event=PoissonSampledDpEvent(sampling_probability=q, event=GaussianDpEvent(noise_multiplier=z)),
+            count=count,
+        ) if 0 < q <= 1 and _positive(z) and count >= 1:
+            return {
+                "event": "poisson_gaussian",
+                "sampling_probability": float(q),
+                "noise_multiplier": float(z),
+                "count": int(count),
+            }
+    raise UnsupportedEvent(
+        "Expected a Gaussian (multiplier > 0), Poisson-sampled Gaussian steps, a non-private or an empty "
+        f"event, got {event}."
+    )
 
 
 def load_event(stored: Mapping[str, object]) -> DpEvent:
@@ -39,11 +67,21 @@ def load_event(stored: Mapping[str, object]) -> DpEvent:
             return NoOpDpEvent()
         case {"event": "non_private", **rest} if not rest:
             return NonPrivateDpEvent()
-        case {"event": "gaussian", "noise_multiplier": float(z), **rest} if (
-            math.isfinite(z) and z > 0 and not rest
-        ):
+        case {"event": "gaussian", "noise_multiplier": float(z), **rest} if _positive(z) and not rest:
             return GaussianDpEvent(z)
+        case {
+            "event": "poisson_gaussian",
+            "sampling_probability": float(q),
+            "noise_multiplier": float(z),
+            "count": int(count),
+            **rest,
+        } if 0 < q <= 1 and _positive(z) and count >= 1 and not rest:
+            return steps_event(q, z, count)
     raise UnsupportedEvent(f"The ledger holds an event this version does not know: {stored}.")
+
+
+def _positive(z: float) -> bool:
+    return math.isfinite(z) and z > 0
 
 
 def dump_charge(charge: Charge) -> str:
@@ -57,24 +95,39 @@ def load_charge(stored: str) -> Charge:
     return Charge(server=by_party["server"], key_holder=by_party["key-holder"], others=by_party["others"])
 
 
-def compose(events: Mapping[DpEvent, int], delta: float) -> float:
-    """Epsilon at `delta` of all events together, each as often as counted.
+@dataclass(frozen=True)
+class History:
+    """What a set of events comes down to, whatever their order.
 
-    Gaussians compose exactly to one Gaussian with mu^2 = sum 1 / z^2 (Dong, Roth and Su 2019,
-    Corollary 3.3); one unprotected release makes epsilon infinite. So does mu above 10^6, where the
-    exact formula loses its digits: no epsilon of that size protects anything.
+    endless: something was released unprotected. mu_squared: sum of 1 / z^2 over the Gaussians, which compose
+    to one Gaussian exactly (Dong, Roth and Su 2019, Corollary 3.3). steps: how many Poisson-sampled Gaussian
+    steps of each (q, z).
     """
-    mu_squared = 0.0
-    for event, count in events.items():
-        dump_event(event)
-        match event:
-            case NonPrivateDpEvent() if count > 0:
-                mu_squared = math.inf
-            case GaussianDpEvent(noise_multiplier=z):
-                mu_squared += count * (1 / z) * (1 / z)
-    if mu_squared > _LARGEST_MU**2:
-        return math.inf
-    if mu_squared == 0:
-        return 0.0
-    with np.errstate(divide="ignore"):  # log 0 on the way is a delta of 0, as meant
-        return float(get_epsilon_gaussian(1 / math.sqrt(mu_squared), delta))
+
+    endless: bool = False
+    mu_squared: float = 0.0
+    steps: Mapping[tuple[float, float], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, events: Mapping[DpEvent, int]) -> History:
+        """Of events, each as often as counted. Raises UnsupportedEvent for one that is not understood."""
+        endless, gaussians, steps = False, [], dict[tuple[float, float], int]()
+        for event, times in events.items():
+            match dump_event(event):
+                case {"event": "non_private"} if times > 0:
+                    endless = True
+                case {"event": "gaussian", "noise_multiplier": float(z)}:
+                    gaussians.append(times * (1 / z) * (1 / z))
+                case {
+                    "event": "poisson_gaussian",
+                    "sampling_probability": float(q),
+                    "noise_multiplier": float(z),
+                    "count": int(count),
+                }:
+                    steps[q, z] = steps.get((q, z), 0) + times * count
+        # fsum: the same events in another order are the same number
+        return cls(endless, math.fsum(gaussians), {key: count for key, count in steps.items() if count})
+
+    def key(self) -> tuple[bool, float, frozenset[tuple[tuple[float, float], int]]]:
+        """To remember results by."""
+        return self.endless, self.mu_squared, frozenset(self.steps.items())

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
-from functools import lru_cache
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,76 +23,17 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
-from securefl.accounting.events import compose, dump_charge, load_charge
+from securefl.accounting.composition import Filter, Running
+from securefl.accounting.events import History, dump_charge, load_charge
+from securefl.accounting.store import Terms, connect, now, refusing_damage
 from securefl.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError, UnaccountedRelease
-from securefl.release import _LEDGER_ONLY, PARTIES, Adjacency, Charge, Permit, Release, ReleaseKey, Unit
+from securefl.release import _LEDGER_ONLY, Charge, Permit, Release, ReleaseKey
 from securefl.wire import Header, encode
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS terms (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS releases (
-    holder TEXT, session BLOB, round INTEGER, stage INTEGER, attempt INTEGER, name TEXT,
-    charge TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('reserved', 'committed')),
-    at TEXT NOT NULL,
-    PRIMARY KEY (holder, session, round, stage, attempt, name)
-) STRICT;
-"""
+_LARGEST_MEMORY = 4096
 _KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
 
-
-def now() -> str:
-    """The time in UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What a ledger's epsilon means; fixed when the ledger is made.
-
-    Attributes:
-        unit, adjacency: which data sets are neighbours.
-        delta: at which epsilon is stated.
-        budget: the most epsilon against each party in `against`; None is no limit.
-        against: the parties the budget must hold against; the others are trusted by name.
-    """
-
-    unit: Unit
-    adjacency: Adjacency
-    delta: float
-    budget: float | None = None
-    against: tuple[str, ...] = PARTIES
-
-    def __post_init__(self) -> None:
-        if not 0 < self.delta < 1:
-            raise ConfigError(f"Expected 0 < delta < 1, got {self.delta}.")
-        if self.budget is not None and not self.budget >= 0:
-            raise ConfigError(f"Expected a budget of epsilon >= 0, got {self.budget}.")
-        if unknown := set(self.against) - set(PARTIES):
-            raise ConfigError(f"Expected parties among {PARTIES}, got {sorted(unknown)}.")
-
-
-@contextmanager
-def refusing_damage(path: Path | str) -> Iterator[None]:
-    """Say in one sentence that a file is not the SQLite database it should be."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        raise DataError(
-            f"{path} cannot be opened ({error}): restore it, or begin a new run in another folder. A ledger "
-            "that is lost takes with it what is known of earlier releases."
-        ) from None
-
-
-def _write_ahead(db: sqlite3.Connection, *, tries: int = 600) -> None:
-    """Switch to the write-ahead log. Unlike other statements the switch does not wait for its turn."""
-    for left in reversed(range(tries)):
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if not left or error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise
-        time.sleep(0.1)
+__all__ = ["Ledger", "Terms", "now", "refusing_damage", "show_epsilon"]
 
 
 class Ledger:
@@ -104,12 +42,10 @@ class Ledger:
     def __init__(self, path: Path | str, terms: Terms, *, clock: Callable[[], str] = now) -> None:
         self.terms = terms
         self._clock = clock
-        self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
+        self._running = Running(terms.delta)
+        self._known: dict[object, float] = {}
+        self._db = connect(path)
         try:
-            with refusing_damage(path):
-                _write_ahead(self._db)
-                self._db.execute("PRAGMA synchronous = FULL")
-                self._db.executescript(_SCHEMA)
             self._agree(terms)
         except BaseException:
             self._db.close()
@@ -140,13 +76,18 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
+        """All or nothing, durably. DataError where the disk refuses: then nothing was written or released."""
         try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has rolled back already
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.OperationalError as error:
+            raise DataError(f"The ledger cannot be written ({error}); nothing was released.") from None
 
     # The door ---------------------------------------------------------------------------------
 
@@ -162,7 +103,7 @@ class Ledger:
         refused: dict[str, BudgetExceeded] = {}
         with self._transaction():
             for holder, charges in _by_holder(wants).items():
-                refusal = self._refusal(holder, [charge for _, charge in charges])
+                refusal = self._refusal(holder, charges)
                 if refusal is not None:
                     refused[holder] = refusal
                     continue
@@ -180,20 +121,57 @@ class Ledger:
                 f"{key.attempt} of this session already; a retry is a new attempt."
             ) from None
 
-    def _refusal(self, holder: str, charges: Iterable[Charge]) -> BudgetExceeded | None:
-        budget = self.terms.budget
-        if budget is None:
-            return None
+    def _refusal(self, holder: str, wants: Sequence[tuple[ReleaseKey, Charge]]) -> BudgetExceeded | None:
+        overrun = self._overrun(holder, wants)
+        if overrun is not None or self.terms.budget is None:
+            return overrun
         for party in self.terms.against:
             spent = self._events(holder, party)
-            asked = spent + Counter(charge.by_party()[party] for charge in charges)
-            before, after = self._epsilon(spent), self._epsilon(asked)
-            if after > budget:
+            asked = Counter(charge.by_party()[party] for _, charge in wants)
+            if not self._within(spent + asked):
+                before, after = self._epsilon(spent), self._epsilon(spent + asked)
+                left = self.terms.budget - before
                 return BudgetExceeded(
-                    f"{holder}: epsilon {before:.4g} of {budget:.4g} against the {party} is spent and this "
-                    f"release would make it {after:.4g}; raise the budget, or add noise."
+                    f"{holder}: this round asks for epsilon {after - before:.4g} against the {party}, and "
+                    f"{left:.4g} of {self.terms.budget:.4g} is left: 0 rounds like it remain. Raise the "
+                    "budget, or add noise."
                 )
         return None
+
+    def _overrun(self, holder: str, wants: Sequence[tuple[ReleaseKey, Charge]]) -> BudgetExceeded | None:
+        for name, asked in Counter(key.name for key, _ in wants).items():
+            query = "SELECT COUNT(*) FROM releases WHERE holder = ? AND name = ?"
+            (done,) = self._db.execute(query, (holder, name)).fetchone()
+            if self.terms.schedule is not None and done + asked > self.terms.schedule:
+                return BudgetExceeded(
+                    f"{holder}: {done} of {self.terms.schedule} scheduled releases of {name!r} are done and "
+                    f"{asked} more asked for; noise was calibrated for the schedule: declare a longer one."
+                )
+        return None
+
+    def _within(self, events: Mapping[DpEvent, int]) -> bool:
+        budget = self.terms.budget
+        if budget is None:
+            return True
+        if self.terms.adaptive:
+            return Filter(budget, self.terms.delta).allows(History.of(events))
+        return self._epsilon(events) <= budget
+
+    def rounds_left(self, holder: str, round_: Sequence[Charge], *, most: int = 10_000) -> int:
+        """How many more rounds of these charges the budget bears for this holder; at most `most`."""
+        spent = {party: self._events(holder, party) for party in self.terms.against}
+        asked = {party: Counter(c.by_party()[party] for c in round_) for party in self.terms.against}
+
+        def bears(rounds: int) -> bool:
+            return all(
+                self._within(spent[p] + Counter({e: n * rounds for e, n in asked[p].items()})) for p in spent
+            )
+
+        low, high = 0, most + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if bears(middle) else (low, middle)
+        return low
 
     def send(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
         """Commit every release in these messages in one durable transaction, then encode them.
@@ -246,8 +224,9 @@ class Ledger:
         return 0 if last is None else last + 1
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """(holder, session, round, stage, attempt, name, charge, state, at), in order of time."""
-        with closing(self._db.execute("SELECT * FROM releases ORDER BY at, rowid")) as rows:
+        """(holder, session, round, stage, attempt, name, charge, state, at), in order of reservation."""
+        # in the order of writing: a clock may go backwards
+        with closing(self._db.execute("SELECT * FROM releases ORDER BY rowid")) as rows:
             return list(rows)
 
     def _events(self, holder: str, party: str) -> Counter[DpEvent]:
@@ -262,12 +241,13 @@ class Ledger:
         return {holder: _count(counted, party) for holder, counted in rows.items()}
 
     def _epsilon(self, events: Mapping[DpEvent, int]) -> float:
-        return _compose(frozenset(events.items()), self.terms.delta)
-
-
-@lru_cache(maxsize=4096)
-def _compose(events: frozenset[tuple[DpEvent, int]], delta: float) -> float:
-    return compose(dict(events), delta)
+        history = History.of(events)
+        key = history.key()
+        if key not in self._known:
+            if len(self._known) > _LARGEST_MEMORY:
+                self._known.clear()
+            self._known[key] = self._running.epsilon(history)
+        return self._known[key]
 
 
 def _count(rows: Iterable[tuple[str, int]], party: str) -> Counter[DpEvent]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from securefl.accounting.events import compose
+from securefl.accounting.composition import compose
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess

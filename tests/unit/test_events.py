@@ -20,7 +20,8 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefl.accounting.events import compose, dump_charge, dump_event, load_charge, load_event
+from securefl.accounting.composition import compose
+from securefl.accounting.events import dump_charge, dump_event, load_charge, load_event
 from securefl.errors import UnsupportedEvent
 from securefl.release import NO_COST, UNPROTECTED, Charge
 
@@ -30,7 +31,8 @@ events = st.one_of(
 )
 UNKNOWN = [
     LaplaceDpEvent(1.0),
-    PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)),
+    PoissonSampledDpEvent(0.1, LaplaceDpEvent(1.0)),
+    PoissonSampledDpEvent(1.5, GaussianDpEvent(1.0)),
     GaussianDpEvent(0.0),
     GaussianDpEvent(-1.0),
     GaussianDpEvent(math.nan),

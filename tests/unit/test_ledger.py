@@ -19,11 +19,13 @@ from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NoOpDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefl.accounting.events import compose
+from securefl.accounting.composition import compose
+from securefl.accounting.events import steps_event
 from securefl.accounting.ledger import Ledger, Terms, show_epsilon
 from securefl.errors import (
     BudgetExceeded,
     ConfigError,
+    DataError,
     LocalProtocolError,
     SecureFLError,
     UnaccountedRelease,
@@ -205,7 +207,8 @@ def test_the_refusal_says_what_is_spent_asked_and_allowed(path: Path) -> None:
         ledger.reserve([(key("a", 1), GAUSSIAN)])
         refusal = ledger.reserve([(key("a", 2), GAUSSIAN)])["a"]
     assert isinstance(refusal, BudgetExceeded)
-    for said in ("a:", f"{one:.4g} of 2.5", f"{two:.4g}", "the server", "raise the budget, or add noise"):
+    asks, left = f"asks for epsilon {two - one:.4g}", f"{2.5 - one:.4g} of 2.5 is left"
+    for said in ("a:", asks, left, "the server", "0 rounds like it remain", "Raise the budget, or add noise"):
         assert said in str(refusal)
 
 
@@ -399,3 +402,99 @@ def test_kill_9_forgets_nothing_that_left(path: Path, tmp_path: Path) -> None:
         committed = {(row[0], row[2]) for row in ledger.rows() if row[7] == "committed"}
         assert told <= committed
         assert all(ledger.epsilon(holder, SERVER) == math.inf for holder, _ in told)
+
+
+# Steps, schedules, filters, and what may happen to a file ---------------------------------------
+
+STEPS = Charge(server=steps_event(0.02, 1.1, 50), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
+SLIM = Charge(server=GaussianDpEvent(10.0), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
+
+
+def test_a_budget_buys_the_rounds_the_specification_names(path: Path) -> None:
+    """Ledger A of the specification (section 5): 5, 22 and 75 rounds fit epsilon 2, 4 and 8."""
+    for budget, rounds in ((2.0, 5), (4.0, 22), (8.0, 75)):
+        with Ledger(
+            path.with_name(f"{budget}.sqlite"), replace(TERMS, budget=budget, against=(SERVER,))
+        ) as ledger:
+            assert ledger.rounds_left("a", [STEPS, SLIM], most=100) == rounds
+
+
+def test_rounds_are_refused_one_by_one_as_the_budget_ends(path: Path) -> None:
+    with Ledger(path, replace(TERMS, budget=2.0, against=(SERVER,))) as ledger:
+        for number in range(1, 6):
+            wants = [(key("a", number, name="train"), STEPS), (key("a", number, name="profile"), SLIM)]
+            assert ledger.rounds_left("a", [STEPS, SLIM], most=100) == 6 - number
+            assert ledger.reserve(wants) == {}
+        assert ledger.epsilon("a", SERVER) == pytest.approx(1.8666, abs=2e-4)
+        wants = [(key("a", 6, name="train"), STEPS), (key("a", 6, name="profile"), SLIM)]
+        assert "0 rounds like it remain" in str(ledger.reserve(wants)["a"])
+        assert len(ledger.rows()) == 10
+
+
+def test_a_schedule_cannot_be_overrun(path: Path) -> None:
+    """sigma for k releases promises nothing for release k + 1; another name has its own count."""
+    with Ledger(path, replace(TERMS, schedule=2)) as ledger:
+        assert ledger.reserve([(key("a", 1), SLIM)]) == {}
+        assert ledger.reserve([(key("a", 2), SLIM), (key("a", 2, name="other"), SLIM)]) == {}
+        assert "2 of 2 scheduled releases" in str(ledger.reserve([(key("a", 3), SLIM)])["a"])
+        assert ledger.reserve([(key("b", 3), SLIM)]) == {}
+    with Ledger(path, replace(TERMS, schedule=2)) as ledger:
+        assert "a" in ledger.reserve([(key("a", 9), SLIM)]), "a new process knows it too"
+    with pytest.raises(ConfigError, match="schedule"):
+        Ledger(path, replace(TERMS, schedule=3))
+
+
+def test_adaptive_parameters_are_filtered(path: Path) -> None:
+    """A fixed-order RDP filter is stricter than composition, and never laxer."""
+    plain, adaptive = (
+        Ledger(path.with_name(f"{a}.sqlite"), replace(TERMS, budget=4.0, against=(SERVER,), adaptive=a))
+        for a in (False, True)
+    )
+    with plain, adaptive:
+        assert plain.rounds_left("a", [STEPS, SLIM], most=50) == 22
+        assert 10 <= adaptive.rounds_left("a", [STEPS, SLIM], most=50) <= 18  # 18 by RDP at its best order
+        assert adaptive.rounds_left("a", [SLIM], most=500) == plain.rounds_left("a", [SLIM], most=500)
+
+
+def test_a_ledger_of_another_version_is_refused_and_left_alone(path: Path) -> None:
+    with Ledger(path, TERMS) as ledger:
+        ledger.reserve([(key("a", 1), SLIM)])
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA user_version = 1")
+    before = path.read_bytes()
+    with pytest.raises(DataError, match="version 1"):
+        Ledger(path, TERMS)
+    assert path.read_bytes() == before
+
+
+def test_a_corrupted_page_is_refused(path: Path) -> None:
+    with Ledger(path, TERMS) as ledger:
+        ledger.reserve([(key(f"holder {i}", 1), SLIM) for i in range(200)])
+    raw = bytearray(path.read_bytes())
+    for start in range(4096, len(raw), 4096):
+        raw[start : start + 64] = bytes(64)
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match="cannot be opened"):
+        Ledger(path, TERMS)
+
+
+def test_a_clock_that_goes_backwards_changes_no_order_and_no_epsilon(path: Path) -> None:
+    times = iter(["2030-01-01", "2020-01-01", "2010-01-01", "2000-01-01"])
+    with Ledger(path, TERMS, clock=lambda: next(times)) as ledger:
+        for number in (1, 2, 3):
+            ledger.reserve([(key("a", number), SLIM)])
+        assert [row[2] for row in ledger.rows()] == [1, 2, 3]
+        assert ledger.epsilon("a", SERVER) == compose({GaussianDpEvent(10.0): 3}, TERMS.delta)
+
+
+def test_a_full_disk_releases_nothing(path: Path) -> None:
+    wants = [(key(f"holder {i}", 1), SLIM) for i in range(2000)]
+    with Ledger(path, TERMS) as ledger:
+        assert ledger.reserve([(key("a", 1), SLIM)]) == {}
+        (pages,) = ledger._db.execute("PRAGMA page_count").fetchone()
+        ledger._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(DataError, match="nothing was released"):
+            ledger.reserve(wants)
+        assert len(ledger.rows()) == 1
+        ledger._db.execute("PRAGMA max_page_count = 100000")
+        assert ledger.reserve(wants) == {}

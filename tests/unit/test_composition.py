@@ -1,0 +1,107 @@
+"""Epsilon of histories: the specification's reference figures, from this library and a second accountant."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
+from scipy.fft import irfft, rfft
+from scipy.stats import norm
+
+from securefl.accounting.composition import FINE, Filter, Running, compose, epsilon, rdp_epsilon
+from securefl.accounting.events import History, steps_event
+
+STEPS = {(0.02, 1.1): 50}
+LEDGERS = {
+    "A": (History(mu_squared=100 * 0.01, steps={(0.02, 1.1): 5000}), 9.4756, 10.4759, 10.2194),
+    "B": (History(steps={(0.02, 1.1): 5000}), 7.8609, 8.7408, 8.5148),
+    "C": (History(mu_squared=100 * 0.01), 4.3772, 4.8866, 4.7285),
+}
+
+
+@pytest.mark.parametrize("name", LEDGERS)
+def test_reference_ledgers(name: str) -> None:
+    history, at_5, at_6, rdp = LEDGERS[name]
+    assert epsilon(history, 1e-5) == pytest.approx(at_5, abs=6e-5)
+    assert epsilon(history, 1e-6) == pytest.approx(at_6, abs=6e-5)
+    assert rdp_epsilon(history, 1e-5) == pytest.approx(rdp, abs=6e-5)
+
+
+def test_ledger_a_round_by_round() -> None:
+    for rounds, expected in ((1, 0.9415), (2, 1.2342), (5, 1.8666), (10, 2.6356), (25, 4.2876), (50, 6.3195)):
+        history = History(mu_squared=rounds * 0.01, steps={(0.02, 1.1): 50 * rounds})
+        assert epsilon(history, 1e-5) == pytest.approx(expected, abs=6e-5)
+
+
+def second_accountant(q: float, z: float, count: int, mu: float, delta: float) -> float:
+    """An independent one: privacy losses on a grid by CDF differences, composed by one FFT (add direction).
+
+    Loss of a sampled step, for x from (1 - q) N(0, z^2) + q N(1, z^2): log(1 - q + q exp((2x - 1) / 2z^2)).
+    """
+    step, half = 1e-4, 2**18
+    grid = (np.arange(2 * half) - half) * step
+
+    def step_mass() -> np.ndarray:
+        edges = grid - step / 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            inner = (np.exp(edges) - (1 - q)) / q
+            x = np.where(inner > 0, z**2 * np.log(np.maximum(inner, 1e-300)) + 0.5, -np.inf)
+        below = (1 - q) * norm.cdf(x / z) + q * norm.cdf((x - 1) / z)
+        return np.diff(np.append(below, 1.0))
+
+    mass = rfft(np.roll(step_mass(), -half)) ** count
+    if mu:
+        edges = grid - step / 2
+        below = norm.cdf((edges - mu**2 / 2) / mu)
+        mass = mass * rfft(np.roll(np.diff(np.append(below, 1.0)), -half))
+    total = np.roll(irfft(mass, 2 * half), half)
+    losses = grid
+    low, high = 0.0, 30.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        above = losses > middle
+        if float(np.sum(total[above] * -np.expm1(middle - losses[above]))) > delta:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@pytest.mark.parametrize(("name", "mu"), [("A", 1.0), ("B", 0.0)])
+def test_a_second_accountant_agrees(name: str, mu: float) -> None:
+    history, expected, _, _ = LEDGERS[name]
+    assert second_accountant(0.02, 1.1, 5000, mu, 1e-5) == pytest.approx(expected, abs=2e-3)
+    assert epsilon(history, 1e-5) == pytest.approx(expected, abs=6e-5)
+
+
+def test_running_agrees_with_composing_anew_and_is_an_upper_bound() -> None:
+    running = Running(1e-5)
+    for rounds in (1, 2, 3, 4, 9, 10, 2):
+        history = History(mu_squared=rounds * 0.01, steps={(0.02, 1.1): 50 * rounds})
+        fine = epsilon(history, 1e-5, interval=FINE)
+        assert fine <= running.epsilon(history) <= fine * 1.001
+    assert running.epsilon(History(mu_squared=1.0)) == epsilon(History(mu_squared=1.0), 1e-5)
+    assert running.epsilon(History(endless=True, steps=STEPS)) == math.inf
+
+
+def test_a_history_does_not_depend_on_the_order_of_its_events() -> None:
+    one = {GaussianDpEvent(0.1 * k): k for k in range(1, 30)}
+    other = dict(reversed(one.items()))
+    assert History.of(one).key() == History.of(other).key()
+    steps = {steps_event(0.02, 1.1, 50): 2, steps_event(0.02, 1.1, 7): 1}
+    assert History.of(steps).steps == {(0.02, 1.1): 107}
+    assert compose({NonPrivateDpEvent(): 1, **steps}, 1e-5) == math.inf
+
+
+def test_the_filter_is_never_laxer_than_the_budget() -> None:
+    for budget in (1.0, 4.0, 8.0):
+        allowed = Filter(budget, 1e-5)
+        rounds = 0
+        while allowed.allows(History(mu_squared=(rounds + 1) * 0.01, steps={(0.02, 1.1): 50 * (rounds + 1)})):
+            rounds += 1
+        spent = History(mu_squared=rounds * 0.01, steps={(0.02, 1.1): 50 * rounds})
+        if rounds:
+            assert epsilon(spent, 1e-5) <= rdp_epsilon(spent, 1e-5) <= budget + 1e-6
+    assert not Filter(8.0, 1e-5).allows(History(endless=True))
