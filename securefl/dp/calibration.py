@@ -1,0 +1,109 @@
+"""How much noise an epsilon needs.
+
+exact   closed form of the Gaussian mechanism, composed exactly (Balle and Wang 2018): the default
+paper   FedLog's Theorem 4, loose below its validity and *wrong* above it: there it is refused
+rdp, pld  by accountant, for checks
+"""
+
+from __future__ import annotations
+
+from math import e, inf, isfinite, log, sqrt
+from typing import Literal
+
+from dp_accounting import GaussianDpEvent, get_sigma_gaussian
+from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy.optimize import brentq
+
+from securefl.accounting.composition import compose, rdp_epsilon
+from securefl.accounting.events import History
+from securefl.errors import ConfigError
+from securefl.release import Adjacency
+
+Method = Literal["exact", "paper", "rdp", "pld"]
+
+
+def check_delta(delta: float, records: int, *, force: bool = False) -> None:
+    """Raises ConfigError for delta >= 1 / n, which would allow releasing a record as it is."""
+    if not 0 < delta < 1:
+        raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
+    if records >= 1 and delta >= 1 / records and not force:
+        raise ConfigError(
+            f"delta = {delta:g} is at least 1 / n = {1 / records:g}: it would allow publishing a "
+            "record as it is. Take a smaller one, or force it."
+        )
+
+
+def sensitivity(adjacency: Adjacency, bound: float) -> float:
+    """Of a sum of vectors (1, x), one class each, with |x| <= bound, in L2 (specification, 1 and 2.3).
+
+    Add or remove: sqrt(1 + bound^2). Replace one: two classes change, or one by at most 2 bound.
+    """
+    if not (isfinite(bound) and bound > 0):
+        raise ConfigError(f"Expected a finite bound > 0, got {bound}.")
+    alone = sqrt(1 + bound**2)
+    match adjacency:
+        case "add-remove":
+            return alone
+        case "replace-one":
+            return max(sqrt(2) * alone, 2 * bound)
+
+
+def sigma(
+    epsilon: float, delta: float, *, releases: int, sensitivity: float, method: Method = "exact"
+) -> float:
+    """Standard deviation of each of `releases` Gaussian releases, together (epsilon, delta)-private.
+
+    Raises ConfigError for values out of range, and where the paper's theorem does not hold.
+    """
+    if not (epsilon > 0 and isfinite(epsilon)):
+        raise ConfigError(f"Expected a finite epsilon > 0, got {epsilon}.")
+    if not 0 < delta < 1:
+        raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
+    if releases < 1 or not (isfinite(sensitivity) and sensitivity > 0):
+        raise ConfigError(f"Expected releases >= 1 and a sensitivity > 0, got {releases} and {sensitivity}.")
+    exact = float(get_sigma_gaussian(epsilon, delta)) * sqrt(releases) * sensitivity
+    match method:
+        case "exact":
+            return exact
+        case "paper":
+            asked = paper_sigma(epsilon, delta, releases=releases, sensitivity=sensitivity)
+            true = epsilon_of(asked, delta, releases=releases, sensitivity=sensitivity)
+            if true > epsilon:
+                raise ConfigError(
+                    f"FedLog's Theorem 4 does not hold at epsilon {epsilon:g}: its noise really gives "
+                    f"{true:.4g}. Calibrate exactly."
+                )
+            return asked
+        case "rdp" | "pld":
+            return _searched(epsilon, delta, releases, sensitivity, method, exact)
+
+
+def paper_sigma(epsilon: float, delta: float, *, releases: int, sensitivity: float) -> float:
+    """FedLog, Theorem 4: sqrt(8 k D^2 ln(e + epsilon / delta)) / epsilon."""
+    return sqrt(8 * releases * log(e + epsilon / delta)) * sensitivity / epsilon
+
+
+def epsilon_of(sigma: float, delta: float, *, releases: int, sensitivity: float) -> float:
+    """Epsilon that `releases` releases with this sigma really have, exactly."""
+    return compose({GaussianDpEvent(sigma / sensitivity): releases}, delta)
+
+
+def _searched(
+    epsilon: float, delta: float, releases: int, sensitivity: float, method: Method, exact: float
+) -> float:
+    """The sigma at which an accountant says epsilon, searched around the exact one."""
+
+    def excess(scale: float) -> float:
+        mu_squared = releases * (sensitivity / (exact * scale)) ** 2
+        history = History(mu_squared=mu_squared)
+        found = rdp_epsilon(history, delta) if method == "rdp" else _pld_epsilon(mu_squared, delta)
+        return (found if found < inf else 1e6) - epsilon
+
+    # the accountants are upper bounds, so they ask for more noise, never for less
+    return exact * float(brentq(excess, 0.999, 8.0, xtol=1e-6))
+
+
+def _pld_epsilon(mu_squared: float, delta: float) -> float:
+    interval = min(1e-3, sqrt(mu_squared) / 500)
+    found = pld.from_gaussian_mechanism(1 / sqrt(mu_squared), value_discretization_interval=interval)
+    return float(found.get_epsilon_for_delta(delta))

@@ -1,0 +1,35 @@
+"""Randomness for privacy: ChaCha20 keyed by the operating system, never by an experiment's seed."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from securefl.keys import SecretKey
+
+
+class Source:
+    """A stream of uniform words. `key` is injected in tests only; the same key is the same noise.
+
+    Normal variates are floats: their tails end at 8.2 standard deviations and their last bits are not
+    exact, which rounding to integers a thousand times coarser than their precision makes harmless to count
+    on (Mironov 2012 is about releases of the floats themselves).
+    """
+
+    def __init__(self, key: SecretKey | None = None) -> None:
+        secret = key or SecretKey(os.urandom(32))
+        self._stream = Cipher(algorithms.ChaCha20(secret.reveal(), bytes(16)), mode=None).encryptor()
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """`count` uniform 64-bit words."""
+        return np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8")
+
+    def normal(self, count: int) -> NDArray[np.float64]:
+        """`count` standard normal variates, by inversion."""
+        uniform = ((self.words(count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        normal: NDArray[np.float64] = ndtri(uniform)
+        return normal

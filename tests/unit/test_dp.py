@@ -1,0 +1,318 @@
+"""Clipping, noise and calibration: by hand, by search and against exact laws."""
+
+from __future__ import annotations
+
+import json
+import math
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from dp_accounting import GaussianDpEvent
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import stats
+
+from securefl.cli import cli
+from securefl.dp import calibration, clipping, gaussian
+from securefl.dp.moments import LossMechanism, MomentsMechanism
+from securefl.dp.noise import Source
+from securefl.errors import ConfigError, SecureFLError
+from securefl.keys import SecretKey
+
+ANY = st.floats(allow_nan=True, allow_infinity=True, width=64)
+RECORDS = arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 4)), elements=ANY)
+
+
+def fixed(label: int) -> Source:
+    return Source(SecretKey(bytes([label]) * 32))
+
+
+# Clipping ----------------------------------------------------------------------------------------
+
+
+@given(RECORDS, st.floats(1e-6, 1e6))
+def test_clipped_records_are_finite_and_inside(records: np.ndarray, bound: float) -> None:
+    kept = records[clipping.finite(records)]
+    assert np.isfinite(kept).all()
+    inside = clipping.l2(kept, bound)
+    assert np.isfinite(inside).all()
+    assert (np.linalg.norm(inside / bound, axis=1) <= 1 + 1e-12).all()
+    small = np.abs(kept).max(axis=1) < bound / 2 * (1 - 1e-9)  # of four entries: certainly inside
+    assert np.array_equal(inside[small], kept[small])
+    assert (np.abs(clipping.coordinates(kept, bound)) <= bound).all()
+
+
+@settings(max_examples=300)
+@given(RECORDS, st.sampled_from([2.0**-10, 1.0, 0.3]), st.integers(1, 2**20))
+def test_grid_integers_never_exceed_their_limit(records: np.ndarray, step: float, limit: int) -> None:
+    """Exact integer sensitivity, for huge, subnormal and ordinary records alike."""
+    kept = records[clipping.finite(records)]
+    integers = clipping.to_grid(kept, step, limit)
+    assert integers.dtype == np.int64
+    assert all(sum(int(v) ** 2 for v in row) <= limit**2 for row in integers)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf])
+def test_bounds_are_positive(bound: float) -> None:
+    for clip in (clipping.l2, clipping.coordinates):
+        with pytest.raises(ConfigError):
+            clip(np.ones((1, 1)), bound)
+
+
+# Noise -------------------------------------------------------------------------------------------
+
+
+def test_noise_is_fresh_and_takes_no_seed() -> None:
+    np.random.seed(0)  # noqa: NPY002  # the legacy seed must not matter
+    first = Source().normal(8)
+    np.random.seed(0)  # noqa: NPY002
+    assert not np.array_equal(first, Source().normal(8))
+    assert np.array_equal(fixed(1).normal(8), fixed(1).normal(8))
+
+
+@pytest.mark.parametrize("sigma", [4.0, 37.3, 1000.0])
+def test_the_rounded_gaussian_has_the_rounded_law(sigma: float) -> None:
+    """Kolmogorov-Smirnov against the normal law with half a unit of rounding; false alarm 1e-6."""
+    drawn = gaussian.rounded(200_000, sigma, fixed(2)) + Source().normal(1)[0] * 0
+    jitter = fixed(3).words(200_000) * 2.0**-64 - 0.5  # uniform: rounding undone in distribution
+    spread = sqrt(sigma**2 + 1 / 12 + 1 / 12)
+    variance = np.var(drawn + jitter) / spread**2
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 200_000) / 200_000
+    assert low < variance < high
+    assert abs(np.mean(drawn)) < 5.2 * sigma / sqrt(200_000)
+
+
+@pytest.mark.parametrize("sigma", [4.0, 5.5, 20.0])
+def test_the_discrete_gaussian_has_its_exact_law(sigma: float) -> None:
+    """Chi-square against exp(-k^2 / 2 sigma^2) over all cells of at least 20; false alarm 1e-6."""
+    count = 300_000
+    drawn = gaussian.discrete(count, sigma, fixed(4))
+    support = np.arange(-int(6 * sigma), int(6 * sigma) + 1)
+    expected = np.exp(-(support**2) / (2 * sigma**2))
+    expected *= count / np.exp(-(np.arange(-400, 401) ** 2) / (2 * sigma**2)).sum()
+    seen = np.array([np.sum(drawn == k) for k in support])
+    enough = expected >= 20
+    rest_seen, rest = count - seen[enough].sum(), count - expected[enough].sum()
+    statistic = (
+        np.sum((seen[enough] - expected[enough]) ** 2 / expected[enough]) + (rest_seen - rest) ** 2 / rest
+    )
+    assert stats.chi2.sf(statistic, enough.sum()) > 1e-6
+
+
+def test_the_table_is_exact_and_symmetric() -> None:
+    """Against Python's own rational sums of 60-digit exponentials, at every entry."""
+    from decimal import Decimal, getcontext
+
+    getcontext().prec = 60
+    sigma = 4.0
+    high, low, first = gaussian._table(sigma)
+    weights = [(-Decimal(k * k) / Decimal(32)).exp() for k in range(first, -first + 1)]
+    whole, total = sum(weights), Decimal(0)
+    for h, lo, weight in zip(high, low, weights, strict=True):
+        total += weight
+        assert abs(Decimal((int(h) << 64) + int(lo) + 1) - total / whole * 2**128) < 2**8
+    assert (int(high[-1]) << 64) + int(low[-1]) == 2**128 - 1
+
+
+def test_distributed_noise_is_refused_where_the_grid_is_too_coarse() -> None:
+    with pytest.raises(ConfigError, match="too coarse"):
+        gaussian.discrete_event(63.0, 1.0)
+    with pytest.raises(ConfigError, match="4"):
+        gaussian.discrete(1, 3.9, Source())
+    assert gaussian.discrete_event(64.0, 2.0) == GaussianDpEvent(sqrt(64**2 - 4) / 2)
+    assert gaussian.share(64.0, 20, 4) == 16.0
+    with pytest.raises(ConfigError, match="survivors"):
+        gaussian.share(64.0, 4, 4)
+
+
+# Mechanisms --------------------------------------------------------------------------------------
+
+MOMENTS = MomentsMechanism(bound=3.0, square_bound=9.0, noise_multiplier=10.0)
+CORNERS = (0.0, 3.0, -3.0, 1e300, -1e300, 5e-324, 1.7, math.nan, math.inf)
+
+
+def differences(mechanism: MomentsMechanism, q: int = 2) -> tuple[float, float]:
+    """The largest change of the sums found by removing, and by replacing, one adversarial record."""
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(3, q))
+    records = [np.array([a, b]) for a in CORNERS for b in CORNERS] + list(rng.normal(size=(40, q)) * 5)
+    sums = [mechanism.sums(np.vstack([base, r])) for r in records]
+    without = mechanism.sums(base)
+    removed = max(float(np.linalg.norm((s - without).astype(float))) for s in sums)
+    replaced = max(float(np.linalg.norm((s - t).astype(float))) for s in sums for t in sums)
+    return removed, replaced
+
+
+def test_no_record_moves_a_profile_by_more_than_its_sensitivity() -> None:
+    from dataclasses import replace
+
+    removed, replaced = differences(MOMENTS)
+    assert 0.95 * MOMENTS.sensitivity < removed <= MOMENTS.sensitivity
+    other = replace(MOMENTS, adjacency="replace-one")
+    assert removed < replaced <= other.sensitivity
+
+
+def test_a_noised_profile_is_near_the_true_one() -> None:
+    """At n = 5000 and z = 10 the noise of a mean is C sigma D / n; six of them are the tolerance."""
+    x = np.clip(np.random.default_rng(1).normal(size=(5000, 4)) * 0.5, -1.4, 1.4)
+    mechanism = MomentsMechanism(bound=3.0, square_bound=6.0, noise_multiplier=10.0)
+    found = mechanism.profile(mechanism.release(x, Source()))
+    noise = 10 * 1.5 / 5000
+    np.testing.assert_allclose(found.mean, x.mean(0), atol=6 * 3 * noise)
+    np.testing.assert_allclose(found.variance, x.var(0), atol=6 * 8 * noise)
+    assert abs(found.count - 5000) < 6 * 10 * 1.5 / 0.5
+
+
+def test_noise_is_as_declared() -> None:
+    """Residuals of 400 releases over sigma: chi-square, false alarm 1e-6; 0.9 times the noise is caught."""
+    x = np.random.default_rng(1).normal(size=(20, 16))
+    residuals = np.concatenate([MOMENTS.release(x, Source()) - MOMENTS.sums(x) for _ in range(400)])
+    count = len(residuals)
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], count)
+    assert low < np.sum((residuals / MOMENTS.sigma) ** 2) < high
+    assert np.sum((0.9 * residuals / MOMENTS.sigma) ** 2) < low
+
+
+def test_a_loss_moves_by_its_bound_at_most() -> None:
+    mechanism = LossMechanism(bound=2.0, noise_multiplier=3.0)
+    base = mechanism.sums(np.array([0.1, 0.5]))
+    for odd in (0.0, 2.0, 1e300, -5.0, math.nan, math.inf):
+        assert abs(int((mechanism.sums(np.array([0.1, 0.5, odd])) - base)[0])) <= mechanism.sensitivity
+    assert mechanism.sums(np.array([2.0])) == [mechanism.sensitivity]
+    assert mechanism.event() == GaussianDpEvent(3.0)
+
+
+# Calibration -------------------------------------------------------------------------------------
+
+
+def test_reference_values_of_the_specification() -> None:
+    bound = sqrt(84)
+    d = calibration.sensitivity("add-remove", bound)
+    assert d == pytest.approx(9.219544, abs=5e-7)
+    exact = calibration.sigma(1.0, 1e-5, releases=100, sensitivity=d)
+    paper = calibration.sigma(1.0, 1e-5, releases=100, sensitivity=d, method="paper")
+    assert (exact, paper) == (pytest.approx(343.947242, abs=5e-7), pytest.approx(884.805504, abs=5e-7))
+    assert calibration.epsilon_of(paper, 1e-5, releases=100, sensitivity=d) == pytest.approx(
+        0.356277, abs=5e-7
+    )
+    assert calibration.epsilon_of(exact, 1e-5, releases=100, sensitivity=d) == pytest.approx(1.0, abs=1e-9)
+    assert calibration.sensitivity("replace-one", bound) == max(sqrt(2 * 85), 2 * bound)
+    assert calibration.sensitivity("add-remove", 1.0) == sqrt(2)
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "factor"), [(0.05, 1e-2, 5.7), (1, 1e-5, 2.6), (4, 1e-5, 2.3)])
+def test_how_loose_the_paper_is(epsilon: float, delta: float, factor: float) -> None:
+    paper = calibration.paper_sigma(epsilon, delta, releases=1, sensitivity=1.0)
+    assert paper / calibration.sigma(epsilon, delta, releases=1, sensitivity=1.0) == pytest.approx(
+        factor, abs=0.05
+    )
+
+
+@pytest.mark.parametrize(("delta", "largest"), [(0.1, 91), (1e-2, 110), (1e-5, 169), (1e-6, 189)])
+def test_the_paper_is_refused_where_it_is_wrong(delta: float, largest: int) -> None:
+    calibration.sigma(largest - 1, delta, releases=3, sensitivity=2.0, method="paper")
+    with pytest.raises(ConfigError, match="does not hold"):
+        calibration.sigma(largest + 1, delta, releases=3, sensitivity=2.0, method="paper")
+
+
+@pytest.mark.parametrize("method", ["rdp", "pld"])
+def test_accountants_ask_for_a_little_more(method: str) -> None:
+    for epsilon in (0.1, 1.0, 8.0):
+        exact = calibration.sigma(epsilon, 1e-5, releases=10, sensitivity=2.0)
+        asked = calibration.sigma(epsilon, 1e-5, releases=10, sensitivity=2.0, method=method)  # type: ignore[arg-type]
+        assert exact * 0.999 <= asked < exact * (1.3 if method == "rdp" else 1.01)
+
+
+NONSENSE: tuple[dict[str, float], ...] = (
+    {"epsilon": 0.0},
+    {"epsilon": -1.0},
+    {"epsilon": math.inf},
+    {"epsilon": math.nan},
+    {"delta": 0.0},
+    {"delta": 1.0},
+    {"delta": -0.1},
+    {"releases": 0},
+    {"sensitivity": 0.0},
+    {"sensitivity": math.nan},
+)
+
+
+@pytest.mark.parametrize("changed", NONSENSE, ids=str)
+def test_calibration_refuses_what_means_nothing(changed: dict[str, float]) -> None:
+    arguments = {"epsilon": 1.0, "delta": 1e-5, "releases": 1, "sensitivity": 1.0, **changed}
+    epsilon, delta = arguments.pop("epsilon"), arguments.pop("delta")
+    with pytest.raises(ConfigError, match="Expected"):
+        calibration.sigma(epsilon, delta, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_delta_of_one_record_is_refused_unless_forced() -> None:
+    calibration.check_delta(0.0019, 500)
+    calibration.check_delta(0.5, 500, force=True)
+    for delta in (0.002, 0.01):
+        with pytest.raises(ConfigError, match="publishing a record"):
+            calibration.check_delta(delta, 500)
+
+
+# The commands ------------------------------------------------------------------------------------
+
+
+def call(*words: object) -> dict[str, float]:
+    result = CliRunner().invoke(cli, [*map(str, words), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_calibrate_prints_what_scripts_read() -> None:
+    found = call(
+        "calibrate", "--epsilon", 1, "--delta", 1e-5, "--releases", 100, "--features", 85, "--bound", 1
+    )
+    assert set(found) == {"sigma", "noise_multiplier", "epsilon_if_paper"}
+    assert found["sigma"] == pytest.approx(343.947242, abs=5e-7)
+    assert found["epsilon_if_paper"] == pytest.approx(0.356277, abs=5e-7)
+    unit = call("calibrate", "--epsilon", 1, "--delta", 1e-5, "--unit-l2", "--adjacency", "replace-one")
+    assert unit["sigma"] == pytest.approx(2 * unit["noise_multiplier"])
+
+
+def test_ledger_epsilon_reads_nested_events(tmp_path: Path) -> None:
+    events = [
+        {"repeat": 100, "events": [
+            {"event": "poisson_gaussian", "sampling_probability": 0.02, "noise_multiplier": 1.1, "count": 50},
+            {"event": "gaussian", "noise_multiplier": 10, "count": 1}]},
+    ]  # fmt: skip
+    path = tmp_path / "events.json"
+    path.write_text(json.dumps(events))
+    found = call("ledger", "epsilon", "--events", path, "--delta", 1e-5)
+    assert found == {
+        "epsilon": pytest.approx(9.4756, abs=6e-5),
+        "rdp_epsilon": pytest.approx(10.2194, abs=6e-5),
+    }
+    path.write_text('[{"event": "non_private"}]')
+    assert call("ledger", "epsilon", "--events", path, "--delta", 1e-5) == {
+        "epsilon": "inf",
+        "rdp_epsilon": "inf",
+    }
+
+
+BAD_EVENTS = (
+    "",
+    "{}",
+    "[1]",
+    '[{"event": "laplace"}]',
+    '[{"event": "gaussian", "noise_multiplier": -1}]',
+    '[{"event": "gaussian", "noise_multiplier": 1, "count": 1.5}]',
+    '[{"repeat": -1, "events": []}]',
+    '[{"event": "poisson_gaussian", "sampling_probability": 2, "noise_multiplier": 1}]',
+    "[" * 50_000,
+)
+
+
+@pytest.mark.parametrize("text", BAD_EVENTS, ids=range(len(BAD_EVENTS)))
+def test_events_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "events.json"
+    path.write_text(text)
+    result = CliRunner().invoke(cli, ["ledger", "epsilon", "--events", str(path), "--delta", "1e-5"])
+    assert isinstance(result.exception, SecureFLError)
