@@ -96,14 +96,17 @@ def _table(sigma: float) -> tuple[NDArray[np.uint64], NDArray[np.uint64], int]:
         weights.append(weights[-1] * ratio >> _FRACTION)
         ratio = ratio * b >> _FRACTION
     whole = weights[0] + 2 * sum(weights[1:])
-    cumulative, total = [], 0
+    cumulative, total, first = [], 0, -radius
     for k in range(-radius, radius + 1):
         total += weights[abs(k)]
-        cumulative.append((total << 128) // whole - 1)
+        if (share := (total << 128) // whole) == 0:
+            first = k + 1  # less than 2^-128 of the mass lies here or below
+        else:
+            cumulative.append(share - 1)
     mask = (1 << 64) - 1
     high = np.array([c >> 64 for c in cumulative], dtype=np.uint64)
     low = np.array([c & mask for c in cumulative], dtype=np.uint64)
-    return high, low, -radius
+    return high, low, first
 
 
 def _fixed(x: float) -> int:

@@ -1,0 +1,256 @@
+"""Trying to catch a mechanism at giving away more than it claims (specification, section 6).
+
+Three checks on each, with false alarms written down; together they fail an honest mechanism once in 10^5
+runs.
+
+1. Sensitivity search: adversarial records move the integer sums by at most the claimed sensitivity.
+2. Noise conformance: residuals have the claimed variance and law, are independent between releases, and do
+   not repeat when the experiment's seed does.
+3. A lower bound on epsilon: the best threshold test between two neighbouring data sets, as a Gaussian-DP
+   estimate with Clopper-Pearson intervals. It must not exceed the claim; how near it comes says how tight the
+   claim is.
+
+The fourth, canaries through DP-SGD's optimiser, comes with DP-SGD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+import numpy as np
+from dp_accounting import GaussianDpEvent, get_epsilon_gaussian
+from numpy.typing import NDArray
+from scipy import stats
+
+from securefl.accounting.composition import compose
+from securefl.dp import clipping, gaussian
+from securefl.dp.moments import LossMechanism, MomentsMechanism
+from securefl.dp.noise import Source
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+ALARM: Final = 1e-6
+"""False alarm of each single test."""
+SAMPLES: Final = 20_000
+RESIDUALS: Final = 30_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """A mechanism as the audit sees it: sums of records, noise on them, and what is claimed.
+
+    records: a neighbourhood's base, (n, ...). odd: adversarial records to add to it, one at a time.
+    sigma, sensitivity: claimed, in grid units. event: claimed.
+    """
+
+    name: str
+    sums: Callable[[Floats], Integers]
+    release: Callable[[Floats, Source], Integers]
+    sigma: float
+    sensitivity: float
+    event: GaussianDpEvent
+    records: Floats
+    odd: Sequence[Floats]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What the audit says of one mechanism. `failed` names the checks that failed; none is a pass."""
+
+    name: str
+    claimed: float
+    lower: float
+    failed: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        return "pass" if not self.failed else "FAIL: " + ", ".join(self.failed)
+
+
+def audit(
+    mechanism: Audited,
+    *,
+    delta: float = 1e-5,
+    source: Callable[[], Source] = Source,
+    samples: int = SAMPLES,
+) -> Finding:
+    """All checks on one mechanism.
+
+    source: makes the noise of a release, as the mechanism's owner would. samples: releases of each neighbour
+    for the lower bound.
+    """
+    worst, moved = _largest_move(mechanism)
+    residuals = _residuals(mechanism, source)
+    lower = _lower_bound(mechanism, worst, delta, source, samples)
+    claimed = compose({mechanism.event: 1}, delta)
+    checks = {
+        "sensitivity": moved <= mechanism.sensitivity,
+        "variance of the noise": _variance_fits(residuals / mechanism.sigma),
+        "law of the noise": _law_fits(residuals / mechanism.sigma),
+        "independence": _independent(residuals),
+        "claimed event": mechanism.event.noise_multiplier <= mechanism.sigma / mechanism.sensitivity,
+        "epsilon": lower <= claimed,
+    }
+    failed = tuple(name for name, holds in checks.items() if not holds)
+    return Finding(name=mechanism.name, claimed=claimed, lower=lower, failed=failed)
+
+
+def _with(mechanism: Audited, record: Floats) -> Floats:
+    return np.concatenate([mechanism.records, record[None]])
+
+
+def _largest_move(mechanism: Audited) -> tuple[Floats, float]:
+    """The odd record that moves the sums most, and by how much."""
+    base = mechanism.sums(mechanism.records)
+    moves = [
+        float(np.linalg.norm((mechanism.sums(_with(mechanism, record)) - base).astype(np.float64)))
+        for record in mechanism.odd
+    ]
+    return mechanism.odd[int(np.argmax(moves))], max(moves)
+
+
+def _residuals(mechanism: Audited, source: Callable[[], Source]) -> Floats:
+    """Noise of enough releases, (releases, coordinates); each with a source of its own."""
+    base = mechanism.sums(mechanism.records)
+    releases = max(2, RESIDUALS // len(base))
+    np.random.seed(1)  # noqa: NPY002  # the experiment's seed must not matter
+    half = [mechanism.release(mechanism.records, source()) - base for _ in range(releases // 2)]
+    np.random.seed(1)  # noqa: NPY002
+    rest = [mechanism.release(mechanism.records, source()) - base for _ in range(releases - releases // 2)]
+    return np.array([*half, *rest], dtype=np.float64)
+
+
+def _variance_fits(standard: Floats) -> bool:
+    count = standard.size
+    low, high = stats.chi2.ppf([ALARM / 2, 1 - ALARM / 2], count)
+    return bool(low < float(np.sum(standard**2)) < high)
+
+
+def _law_fits(standard: Floats) -> bool:
+    return bool(stats.kstest(standard.ravel(), "norm").pvalue > ALARM)
+
+
+def _independent(residuals: Floats) -> bool:
+    """Between consecutive releases, and between the two halves that began with one seed."""
+    releases = len(residuals)
+    half = releases // 2
+    pairs = ((residuals[:-1], residuals[1:]), (residuals[:half], residuals[half : 2 * half]))
+    limit = stats.norm.isf(ALARM / 4)
+    for one, other in pairs:
+        with np.errstate(all="ignore"):  # noise that never changes has no correlation: nan, which fails
+            correlation = float(np.corrcoef(one.ravel(), other.ravel())[0, 1])
+        if not abs(correlation) * sqrt(one.size) < limit:
+            return False
+    return True
+
+
+def _lower_bound(
+    mechanism: Audited, record: Floats, delta: float, source: Callable[[], Source], samples: int
+) -> float:
+    """Epsilon that the best threshold test between the neighbours proves, at confidence 1 - 10^-6."""
+    there, base = _with(mechanism, record), mechanism.records
+    direction = (mechanism.sums(there) - mechanism.sums(base)).astype(np.float64)
+    length = float(np.linalg.norm(direction))
+    if length == 0:
+        return 0.0
+    noise = source()
+    null, other = (
+        np.array([mechanism.release(data, noise) @ direction for _ in range(samples)]) / length
+        for data in (base, there)
+    )
+    # the threshold is chosen on one half, its error rates are bounded on the other
+    half = samples // 2
+    threshold = float((null[:half].mean() + other[:half].mean()) / 2)
+    false_alarms, misses = np.sum(null[half:] > threshold), np.sum(other[half:] <= threshold)
+    upper = [stats.beta.ppf(1 - ALARM, errors + 1, half - errors) for errors in (false_alarms, misses)]
+    mu = float(stats.norm.isf(upper[0]) - stats.norm.ppf(upper[1]))
+    return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 1e-6 else 0.0
+
+
+# What is audited ----------------------------------------------------------------------------------
+
+
+def mechanisms() -> list[Audited]:
+    """Every mechanism of the package, at a noise multiplier of 1, where a lower bound has bite."""
+    rng = np.random.default_rng(0)
+    return [_moments(rng), _loss(rng), _rounded_sum(rng), _discrete_sum(rng)]
+
+
+def _odd(width: int, bound: float) -> list[Floats]:
+    """Records of corners, huge, subnormal and not finite."""
+    values = (bound, -bound, 0.0, 1e300, -1e300, 5e-324, np.nan, np.inf)
+    alike = [np.full(width, value) for value in values]
+    single = [np.eye(1, width, k)[0] * value for k in range(width) for value in (bound, 1e300)]
+    return [*alike, *single]
+
+
+def _moments(rng: np.random.Generator) -> Audited:
+    made = MomentsMechanism(bound=2.0, square_bound=4.0, noise_multiplier=1.0)
+    return Audited(
+        name="profile (means, variances, count)",
+        sums=made.sums,
+        release=made.release,
+        sigma=made.sigma,
+        sensitivity=made.sensitivity,
+        event=GaussianDpEvent(made.noise_multiplier),
+        records=rng.normal(size=(10, 3)),
+        odd=_odd(3, 2.0),
+    )
+
+
+def _loss(rng: np.random.Generator) -> Audited:
+    made = LossMechanism(bound=5.0, noise_multiplier=1.0)
+    return Audited(
+        name="loss",
+        sums=lambda x: made.sums(x[:, 0]),
+        release=lambda x, source: made.release(x[:, 0], source),
+        sigma=made.noise_multiplier * made.sensitivity,
+        sensitivity=made.sensitivity,
+        event=GaussianDpEvent(made.noise_multiplier),
+        records=rng.uniform(0, 5, (10, 1)),
+        odd=_odd(1, 5.0),
+    )
+
+
+def _summed(records: Floats, limit: int) -> Integers:
+    kept = records[clipping.finite(records)]
+    total: Integers = clipping.to_grid(kept, 2.0**-10, limit).sum(axis=0)
+    return total
+
+
+def _rounded_sum(rng: np.random.Generator) -> Audited:
+    limit = 2**10
+    return Audited(
+        name="rounded Gaussian on a sum of norm-1 records",
+        sums=lambda x: _summed(x, limit),
+        release=lambda x, source: _summed(x, limit) + gaussian.rounded(x.shape[1], float(limit), source),
+        sigma=float(limit),
+        sensitivity=float(limit),
+        event=GaussianDpEvent(1.0),
+        records=rng.normal(size=(10, 4)),
+        odd=_odd(4, 1.0),
+    )
+
+
+def _discrete_sum(rng: np.random.Generator) -> Audited:
+    limit, honest = 2**10, 4
+    share = gaussian.share(float(limit), 6, 2)
+
+    def release(records: Floats, source: Source) -> Integers:
+        shares = gaussian.discrete(honest * records.shape[1], share, source)
+        noised: Integers = _summed(records, limit) + shares.reshape(honest, -1).sum(axis=0)
+        return noised
+
+    return Audited(
+        name="discrete Gaussian shares of 4 honest clients",
+        sums=lambda x: _summed(x, limit),
+        release=release,
+        sigma=float(limit),
+        sensitivity=float(limit),
+        event=GaussianDpEvent(sqrt(limit**2 - 4) / limit),
+        records=rng.normal(size=(10, 4)),
+        odd=_odd(4, 1.0),
+    )
