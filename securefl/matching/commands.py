@@ -59,6 +59,12 @@ def keygen(role: str, out: Path, openings: int) -> None:
     click.echo(f"{out / public}: fingerprint {fingerprint}")
 
 
+def _not_over(out: Path, *inputs: Path | None) -> None:
+    """ConfigError where the output would take the place of an input."""
+    if any(path is not None and out.resolve() == path.resolve() for path in inputs):
+        raise ConfigError(f"{out} is an input too; write to another file with --out.")
+
+
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
     """The options that clients and the baseline's owner must choose alike."""
     for option in (
@@ -112,6 +118,7 @@ def encrypt(
     """
     if (profile is None) == (baseline is None):
         raise click.UsageError("Give either --profile or --baseline.")
+    _not_over(out, public, evaluator, profile, baseline)
     keys = PublicKeys.from_envelope(envelope.read(public, PUBLIC_KEY_KIND))
     server = EvaluatorPublic.from_envelope(envelope.read(evaluator, PUBLIC_KIND))
     options = _options(**chosen)
@@ -152,6 +159,7 @@ def match(public: Path, evaluator: Path, baseline: Path, out: Path, profiles: tu
     A score is the mean KL divergence from the baseline: 0 for the same profile, larger for others.
     Trust: evaluator and key holder follow the protocol and do not collude; together they read all.
     """
+    _not_over(out, public, evaluator, baseline, *profiles)
     keys = PublicKeys.from_envelope(envelope.read(public, PUBLIC_KEY_KIND))
     own = Evaluator.from_envelope(envelope.read(evaluator, EVALUATOR_KIND))
     sealed = [Sealed.from_envelope(envelope.read(path, PROFILE)) for path in profiles]

@@ -99,7 +99,10 @@ def _article(kind: str) -> str:
 def write(path: Path, content: Envelope, *, secret: bool = False) -> None:
     """Write a file in one step; a secret one is readable by its owner only."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(descriptor, "wb") as target:
             target.write(content.to_bytes(path.name))

@@ -11,7 +11,13 @@ import numpy as np
 from dp_accounting import NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.accounting.ledger import Ledger
-from securefl.errors import CryptoError, DataError, RemoteProtocolError
+from securefl.errors import (
+    CryptoError,
+    DataError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    UnaccountedRelease,
+)
 from securefl.he.keys import KeyPair
 from securefl.he.opener import Opener
 from securefl.he.openings import Openings
@@ -118,15 +124,20 @@ class KeyHolder:
             return opener.read(request, together=together, sender=label).value
         session, name = bytes.fromhex(self.public.session), hashlib.sha256(request).hexdigest()[:16]
         key = ReleaseKey(label, session, 1, 0, 0, f"score {name}")
-        state = ledger.state(key)
-        refusal = ledger.reserve([(key, READS)]) if state is None else {}
+        try:
+            refusal = ledger.reserve([(key, READS)])
+        except LocalProtocolError:  # reserved before, by this process or another
+            refusal = {}
         if label in refusal:
             raise refusal[label]
         value = opener.read(request, together=together, sender=label).value
-        if state == "committed":
-            return value
         release = Release(key=key, unit="record", form="open", charge=READS, _numbers=np.array([value]))
-        return float(ledger.open(release)[0].item())
+        try:
+            return float(ledger.open(release)[0].item())
+        except UnaccountedRelease:
+            if ledger.state(key) == "committed":
+                return value
+            raise
 
     # As files -------------------------------------------------------------------------------------
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +366,26 @@ def test_foreign_sessions_and_evaluators_are_refused(place: Place, tmp_path: Pat
         else:
             assert "session" in use(place, name) or "another evaluator" in use(place, name)
         (place.root / name).write_bytes(original)
+
+
+def test_no_input_is_overwritten(place: Place) -> None:
+    before = (place.root / "p1.enc").read_bytes()
+    keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.key")
+    more = ("--baseline", place.root / "b.json", place.root / "p1.enc", "-o", place.root / "p1.enc")
+    assert "is an input too" in call("match", *keys, *more, code=1)
+    assert (place.root / "p1.enc").read_bytes() == before
+
+
+def test_a_reveal_that_stopped_half_way_goes_on(place: Place) -> None:
+    """Killed between reserving, opening and committing: the next one gives the score and charges once."""
+    terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
+    first = place.reveal("--json")
+    with closing(sqlite3.connect(place.root / "K/ledger.sqlite")) as db:
+        db.execute("UPDATE releases SET state = 'reserved'")
+        db.commit()
+    assert place.reveal("--json") == first
+    with Ledger(place.root / "K/ledger.sqlite", terms) as ledger:
+        assert [row[7] for row in ledger.rows()] == ["committed", "committed"]
 
 
 def test_options_must_agree(place: Place) -> None:
