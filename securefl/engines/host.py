@@ -198,7 +198,7 @@ class StudyHost:
         for client, each, came in order.items:
             assert each.query is not None
             if each.sends.name not in baselines:
-                baselines[each.sends.name] = evaluator.baseline(each.query)
+                baselines[each.sends.name] = self._keys.baseline(each.query)
             clear = came.numbers.astype(np.float64)
             baseline, sender = baselines[each.sends.name], client_name(client)
             blinded.append(self._blaming(evaluator.match, came.sealed, baseline, clear, sender=sender))

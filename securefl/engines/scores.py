@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefl.he.keys import KeyPair
-from securefl.he.match import Encryptor, Evaluator, Opener
+from securefl.he.match import Baseline, Encryptor, Evaluator, Opener
 from securefl.he.parameters import by_name
 from securefl.he.terms import Terms
-from securefl.profiles import Bounds, Variant
+from securefl.profiles import Bounds, Query, Variant
 from securefl.signing import SigningKey
 
 
@@ -20,6 +20,12 @@ class ScoreKeys:
     encryptor: Encryptor
     evaluator: Evaluator
     opener: Opener
+
+    def baseline(self, query: Query) -> Baseline:
+        """What clients are matched with; with encrypted-baseline parameters its owner encrypts it first."""
+        if self.terms.parameters.encrypted_baseline:
+            return self.evaluator.encrypted_baseline(self.encryptor.encrypt_baseline(query))
+        return self.evaluator.baseline(query)
 
     @classmethod
     def fresh(

@@ -74,7 +74,8 @@ class PrivacySection:
     """What is protected, how, and against whom; nothing here has a silent default but the key size.
 
     budget: the most epsilon per client, `inf` for none. against: the parties it must hold against.
-    unprotected: what may leave without noise; epsilon is then infinite. parameters: of CKKS.
+    unprotected: what may leave without noise; epsilon is then infinite. parameters: of CKKS; with
+    "strong-encrypted" the baseline is encrypted too (mode E).
     """
 
     sum: Literal["clear"]
@@ -86,7 +87,7 @@ class PrivacySection:
     budget: float
     against: tuple[Literal["server", "key-holder", "others"], ...]
     unprotected: tuple[str, ...]
-    parameters: Literal["strong", "compact"] = "strong"
+    parameters: Literal["strong", "compact", "strong-encrypted"] = "strong"
 
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:

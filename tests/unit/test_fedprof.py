@@ -57,8 +57,13 @@ def test_profiles_are_matched_with_the_baseline_of_their_own_version(tmp_path: P
 
 
 @pytest.mark.parametrize("variant", ["full", "mean-only"])
-def test_encrypted_scores_are_the_same_numbers_within_their_bound(tmp_path: Path, variant: str) -> None:
-    of = study(arm(f'{ALPHA}variant = "{variant}"\n'), rounds=3, scores="ckks")
+@pytest.mark.parametrize("parameters", ["strong", "strong-encrypted"])
+def test_encrypted_scores_are_the_same_numbers_within_their_bound(
+    tmp_path: Path, variant: str, parameters: str
+) -> None:
+    """With the server's baseline in plaintext (mode P), and encrypted too (mode E)."""
+    text = arm(f'{ALPHA}variant = "{variant}"\n')
+    of = study(text, rounds=3, scores="ckks", extra=f'parameters = "{parameters}"\n')
     here = world(of)
     spy, run = spied(of, tmp_path, here)
     bound = run.records[-1]["error_bound"]

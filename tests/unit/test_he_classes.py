@@ -11,8 +11,9 @@ from tiny_he import SIGNER
 from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.he import gate
 from securefl.he.classes import combine, cosines, of_class, places, rows, spread
+from securefl.he.isolation import match_many
 from securefl.he.keys import KeyPair
-from securefl.he.match import Arrived, Baseline, Encryptor, Evaluator, Opener
+from securefl.he.match import Arrived, Baseline, Encryptor, Evaluator, Opener, Score
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
@@ -159,6 +160,27 @@ def test_junk_in_a_batch_is_seen_and_its_members_opened_singly() -> None:
         )
     with pytest.raises(RemoteProtocolError, match="mallory"):
         parties.single(junk, baseline)
+
+
+def test_many_are_matched_whatever_some_of_them_send() -> None:
+    """Damage never joins a batch, junk has its batch opened singly; either costs its sender alone."""
+    parties = Parties()
+    baseline, owners = parties.baseline(), [profile(i) for i in range(6)]
+    arrived = [parties.arrived(own, f"client {i}") for i, own in enumerate(owners)]
+    raw = np.random.default_rng(5).integers(0, 2**29 - 2**16, (2, 2, 4096), dtype=np.uint64)
+    junk = arrived[0].ciphertext[: gate.TAG] + gate.pack(raw, COMPACT.primes)
+    crowd = [*arrived[:2], Arrived(junk, None, "junk"), Arrived(b"damage", None, "damage"), *arrived[2:]]
+    found = match_many(parties.evaluator, parties.opener.open, crowd, baseline)
+    assert set(found) == {"junk", "damage", *(f"client {i}" for i in range(6))}
+    for i, own in enumerate(owners):
+        score = found[f"client {i}"]
+        assert isinstance(score, Score)
+        assert abs(score.value - divergence(own, BASE)) <= score.error_bound
+    for sender in ("junk", "damage"):
+        refusal = found[sender]
+        assert isinstance(refusal, RemoteProtocolError)
+        assert refusal.sender == sender
+    assert parties.opener.opened == 4 + 4 + 4, "a batch, its members singly, and the other batch"
 
 
 def test_batches_need_a_power_of_two_and_a_plaintext_baseline() -> None:
