@@ -1,4 +1,4 @@
-"""Encrypted matching against a plaintext baseline, opened blindly: client, evaluator, key holder.
+"""Encrypted matching, opened blindly: client, evaluator, key holder.
 
     client      hidden features -> one packed ciphertext
     evaluator   ciphertext * weights + fresh zero; sends the second polynomial and one coefficient of the
@@ -18,6 +18,18 @@ and why it learns no more than its output (all of them semi-honest, key holder a
   fresh. No other part of the ciphertext arrives, so that is an RLWE sample for a secret u that nobody else
   uses: both are simulated by uniform values, whatever features, weights and score. This stays so when a
   client hands it c1: without the fresh zero, the quotient would be the baseline.
+
+The same holds for the other forms of a request:
+
+* A batch (`classes`) carries K masked integers, uniform for the same reason, and one polynomial. An integer is
+  a difference of two coefficients of a sum of K products; flooding is sized for that (`terms`).
+* Mode E multiplies two ciphertexts, so a request has a second and a third polynomial, c1 and c2. A fresh zero
+  randomises c1, a product of two fresh zeros c2 and c1: with the zeros unknown, both are uniform to the key
+  holder. Without the product, a client that colludes with it would divide c2 by its own share of it.
+* `addressed` requests, for files, are unmasked: the key holder reads the score. It sees one integer and c1,
+  from which score + e + n follows: n is the evaluator's flooding, which hides e and so the weights' norm. The
+  other coefficients of the first polynomial are not sent, so there is nothing that a mask of zero sum would
+  have to hide, and no unused class to fill.
 
 A *malicious* evaluator can choose what is opened and so query the key, a coefficient a time: it is trusted to
 follow the protocol, and the number of openings is capped.
