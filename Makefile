@@ -33,6 +33,7 @@ bench: $(VENV)/.tested  ## figures of the README, as ratios in one run
 	$(BIN)/python benchmarks/matching.py
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
+	$(BIN)/python benchmarks/fedlog_head.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

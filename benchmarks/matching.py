@@ -211,7 +211,7 @@ def ours(q: int, clients: int) -> list[Any]:
 
 
 def interleaved(systems: list[Any], rng: np.random.Generator) -> None:
-    """Batches of all systems, in turn: after any share of the run, each has done that share of its clients."""
+    """Batches of all systems, in turn: at any time each has done the same share of its clients."""
     for system in systems:
         owners = profiles(system.q, rng)
         system.start(next(owners))

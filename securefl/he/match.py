@@ -21,8 +21,8 @@ and why it learns no more than its output (all of them semi-honest, key holder a
 
 The same holds for the other forms of a request:
 
-* A batch (`classes`) carries K masked integers, uniform for the same reason, and one polynomial. An integer is
-  a difference of two coefficients of a sum of K products; flooding is sized for that (`terms`).
+* A batch (`classes`) carries K masked integers, uniform for the same reason, and one polynomial. An integer
+  is a difference of two coefficients of a sum of K products; flooding is sized for that (`terms`).
 * Mode E multiplies two ciphertexts, so a request has a second and a third polynomial, c1 and c2. A fresh zero
   randomises c1, a product of two fresh zeros c2 and c1: with the zeros unknown, both are uniform to the key
   holder. Without the product, a client that colludes with it would divide c2 by its own share of it.

@@ -1,0 +1,1 @@
+"""FedLog: a Bayesian head from one small sufficient statistic per client (see `head`)."""
