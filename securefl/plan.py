@@ -9,10 +9,24 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from numpy.typing import NDArray
 
+from securefl.dp.gaussian import rounded
+from securefl.dp.noise import Source
 from securefl.errors import ConfigError, DataError, LocalProtocolError
-from securefl.release import NO_COST, PARTIES, UNPROTECTED, Adjacency, Charge, Form, Release, ReleaseKey, Unit
+from securefl.release import (
+    NO_COST,
+    PARTIES,
+    SERVER,
+    UNPROTECTED,
+    Adjacency,
+    Charge,
+    Form,
+    Release,
+    ReleaseKey,
+    Unit,
+)
 from securefl.rounds import Floats, Sends, Value
 
 
@@ -24,7 +38,8 @@ class Plan:
         sum: how sums are summed.
         scores: how `each` numbers are opened: "clear", or "ckks" (encrypted; the server learns the
             numbers, the key holder nothing).
-        noise: where noise is added.
+        noise: where noise is added to sums that declare a sensitivity: by each client ("local"), or once by
+            the server that sums ("central", which trusts it); sigma is `noise_multiplier` times that.
         unit, adjacency, delta: what epsilon means.
         unprotected: names of values that may leave without noise; epsilon is then infinite.
         against: parties that the budget must hold against; the rest are trusted by name.
@@ -34,7 +49,8 @@ class Plan:
 
     sum: Literal["clear"] = "clear"
     scores: Literal["clear", "ckks"] = "clear"
-    noise: Literal["none"] = "none"
+    noise: Literal["none", "local", "central"] = "none"
+    noise_multiplier: float = 0.0
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
     delta: float
@@ -56,12 +72,37 @@ def charge_of(plan: Plan, sends: Sends) -> Charge:
     """
     if sends.sensitivity.get((plan.unit, plan.adjacency)) == 0:
         return NO_COST
+    if noised(plan, sends) and plan.noise == "local":
+        event = GaussianDpEvent(plan.noise_multiplier)
+        return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
+    if noised(plan, sends) and SERVER not in plan.against:
+        event = GaussianDpEvent(plan.noise_multiplier)
+        return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
     if sends.name not in plan.unprotected:
         raise ConfigError(
-            f"{sends.name!r} would leave its client without noise. Name it in [privacy] "
+            f"{sends.name!r} would leave its client without noise{_why(plan, sends)}. Name it in [privacy] "
             f'unprotected = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
         )
     return UNPROTECTED
+
+
+def noised(plan: Plan, sends: Sends) -> bool:
+    """Whether this plan adds noise to these values: a sum of bounded sensitivity in the plan's unit."""
+    return plan.noise != "none" and sends.how == "sum" and (plan.unit, plan.adjacency) in sends.sensitivity
+
+
+def _why(plan: Plan, sends: Sends) -> str:
+    if plan.noise == "none":
+        return ""
+    if noised(plan, sends):
+        return " for the server, which central noise trusts: leave it out of `against`"
+    return f": one {plan.unit} moves it without bound ({plan.adjacency})"
+
+
+def noise(plan: Plan, sends: Sends, size: int, source: Source) -> NDArray[np.int64]:
+    """Noise for a sum of `size` grid integers, sigma the multiplier times the sensitivity in grid units."""
+    sensitivity = sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step
+    return rounded(size, plan.noise_multiplier * sensitivity, source)
 
 
 def protect(
@@ -72,12 +113,14 @@ def protect(
     key: ReleaseKey,
     weight: float,
     seal: Callable[[Floats], bytes] | None,
+    source: Source | None = None,
 ) -> Release:
     """Make a release of one value: the one place where summing, opening and noising meet.
 
     Args:
         weight: public weight in a sum, in (0, 1].
         seal: encrypts the hidden part for the key holder; needed where `plan.scores` is "ckks".
+        source: of local noise; the operating system's outside of tests.
 
     Raises:
         DataError: the value is not finite or outside its declared bound; the client abstains.
@@ -90,6 +133,13 @@ def protect(
         if not 0 < weight <= 1:
             raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
         numbers = sends.grid.quantise(weight * value.clear)
+        if noised(plan, sends) and plan.noise == "local":
+            if weight != 1:
+                raise LocalProtocolError(
+                    "Expected an unweighted sum to noise: weights change what noise is worth."
+                )
+            total = numbers + noise(plan, sends, len(numbers), source or Source())
+            numbers = np.clip(total, -sends.grid.limit, sends.grid.limit).astype(np.int32)
     elif not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
         raise DataError(f"The {sends.name} is not finite; clean the records.")
     elif plan.scores == "ckks" and value.hidden.size:

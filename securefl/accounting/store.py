@@ -115,4 +115,5 @@ def _check(db: sqlite3.Connection, path: Path | str) -> None:
             f"{path} is a ledger of version {version}, this release writes version {VERSION}: go on "
             "with the release that made it. It is not read, and never begun anew."
         )
-    db.execute(f"PRAGMA user_version = {VERSION}")
+    if version != VERSION:  # a ledger that is only read stays as it is, octet for octet
+        db.execute(f"PRAGMA user_version = {VERSION}")

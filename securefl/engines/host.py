@@ -7,19 +7,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
+from securefl.dp.noise import Source
 from securefl.engines.inprocess import InProcess, Traffic
 from securefl.engines.scores import ScoreKeys
 from securefl.errors import DataError, RemoteProtocolError
 from securefl.exchange import Client, Contribute, KeyHolder, Match, Open, Server, Unblind, most_bytes
 from securefl.messages import REFUSED, client_name
-from securefl.plan import Plan, charge_of, protect
+from securefl.plan import Plan, charge_of, noise, noised, protect
 from securefl.release import KEY_HOLDER, SERVER, Charge, Release, ReleaseKey
 from securefl.rounds import Algorithm, Answers, Ask, Each, Job, Statistic
 from securefl.wire import Header
@@ -90,7 +91,19 @@ class StudyHost:
             machines[KEY_HOLDER] = KeyHolder(header=header, most_bytes=request)
         self._log = Log(Traffic())
         results, self._log.traffic = engine.run(machines, header)
-        return results[SERVER], self._log
+        return self._centrally_noised(ask, results[SERVER]), self._log
+
+    def _centrally_noised(self, ask: Ask, answers: Answers) -> Answers:
+        """What the server that sums does before anybody else sees a sum."""
+        if self._plan.noise != "central":
+            return answers
+        totals = dict(answers.totals)
+        for question in ask.sums:
+            if noised(self._plan, question.sends):
+                drawn = noise(self._plan, question.sends, question.size, Source())
+                value = totals[question.sends.name].value + drawn * question.sends.grid.step
+                totals[question.sends.name] = replace(totals[question.sends.name], value=value)
+        return replace(answers, totals=totals)
 
     def error_bound(self) -> float | None:
         """Largest error of an encrypted score (probability 1 - 1e-6); None where none was made."""

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from securefl.data import NAMES, Corruption, Partition
+from securefl.dp.calibration import sigma
 from securefl.engines.inprocess import Faults
 from securefl.errors import ConfigError
 from securefl.plan import Plan
@@ -75,12 +76,13 @@ class PrivacySection:
 
     budget: the most epsilon per client, `inf` for none. against: the parties it must hold against.
     unprotected: what may leave without noise; epsilon is then infinite. parameters: of CKKS; with
-    "strong-encrypted" the baseline is encrypted too (mode E).
+    "strong-encrypted" the baseline is encrypted too (mode E). epsilon: what the noise is calibrated for, over
+    all rounds; calibration: "exact", or FedLog's theorem ("paper").
     """
 
     sum: Literal["clear"]
     scores: Literal["clear", "ckks"]
-    noise: Literal["none"]
+    noise: Literal["none", "local", "central"]
     unit: Unit
     adjacency: Adjacency
     delta: float
@@ -88,18 +90,23 @@ class PrivacySection:
     against: tuple[Literal["server", "key-holder", "others"], ...]
     unprotected: tuple[str, ...]
     parameters: Literal["strong", "compact", "strong-encrypted"] = "strong"
+    epsilon: float | None = None
+    calibration: Literal["exact", "paper"] = "exact"
 
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:
             raise ValueError(f"Expected 0 < delta < 1, got {self.delta}.")
         if not self.budget >= 0:
             raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
+        if (self.noise == "none") != (self.epsilon is None):
+            raise ValueError("Expected `epsilon` with noise, and none without.")
 
     def plan(self, rounds: int) -> Plan:
         return Plan(
             sum=self.sum,
             scores=self.scores,
             noise=self.noise,
+            noise_multiplier=self._multiplier(rounds),
             unit=self.unit,
             adjacency=self.adjacency,
             delta=self.delta,
@@ -108,6 +115,12 @@ class PrivacySection:
             unprotected=self.unprotected,
             schedule=rounds,
         )
+
+    def _multiplier(self, rounds: int) -> float:
+        """Sigma over sensitivity: one release a round, all rounds together `epsilon`."""
+        if self.epsilon is None:
+            return 0.0
+        return sigma(self.epsilon, self.delta, releases=rounds, sensitivity=1.0, method=self.calibration)
 
 
 @dataclass(frozen=True, kw_only=True)

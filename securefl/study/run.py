@@ -77,6 +77,7 @@ def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> A
         delta=plan.delta,
         budget=plan.budget,
         against=plan.against,
+        schedule=None if plan.noise == "none" else plan.schedule,
     )
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger(home / "ledger.sqlite", terms))

@@ -1,4 +1,7 @@
-"""What every registered protocol does, whoever wrote it; an entry point more is a protocol more here."""
+"""What every registered averaging protocol does, whoever wrote it: those with a `fraction` of the clients.
+
+An entry point more is a protocol more here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, protocol_named
 from securefl.study.run import arm_folder
 
-NAMES = sorted(point.name for point in entry_points(group="securefl.protocols"))
+NAMES = sorted(
+    point.name
+    for point in entry_points(group="securefl.protocols")
+    if "fraction" in point.load().__dataclass_fields__
+)
 FAULTS = "[network]\nreorder = true\ndelay = 0.2\nduplicate = 0.3\ndropout = 0.2\n"
 
 

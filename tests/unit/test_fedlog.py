@@ -1,0 +1,298 @@
+"""FedLog with a public body: exact sensitivities, noise where the plan says, and the epsilon asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
+from scipy import stats
+from tiny_study import plain
+
+from protocols.fedlog.options import FedLog
+from protocols.fedlog.statistic import GRID, Clipping, Statistic
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.errors import ConfigError, DataError
+from securefl.plan import Plan, charge_of, noise
+from securefl.release import UNPROTECTED
+from securefl.rounds import Job
+from securefl.study.config import Study, parse
+from securefl.study.run import ArmRun, run_arm
+from securefl.study.world import World, build
+from securefl.training import LocalTraining, ModelConfig
+from securefl.training.heads import body_features, last_dense, with_head
+from securefl.training.task import Problem
+
+UNIT, BOUNDED = 'clip = { kind = "unit-l2" }', 'clip = { kind = "bounded", bound = 1.0 }'
+
+
+def study(
+    noise: str = "central", epsilon: float = 1.0, clip: str = UNIT, *, rounds: int = 1, **changed: str
+) -> Study:
+    words = {"adjacency": "add-remove", "calibration": "exact", "clients": "20", "budget": "inf", **changed}
+    server = '"server", ' if noise != "central" else ""
+    calibrated = f'epsilon = {epsilon}\ncalibration = "{words["calibration"]}"' if noise != "none" else ""
+    return parse(
+        f"""
+[study]
+name = "fedlog"
+rounds = {rounds}
+seeds = [1, 2, 3]
+[data]
+source = "digits"
+clients = {words["clients"]}
+partition = {{ kind = "shards", per_client = 2 }}
+[model]
+kind = "mlp"
+hidden = [84]
+[local]
+optimizer = "sgd"
+learning_rate = 0.1
+epochs = 1
+batch_size = 10
+[privacy]
+sum = "clear"
+scores = "clear"
+noise = "{noise}"
+unit = "record"
+adjacency = "{words["adjacency"]}"
+delta = 1e-5
+budget = {words["budget"]}
+against = [{server}"others"]
+unprotected = {'["statistic"]' if noise == "none" else "[]"}
+{calibrated}
+[[arm]]
+name = "FedLog"
+protocol = "fedlog"
+{clip}
+"""
+    )
+
+
+@cache
+def world(of: str = "", seed: int = 1) -> World:
+    return build(study(), seed)
+
+
+def run(of: Study, folder: Path, here: World | None = None) -> ArmRun:
+    return run_arm(of, of.arms[0], here or world(), folder, lambda record: None)
+
+
+def statistic(clip: Clipping, classes: int = 3, q: int = 4) -> Statistic:
+    problem = Problem(
+        model=ModelConfig(kind="mlp", hidden=(5,)),
+        local=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4),
+        kind="classification",
+        shape=(q,),
+        outputs=classes,
+        clients=2,
+        records=100,
+        server_x=np.zeros((1, q), np.float32),
+        server_y=np.zeros(1, np.int64),
+        seed=1,
+    )
+    return Statistic(problem, clip, 5)
+
+
+def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    job = Job(
+        client=0, round=1, x=x.astype(np.float32), y=y, model=np.zeros(0, np.float32), public={},
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+    return made.compute(job).clear
+
+
+# Sensitivity -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip", [Clipping(), Clipping(kind="bounded", bound=1.0)], ids=lambda c: c.kind)
+def test_no_record_moves_the_statistic_by_more_than_its_sensitivity(clip: Clipping) -> None:
+    made, rng = statistic(clip), np.random.default_rng(0)
+    x, y = rng.normal(size=(6, 4)), rng.integers(3, size=6)
+    base = total(made, x, y)
+    odd = [np.full(4, v) for v in (0.0, 1e6, -1e6, 3e38, np.nan, np.inf, 1e-30)] + list(
+        10 * rng.normal(size=(30, 4))
+    )
+    there = [total(made, np.vstack([x, record]), np.append(y, k)) for record in odd for k in range(3)]
+    removed = max(float(np.linalg.norm(t - base)) for t in there)
+    replaced = max(float(np.linalg.norm(s - t)) for s in there for t in there)
+    claimed = made.sends.sensitivity
+    assert removed <= claimed["record", "add-remove"]
+    assert replaced <= claimed["record", "replace-one"]
+    assert removed > 0.8 * claimed["record", "add-remove"]
+    assert all((t / GRID.step == np.rint(t / GRID.step)).all() for t in there), "sums of grid integers"
+
+
+def test_sensitivities_are_those_of_the_specification() -> None:
+    unit = statistic(Clipping()).sends.sensitivity
+    assert unit["record", "add-remove"] == pytest.approx(np.sqrt(2))
+    assert unit["record", "replace-one"] == pytest.approx(2)
+    bounded = Statistic(
+        statistic(Clipping()).problem, Clipping(kind="bounded", bound=1.0), 84
+    ).sends.sensitivity
+    assert bounded["record", "add-remove"] == pytest.approx(9.219544, rel=1e-3)
+    assert bounded["record", "replace-one"] == pytest.approx(2 * np.sqrt(84), rel=1e-3)
+
+
+def test_labels_out_of_range_are_refused_and_records_that_are_not_finite_rejected() -> None:
+    made = statistic(Clipping())
+    for label in (-1, 3):
+        with pytest.raises(DataError, match="labels from 0 to 2"):
+            total(made, np.ones((1, 4)), np.array([label]))
+    assert not total(made, np.full((1, 4), np.nan), np.array([1])).any()
+    assert not total(made, np.zeros((0, 4)), np.zeros(0, np.int64)).any()
+
+
+# What noise is charged ---------------------------------------------------------------------------
+
+PLAN = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
+
+
+def test_charges_follow_from_where_the_noise_is() -> None:
+    sends = statistic(Clipping()).sends
+    local = charge_of(PLAN, sends)
+    assert (local.server, local.others) == (GaussianDpEvent(3.0), GaussianDpEvent(3.0))
+    trusting = replace(PLAN, noise="central", against=("others",))
+    central = charge_of(trusting, sends)
+    assert (central.server, central.others) == (NonPrivateDpEvent(), GaussianDpEvent(3.0))
+    with pytest.raises(ConfigError, match="central noise trusts"):
+        charge_of(replace(PLAN, noise="central"), sends)
+    with pytest.raises(ConfigError, match="one client moves it without bound"):
+        charge_of(replace(PLAN, unit="client"), sends)
+    assert charge_of(replace(PLAN, noise="none", unprotected=("statistic",)), sends) == UNPROTECTED
+
+
+def test_noise_has_the_claimed_deviation() -> None:
+    """Chi-square over 40,000 integers, false alarm 1e-6; 5 % less is caught."""
+    from securefl.dp.noise import Source
+
+    sends = statistic(Clipping()).sends
+    sigma = 3.0 * np.sqrt(2) / GRID.step
+    standard = noise(PLAN, sends, 40_000, Source()) / sigma
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 40_000)
+    assert low < np.sum(standard**2) < high
+    assert np.sum((0.95 * standard) ** 2) < low
+
+
+@pytest.mark.parametrize("where", ["local", "central"])
+def test_the_noise_reaches_the_sum(where: str, tmp_path: Path) -> None:
+    """What the server has, less the true sum: of 20 shares (local) or of one (central); false alarm 1e-6."""
+    of = study(where, epsilon=1.0)
+    here = world()
+    algorithm = of.arms[0].options.build(here.problem)
+    (made,) = algorithm.statistics
+    true = sum(total(made, x, y) for x, y in here.records)
+    states: list[Any] = []
+    from securefl.study import run as running
+
+    original = running.Checkpoint.save
+
+    class Kept(running.Checkpoint):
+        def save(self, number: int, state: Any, record: dict[str, Any]) -> None:
+            states.append(state)
+            original(self, number, state, record)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "Checkpoint", Kept)
+        run(of, tmp_path)
+    plan = of.privacy.plan(1)
+    sigma = plan.noise_multiplier * np.sqrt(2) * np.sqrt(20 if where == "local" else 1)
+    residual = (states[-1].memory["sum"] - true) / sigma
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(residual))
+    assert low < np.sum(residual**2) < high
+
+
+# Whole runs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_epsilon_is_what_was_asked_for_when_the_schedule_ends(
+    rounds: int, adjacency: str, tmp_path: Path
+) -> None:
+    finished = run(study("local", epsilon=2.0, rounds=rounds, adjacency=adjacency), tmp_path)
+    spent = [record["epsilon"]["server"] for record in finished.records]
+    assert spent == sorted(spent)
+    assert spent[-1] == pytest.approx(2.0, abs=1e-6)
+    assert finished.records[-1]["epsilon"]["key-holder"] == 0.0
+    terms = Terms(
+        unit="record",
+        adjacency=adjacency,
+        delta=1e-5,
+        against=("server", "others"),
+        schedule=rounds,  # type: ignore[arg-type]
+    )
+    with Ledger(tmp_path / "arms" / "fedlog" / "seed-1" / "ledger.sqlite", terms) as ledger:
+        assert len(ledger.rows()) == 20 * rounds
+
+
+def test_exact_calibration_and_unit_norm_beat_the_paper_by_far(tmp_path: Path) -> None:
+    """Digits at epsilon 1, central: measured 0.78 against 0.12 over three seeds; the issue asks for 0.6."""
+    ours, paper = [], []
+    for seed in (1, 2, 3):
+        here = build(study(), seed)
+        ours.append(run(study(), tmp_path / f"a{seed}", here).records[-1]["accuracy"])
+        theirs = study(clip=BOUNDED, calibration="paper")
+        paper.append(run(theirs, tmp_path / f"b{seed}", here).records[-1]["accuracy"])
+    assert np.mean(ours) > np.mean(paper) + 0.5
+
+
+def test_without_noise_it_is_the_exact_head_and_epsilon_is_endless(tmp_path: Path) -> None:
+    finished = run(study("none"), tmp_path)
+    assert finished.records[-1]["accuracy"] > 0.8
+    assert finished.records[-1]["epsilon"]["server"] == np.inf
+    assert plain(run(study("none"), tmp_path / "again").records) == plain(finished.records)
+
+
+def test_bytes_are_those_of_the_statistic(tmp_path: Path) -> None:
+    """Up: 10 x 85 grid integers of four bytes a client, and headers; nothing grows with the body."""
+    record = run(study(), tmp_path).records[0]
+    assert 20 * 3400 < record["bytes_up"] < 20 * 3600
+    assert record["bytes_down"] < 20 * 300
+
+
+def test_a_budget_that_ends_stops_releases_and_keeps_the_model(tmp_path: Path) -> None:
+    """Calibrated for epsilon 2 over 4 rounds, with a budget of 1.5 (some 2 rounds)."""
+    of = study("local", epsilon=2.0, rounds=4, budget="1.5")
+    finished = run(of, tmp_path)
+    answered = [sum(record["answered"]) for record in finished.records]
+    assert answered == [20, 20, 0, 0]
+    assert finished.records[-1]["epsilon"]["server"] <= 1.5
+    assert finished.records[-1]["accuracy"] == finished.records[1]["accuracy"]
+    assert "0 rounds like it remain" in str(finished.records[2]["abstained"])
+
+
+def test_one_client_only_and_a_class_that_nobody_has(tmp_path: Path) -> None:
+    here = build(study(clients="1"), 1)
+    x, y = here.records[0]
+    some = replace(here, records=[(x[y != 7], y[y != 7])])
+    assert run(study("none", clients="1"), tmp_path, some).records[-1]["accuracy"] > 0.6
+
+
+def test_bodies_that_would_void_the_promise_are_refused() -> None:
+    for body in ("private", "dp-sgd"):
+        with pytest.raises(ValueError, match="not built yet"):
+            FedLog(body=body)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="not built yet"):
+        study(clip=UNIT + '\nbody = "private"')
+    with pytest.raises(ConfigError, match="epsilon"):
+        parse(study().text.replace("epsilon = 1.0\n", ""))
+
+
+def test_a_head_is_put_on_a_body() -> None:
+    problem = statistic(Clipping()).problem
+    module = problem.module(problem.initial)
+    x = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    head = np.random.default_rng(1).normal(size=(3, 6))
+    phi = body_features(module, x)
+    assert phi.shape == (7, last_dense(module).in_features)
+    changed = problem.module(with_head(module, head))
+    import torch
+
+    with torch.inference_mode():
+        out = changed(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(out, phi @ head[:, 1:].T + head[:, 0], atol=1e-4)
