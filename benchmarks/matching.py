@@ -136,7 +136,9 @@ class Pads:
 
     def __init__(self, q: int, clients: int) -> None:
         self.name, self.q = "pads", q
-        self.terms = PadTerms(bounds=Bounds(), length=q, variant=Variant.FULL, context=b"benchmark")
+        self.terms = PadTerms(
+            bounds=Bounds(), length=q, variant=Variant.FULL, context=b"benchmark", openings=10**6
+        )
         self.batch, self.clients = min(self.terms.block, clients), clients
         self.pair, self.agreement = KeyPair.generate(PARAMETERS), AgreementKey.generate()
         self.key_holder = PadKeyHolder(self.pair, self.agreement, self.terms, SIGNING.public)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from securefl.errors import ConfigError, DataError
 
 VARIANCE_FLOOR = 1e-6
+_LARGEST_BOUND = 1e18
 Vector = NDArray[np.float64]
 
 
@@ -112,6 +113,8 @@ class Bounds:
         values = (self.mean, self.variance_low, self.variance_high, self.weight)
         if not all(np.isfinite(values)) or min(values) <= 0 or self.variance_low > self.variance_high:
             raise ConfigError(f"Expected finite bounds above 0 with variance_low <= variance_high: {self}.")
+        if max(values) > _LARGEST_BOUND:
+            raise ConfigError(f"Expected bounds of at most {_LARGEST_BOUND:g}: {self}.")
 
     def weight_norm(self, length: int) -> float:
         """W: the largest ||w||_2 of a baseline of `length` elements."""

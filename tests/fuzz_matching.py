@@ -129,7 +129,7 @@ def encrypted_baseline_doors() -> list[Door]:
 
 
 def pad_doors() -> list[Door]:
-    terms = PadTerms(bounds=BOUNDS, length=Q, variant=Variant.FULL, context=b"fuzz")
+    terms = PadTerms(bounds=BOUNDS, length=Q, variant=Variant.FULL, context=b"fuzz", openings=10**6)
     keys, agreement = KeyPair.generate(PARAMETERS), AgreementKey.generate()
     some, anchor = Plain(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
     evaluator = PadEvaluator(keys.public, terms, SIGNING, query(some, anchor, BOUNDS))

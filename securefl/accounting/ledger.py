@@ -27,7 +27,7 @@ from securefl.accounting.composition import Filter, Running
 from securefl.accounting.events import History, dump_charge, load_charge
 from securefl.accounting.store import Terms, connect, now, refusing_damage
 from securefl.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError, UnaccountedRelease
-from securefl.release import _LEDGER_ONLY, Charge, Permit, Release, ReleaseKey
+from securefl.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
 from securefl.wire import Header, encode
 
 _LARGEST_MEMORY = 4096
@@ -139,7 +139,8 @@ class Ledger:
         return None
 
     def _overrun(self, holder: str, wants: Sequence[tuple[ReleaseKey, Charge]]) -> BudgetExceeded | None:
-        for name, asked in Counter(key.name for key, _ in wants).items():
+        noised = [key.name for key, charge in wants if charge not in (NO_COST, UNPROTECTED)]
+        for name, asked in Counter(noised).items():
             query = "SELECT COUNT(*) FROM releases WHERE holder = ? AND name = ?"
             (done,) = self._db.execute(query, (holder, name)).fetchone()
             if self.terms.schedule is not None and done + asked > self.terms.schedule:

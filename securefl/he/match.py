@@ -11,9 +11,8 @@ and why it learns no more than its output (all of them semi-honest, key holder a
 
 * The client sees the public key.
 * The evaluator sees ciphertexts, which RLWE makes pseudorandom, and reply - mask = <f, w> + e + n, with the
-  weights as they were rounded: e is encryption noise, below t but for the probability of eight standard
-  deviations, n the flooding. A simulator that is given <f, w> + n alone is told apart with an advantage
-  below 2^-22.8 over all tau openings of the key.
+  weights as they were rounded: e is encryption noise, n the flooding. A simulator that is given <f, w> + n
+  alone is told apart with an advantage below 2^-22.8 over all tau openings of the key (`terms`).
 * The key holder sees an integer that the mask makes uniform mod Q, and c1 * w + u * pk1 + e1 with u and e1
   fresh. No other part of the ciphertext arrives, so that is an RLWE sample for a secret u that nobody else
   uses: both are simulated by uniform values, whatever features, weights and score. This stays so when a
@@ -48,6 +47,7 @@ from securefl.errors import RemoteProtocolError
 from securefl.he import gate
 from securefl.he.classes import combine, cosines, of_class, places, spread
 from securefl.he.client import Encryptor, weight_row
+from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.opener import Opener, Score
 from securefl.he.seal import Ring
@@ -210,7 +210,7 @@ class Evaluator:
             raise RemoteProtocolError(
                 "A score of this baseline could wrap; declare tighter bounds.", sender=sender, phase="score"
             )
-        noise = round(self._rng.gauss(0.0, terms.sigma))
+        noise = wide_gaussian(terms.sigma, self._rng)
         return self._request("addressed", products, (round(offset / terms.unit) + noise,))
 
     def _products(

@@ -19,7 +19,7 @@ _SCHEMA = (
 class Openings:
     """Replies by request, and how many integers they opened; a file per key. Safe under kill -9.
 
-    A backup that is restored resets the count: keep it beside the key, and make a new key instead.
+    A copy of the key elsewhere, and a backup that is restored, count anew: make a new key instead.
     """
 
     def __init__(self, path: Path | str = ":memory:") -> None:

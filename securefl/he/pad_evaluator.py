@@ -11,6 +11,7 @@ import numpy as np
 
 from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.he import gate
+from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.opener import Score
 from securefl.he.pads import PARAMETERS, WORD_BITS, Masked, PadTerms, framed, integer_residues, scaled
@@ -77,7 +78,7 @@ class PadEvaluator:
         for client, blind in zip(clients, masks, strict=True):
             where = (client + 1) * self._terms.row - 1
             found = p.compose(tuple(int(r) for r in whole[0, :, where]))
-            opened = (found + scaled(blind) + round(self._rng.gauss(0.0, self._flooding))) % p.modulus
+            opened = (found + scaled(blind) + wide_gaussian(self._flooding, self._rng)) % p.modulus
             items.append(where.to_bytes(2, "little") + gate.pack_integer(opened, p.modulus))
         body = gate.pack(whole[1:], p.primes) + b"".join(items)
         return PadOpening(self._sign(b"open", body), masks, tuple(first + client for client in clients))

@@ -15,6 +15,8 @@ sees, and why it learns no more than its output:
 * The key holder sees who takes part, and of each opened coefficient <r, v> + mask, uniform mod t because the
   mask is; the coefficient's noise, which holds the weights, lies under flooding 2^40 as wide. The second
   polynomial is re-randomised. A client whose y did not come is not opened at all.
+* A *malicious* evaluator can have sums of its own making opened, exactly, and so read the key in a few
+  requests: it is semi-honest, openings are counted and capped, and the pair is for pads alone.
 * y travels sealed to the evaluator: the key holder knows the pads. A key holder that shifts a pad reads one
   weight: it is semi-honest here.
 
@@ -36,6 +38,7 @@ from numpy.typing import NDArray
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.he import gate
 from securefl.he.keys import KeyPair, agreed
+from securefl.he.openings import Openings
 from securefl.he.parameters import GUARD, STRONG_ENCRYPTED, Parameters
 from securefl.he.seal import Ring
 from securefl.keys import PublicKey, SecretKey, Signature
@@ -51,6 +54,7 @@ Words = NDArray[np.uint64]
 class PadTerms:
     """What all parties declare: bounds, length q, variant, and one context (session, round, attempt).
 
+    openings: how many sums the key holder opens in this context at most.
     Raises ConfigError if a score inside the bounds could wrap mod 2^64.
     """
 
@@ -58,8 +62,11 @@ class PadTerms:
     length: int
     variant: Variant
     context: bytes
+    openings: int
 
     def __post_init__(self) -> None:
+        if self.openings < 1:
+            raise ConfigError(f"Expected at least one opening, got {self.openings}.")
         if min(self._data_bits, self.weight_bits) < 4:
             raise ConfigError("Scores inside the declared bounds leave no room for fractions: tighten them.")
 
@@ -147,9 +154,21 @@ def _pad(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms)
 
 
 class PadKeyHolder:
-    """The key holder's part: encrypts pads, opens masked sums. `pair` is of `PARAMETERS`, one a session."""
+    """The key holder's part: encrypts pads, opens masked sums. `pair` is of `PARAMETERS`, for pads alone.
 
-    def __init__(self, pair: KeyPair, agreement: AgreementKey, terms: PadTerms, evaluator: PublicKey) -> None:
+    openings: where they are counted and answered again; in memory unless it is a file.
+    """
+
+    def __init__(
+        self,
+        pair: KeyPair,
+        agreement: AgreementKey,
+        terms: PadTerms,
+        evaluator: PublicKey,
+        *,
+        openings: Openings | None = None,
+    ) -> None:
+        self._openings = openings or Openings()
         agreed(pair.public, PARAMETERS)
         self._agreement, self._terms, self._evaluator = agreement, terms, evaluator
         self._ring, secret = Ring(PARAMETERS), pair.coefficients()
@@ -175,9 +194,10 @@ class PadKeyHolder:
         return gate.pack(self._ring.residues(self._ring.with_plain(zero, plain)), PARAMETERS.primes)
 
     def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
-        """<r, v> + mask mod 2^64 of each place in a signed request, 8 bytes each.
+        """<r, v> + mask mod 2^64 of each client in a signed request, 8 bytes each.
 
         Exact by rounding: the same request again gets the same reply, and none shows noise of the key.
+        Raises RemoteProtocolError for a request that is none, and beyond the cap.
         """
         body = _signed(request, b"open", self._terms, self._evaluator, sender)
         degree, size = PARAMETERS.poly_modulus_degree, gate.integer_size(PARAMETERS.modulus)
@@ -188,17 +208,24 @@ class PadKeyHolder:
         second = gate.unpack(body[:polynomial], 1, PARAMETERS.primes, degree, sender=sender)[0]
         low = (second & np.uint64(0xFFFFFFFF)).astype(np.int64)
         high = (second >> np.uint64(32)).astype(np.int64)
-        replies = []
+        asked = []
         for i in range(places):
             item = body[polynomial + i * (size + 2) : polynomial + (i + 1) * (size + 2)]
             where = int.from_bytes(item[:2], "little")
-            if where >= degree:
-                raise RemoteProtocolError("Expected a place in the polynomial.", sender=sender, phase="pads")
-            masked = gate.unpack_integer(item[2:], PARAMETERS.modulus, sender=sender)
-            opened = (masked + self._inner_product(low, high, where)) % PARAMETERS.modulus
-            rounded = (opened * 2**WORD_BITS + PARAMETERS.modulus // 2) // PARAMETERS.modulus
-            replies.append((rounded % 2**WORD_BITS).to_bytes(8, "little"))
-        return b"".join(replies)
+            if (where + 1) % self._terms.row or where >= self._terms.block * self._terms.row:
+                raise RemoteProtocolError("Expected the place of a sum.", sender=sender, phase="pads")
+            asked.append((where, gate.unpack_integer(item[2:], PARAMETERS.modulus, sender=sender)))
+
+        def reply() -> bytes:
+            return b"".join(self._opened(low, high, where, masked) for where, masked in asked)
+
+        digest = hashlib.sha256(body).digest()
+        return self._openings.once(digest, places, self._terms.openings, reply, sender=sender)
+
+    def _opened(self, low: NDArray[np.int64], high: NDArray[np.int64], where: int, masked: int) -> bytes:
+        opened = (masked + self._inner_product(low, high, where)) % PARAMETERS.modulus
+        rounded = (opened * 2**WORD_BITS + PARAMETERS.modulus // 2) // PARAMETERS.modulus
+        return int(rounded % 2**WORD_BITS).to_bytes(8, "little")
 
     def _inner_product(self, low: NDArray[np.int64], high: NDArray[np.int64], where: int) -> int:
         """Coefficient `where` of the polynomial times the secret, from halves of the residues, exactly."""

@@ -6,12 +6,14 @@ holder therefore adds Gaussian noise with
 
     sigma = sqrt(12 tau) 2^(s/2) t,    s = 40,    t = 8 sigma_ct (s_w W sqrt(2/N) + 1)
 
-where t bounds the noise of an opened integer: fresh noise of standard deviation sigma_ct per
-coefficient, multiplied by weights of norm at most W, plus that of the re-randomisation. An integer of a
-batch of K clients is a difference of two coefficients of a sum of K products, so its t is sqrt(2 K) as large,
-and K of them count as K openings. In mode E the noise of the encrypted weights, multiplied by the features,
-joins. Over all tau openings the Kullback-Leibler divergence between noise with and without the key's part is
-at most tau t^2 / (2 sigma^2), so by Pinsker nobody tells them apart with an advantage above 2^-22.8.
+where t is eight standard deviations of the noise of an opened integer, taken over keys: fresh noise of
+standard deviation sigma_ct per coefficient, multiplied by weights of norm at most W, plus that of the
+re-randomisation. An integer of a batch of K clients is a difference of two coefficients of a sum of K
+products, so its t is sqrt(2 K) as large, and K of them count as K openings. In mode E the noise of the
+encrypted weights, multiplied by the features, joins. Where the weights stand in few slots, one key can
+make their noise up to 4.6 times as large (with probability 10^-9); the factor eight holds that. Over
+all tau openings the Kullback-Leibler divergence between noise with and without the key's part is at
+most tau t^2 / (2 sigma^2), so by Pinsker nobody tells them apart with an advantage above 2^-22.8.
 """
 
 from __future__ import annotations
@@ -92,8 +94,9 @@ class Terms:
 
     @cached_property
     def weight_norm(self) -> float:
-        """W, the largest norm of a baseline's weights."""
-        return self.bounds.weight_norm(self.length)
+        """W, the largest norm of a baseline's row; of encrypted means only, half of it stands there twice."""
+        twice = self.parameters.encrypted_baseline and self.variant is Variant.MEAN_ONLY
+        return self.bounds.weight_norm(self.length) * (sqrt(2) if twice else 1.0)
 
     @cached_property
     def feature_norm(self) -> float:

@@ -27,6 +27,7 @@ from securefl.profiles import Anchor, Bounds, Variant
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 OUT = click.Path(path_type=Path, dir_okay=False)
+LARGEST_PROFILE = 2**26
 TIGHT = Bounds(mean=16, variance_high=64, weight=16)
 """Default bounds for compact, whose modulus has less room."""
 
@@ -181,15 +182,16 @@ def match(public: Path, evaluator: Path, baseline: Path, out: Path, profiles: tu
 def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     """Read the SCORES that the evaluator signed, by the names of the profiles' files.
 
-    Beside the secret key stand openings.sqlite, which counts what was opened (a key opens a declared number
-    of scores, and the same file again is no second opening), and ledger.sqlite, the releases. Ends with
-    exit code 1 where a score was refused.
+    Beside the secret key stand openings-<fingerprint>.sqlite, which counts what was opened (a key opens a
+    declared number of scores, and the same file again is no second opening), and ledger.sqlite, the
+    releases. A score is that of the profile as its client clipped it to the bounds. Ends with exit code 1
+    where a score was refused.
     """
     keys = KeyHolder.from_envelope(envelope.read(secret, SECRET_KIND))
     server = EvaluatorPublic.from_envelope(envelope.read(evaluator, PUBLIC_KIND))
     signed = Scores.from_envelope(envelope.read(scores, SCORES))
     terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
-    home = secret.parent
+    home, session = secret.parent, bytes.fromhex(keys.public.session)
     counted = home / f"openings-{keys.public.fingerprint}.sqlite"
     for path in (counted, home / "ledger.sqlite"):
         path.touch(mode=0o600)
@@ -197,6 +199,12 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
         Ledger(home / "ledger.sqlite", terms) as ledger,
         closing(Openings(counted)) as openings,
     ):
+        released = sum(row[7] == "committed" and row[1] == session for row in ledger.rows())
+        if openings.opened < released:
+            raise DataError(
+                f"{counted} counts {openings.opened} openings, the ledger beside it {released} releases: the "
+                "count is lost. Make new keys."
+            )
         found = keys.reveal(signed, server, openings=openings, ledger=ledger)
     _tell(found, as_json)
 
@@ -220,7 +228,11 @@ def _tell(found: Revealed, as_json: bool) -> None:
 def _profile(path: Path) -> Profile:
     """A profile in JSON. Raises DataError, naming the path, for anything else."""
     try:
+        if not path.is_file() or path.stat().st_size > LARGEST_PROFILE:
+            raise DataError(f"Expected a file of at most {LARGEST_PROFILE:,} bytes.")
         found = json.loads(path.read_text(encoding="utf-8"))
+        if any(type(v) not in (int, float) for name in ("mean", "variance") for v in found[name]):
+            raise ValueError
         mean, variance = (np.array(found[name], dtype=np.float64) for name in ("mean", "variance"))
         count = found.get("count", 1)
         if type(count) is not int:
@@ -230,7 +242,7 @@ def _profile(path: Path) -> Profile:
         return profile
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise DataError(
             f'{path}: Expected JSON like {{"mean": [0.1, 0.2], "variance": [1.0, 0.5]}}, of equal lengths.'
         ) from None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from securefl.errors import DataError
+from securefl.errors import ConfigError, DataError
 
 VERSION: Final = 1
 LARGEST: Final = 2**32
@@ -84,12 +84,16 @@ def _parsed(header: bytes) -> Mapping[str, Any]:
     try:
         if len(header) > _LARGEST_HEADER:
             raise ValueError("too long")
-        found = json.loads(header)
+        found = json.loads(header, parse_constant=_no_number)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise DataError("The file's header is not what this package writes; get the file again.")
     return found
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(word)
 
 
 def _article(kind: str) -> str:
@@ -98,6 +102,7 @@ def _article(kind: str) -> str:
 
 def write(path: Path, content: Envelope, *, secret: bool = False) -> None:
     """Write a file in one step; a secret one is readable by its owner only."""
+    _replaceable(path, content.kind)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
@@ -112,11 +117,23 @@ def write(path: Path, content: Envelope, *, secret: bool = False) -> None:
         raise
 
 
+def _replaceable(path: Path, kind: str) -> None:
+    """ConfigError where something stands at `path` that is no file of this kind."""
+    if not path.exists():
+        return
+    first = b""
+    if path.is_file():
+        with path.open("rb") as there:
+            first = there.read(80).partition(b"\n")[0]
+    if first != _line(kind).rstrip():
+        raise ConfigError(f"{path} exists and is no {kind} file; write to another file.")
+
+
 def read(path: Path, kind: str) -> Envelope:
     """A file of this kind. Raises DataError, naming the path, for one that is not as it was written."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise DataError(f"The file is larger than {LARGEST:,} bytes.")
+        if not path.is_file() or path.stat().st_size > LARGEST:
+            raise DataError(f"Expected a file of at most {LARGEST:,} bytes.")
         content = Envelope.from_bytes(path.read_bytes(), kind)
         if content.header.get("name") != path.name:
             raise DataError(

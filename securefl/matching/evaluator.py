@@ -54,7 +54,7 @@ class EvaluatorPublic:
         if content.header.get("session") != found.fingerprint:
             raise DataError("The evaluator's keys are not those its header names.")
         try:
-            verify(found.signing, Signature(content.body), sealing + signing)
+            verify(found.signing, Signature(content.body), _statement(sealing + signing))
         except CryptoError as error:
             raise DataError(f"The evaluator's keys are forged or damaged: {error}") from None
         return found
@@ -156,7 +156,7 @@ class Evaluator:
         """The secret file and the public one."""
         own = self.public
         secret = self.agreement.secret.reveal() + self.signing.secret.reveal()
-        signature = self.signing.sign(own.sealing.raw + own.signing.raw)
+        signature = self.signing.sign(_statement(own.sealing.raw + own.signing.raw))
         return Envelope(KIND, {"session": own.fingerprint}, secret), own.to_envelope(signature)
 
     @classmethod
@@ -167,3 +167,8 @@ class Evaluator:
         if content.header.get("session") != found.public.fingerprint:
             raise DataError("The evaluator's key is not that its header names.")
         return found
+
+
+def _statement(keys: bytes) -> bytes:
+    """What an evaluator signs of its own keys."""
+    return b"securefl/matching/evaluator/1|" + keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -54,10 +54,11 @@ class KeyHolder:
     public: PublicKeys
     secrets: tuple[SecretKey, ...]
     signing: SigningKey
+    opened: Openings = field(default_factory=Openings, repr=False, compare=False)
 
     @classmethod
     def generate(cls, *, openings: int = 1000) -> KeyHolder:
-        """Fresh keys for at most `openings` scores of each parameter set; more cost precision."""
+        """Fresh keys for at most `openings` scores in all; more cost precision."""
         if not 1 <= openings <= 2**40:
             raise DataError(f"Expected at least one opening, got {openings}.")
         pairs = [KeyPair.generate(parameters) for parameters in SETS]
@@ -76,15 +77,15 @@ class KeyHolder:
     ) -> Revealed:
         """Open what this evaluator signed; every score passes the ledger as a release of its label.
 
-        openings, ledger: durable ones; by default in memory, for as long as the call. A file that was
-        opened before gives what it gave then, and is not counted again.
+        openings: durable ones; by default in memory, for as long as this object. Scores that were opened
+        before are what they were then, and are not counted again. ledger: where they are released.
         Raises DataError for scores of another session, evaluator or form.
         """
         options, length, labels = self._checked(scores, evaluator)
         terms = options.terms(length, self.public.openings)
         place = SETS.index(terms.parameters)
         pair = KeyPair(self.public.of(terms.parameters), self.secrets[place])
-        opener = Opener(pair, terms, evaluator.signing, openings=openings or Openings())
+        opener = Opener(pair, terms, evaluator.signing, openings=openings or self.opened)
         body = scores.body[:-SIGNATURE_BYTES]
         size, rest = divmod(len(body), len(labels))
         if rest:
@@ -122,7 +123,10 @@ class KeyHolder:
         """
         if ledger is None:
             return opener.read(request, together=together, sender=label).value
-        session, name = bytes.fromhex(self.public.session), hashlib.sha256(request).hexdigest()[:16]
+        session, name = (
+            bytes.fromhex(self.public.session),
+            hashlib.sha256(request[:-SIGNATURE_BYTES]).hexdigest()[:16],
+        )
         key = ReleaseKey(label, session, 1, 0, 0, f"score {name}")
         try:
             refusal = ledger.reserve([(key, READS)])

@@ -11,7 +11,17 @@ import numpy as np
 from securefl.errors import ConfigError, DataError, SecureFLError
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.he.terms import Terms
-from securefl.profiles import Anchor, Bounds, Features, Profile, Query, Variant, features, query
+from securefl.profiles import (
+    VARIANCE_FLOOR,
+    Anchor,
+    Bounds,
+    Features,
+    Profile,
+    Query,
+    Variant,
+    features,
+    query,
+)
 
 Word = Literal["strong", "compact"]
 
@@ -61,7 +71,15 @@ class Options:
         return features(profile, self._anchor(len(profile)), self.bounds)
 
     def query(self, baseline: Profile) -> Query:
-        """The baseline's values, treated alike."""
+        """The baseline's values, treated alike. ConfigError where bounds would make it another baseline."""
+        there = self._anchor(len(baseline))
+        variance = np.maximum(baseline.variance, VARIANCE_FLOOR) / there.scale**2
+        outside = np.sum((variance < self.bounds.variance_low) | (variance > self.bounds.variance_high))
+        if outside:
+            raise ConfigError(
+                f"{outside} of {len(baseline)} variances of the baseline lie outside the declared bounds: "
+                "give everybody a public anchor near it, or wider bounds."
+            )
         return query(baseline, self._anchor(len(baseline)), self.bounds)
 
     # As a header ----------------------------------------------------------------------------------
@@ -89,5 +107,5 @@ class Options:
                 Bounds(**{name: float(value) for name, value in header["bounds"].items()}),
                 anchor and Anchor(np.array(anchor["centre"]), np.array(anchor["scale"])),
             ), length
-        except (KeyError, TypeError, ValueError, AttributeError, SecureFLError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SecureFLError):
             raise DataError("The file's options are not what this package writes; get it again.") from None

@@ -26,6 +26,10 @@ Kind = Literal["encrypted-profile", "encrypted-baseline"]
 LONGEST_LABEL: Final = 200
 
 
+def _is_label(label: str) -> bool:
+    return 1 <= len(label) <= LONGEST_LABEL and label.isprintable()
+
+
 @dataclass(frozen=True, eq=False)
 class Sealed:
     """A profile or baseline under the key holder's key, sealed to the evaluator."""
@@ -38,7 +42,7 @@ class Sealed:
     def label(self) -> str:
         """Who it is about; scores are listed under it."""
         label = self.header.get("label")
-        if not isinstance(label, str) or not 1 <= len(label) <= LONGEST_LABEL or not label.isprintable():
+        if not isinstance(label, str) or not _is_label(label):
             raise DataError("The file's label is not what this package writes; get it again.")
         return label
 
@@ -126,9 +130,12 @@ def _sealed(
         "label": label,
         **options.to_header(len(profile.plain)),
     }
+    if not _is_label(label):
+        raise DataError(
+            f"Expected a label (by default the file's name) of 1 to {LONGEST_LABEL} printable letters, "
+            f"got {label!r}."
+        )
     made = Sealed(kind, header, b"")
-    if made.label != label:
-        raise DataError(f"Expected a label of 1 to {LONGEST_LABEL} printable letters, got {label!r}.")
     return Sealed(kind, header, seal(evaluator.sealing, message, made.context()))
 
 

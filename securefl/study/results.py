@@ -116,7 +116,7 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
     return report.ArmSummary(
         name=name,
         protocol=run.arm.protocol,
-        aggregation=str(getattr(run.arm.options, "aggregation", "partial")),
+        aggregation=_aggregation(run.arm),
         final_accuracy=float(mean.iloc[-1]),
         best_accuracy=float(mean.max()),
         rounds_to_target=rounds_to(study.study.target, own),
@@ -128,6 +128,12 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
         wall_seconds=float(totals["wall_seconds"]),
         epsilon={party: float(own[f"epsilon_{party}"].max()) for party in PARTIES},
     )
+
+
+def _aggregation(arm: Arm) -> str:
+    """Only arms of one aggregation are compared; a system that averages no models has none."""
+    averaging = "fraction" in vars(arm.options)
+    return str(getattr(arm.options, "aggregation", "partial" if averaging else ""))
 
 
 def figures(study: Study, results: Results) -> dict[str, report.ReportFigure]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -312,6 +314,11 @@ def resealed(path: Path, change: Callable[[dict[str, Any], bytes], tuple[dict[st
     path.write_bytes(envelope.Envelope(kind, header, body).to_bytes(path.name))
 
 
+def with_number(number: str) -> Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]:
+    """A bound of this value; the header's JSON may hold what no double does."""
+    return lambda h, b: ({**h, "bounds": {**h["bounds"], "mean": json.loads(number)}}, b)
+
+
 FORGED: dict[str, tuple[str, Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]]] = {
     "label of a profile": ("p1.enc", lambda h, b: ({**h, "label": "p9"}, b)),
     "bounds of a profile": ("p1.enc", lambda h, b: ({**h, "bounds": {**h["bounds"], "mean": 8.0}}, b)),
@@ -321,6 +328,12 @@ FORGED: dict[str, tuple[str, Callable[[dict[str, Any], bytes], tuple[dict[str, A
     "variant of a profile": ("p1.enc", lambda h, b: ({**h, "variant": "mean-only"}, b)),
     "sealed bytes": ("p1.enc", lambda h, b: (h, b[:50] + bytes([b[50] ^ 1]) + b[51:])),
     "sealed key": ("p1.enc", lambda h, b: (h, bytes(32) + b[32:])),
+    "a huge integer": ("p1.enc", with_number("1" + "0" * 400)),
+    "a huge bound": ("p1.enc", with_number("1e200")),
+    "a huge anchor": (
+        "p1.enc",
+        lambda h, b: ({**h, "anchor": {"centre": [10**400] * 3, "scale": [1] * 3}}, b),
+    ),
     "no body": ("p1.enc", lambda h, b: (h, b"")),
     "session of a profile": ("p1.enc", lambda h, b: ({**h, "session": "0" * 64}, b)),
     "labels of scores": ("scores.enc", lambda h, b: ({**h, "labels": ["p2", "p1"]}, b)),
@@ -413,6 +426,9 @@ NO_PROFILES = (
     '{"mean": [NaN], "variance": [1]}',
     '{"mean": [1e999], "variance": [1]}',
     '{"mean": [[1]], "variance": [[1]]}',
+    '{"mean": ["1"], "variance": ["1"]}',
+    '{"mean": [true], "variance": [1]}',
+    '{"mean": [1' + "0" * 400 + '], "variance": [1]}',
     "[" * 100_000,
 )
 
@@ -421,6 +437,64 @@ NO_PROFILES = (
 def test_profiles_that_are_none_are_refused(place: Place, text: str) -> None:
     (place.root / "p1.json").write_text(text)
     assert "p1.json" in place.encrypt("p1", code=1)
+
+
+@pytest.mark.parametrize("name", ["p1.enc", "scores.enc"])
+@pytest.mark.parametrize("word", ["NaN", "Infinity"])
+def test_headers_hold_no_numbers_that_are_none(place: Place, name: str, word: str) -> None:
+    """They pass Python's JSON, and could not be written again to check a signature."""
+    raw = (place.root / name).read_bytes()[:-32]
+    forged = raw.replace(b"{", b'{"a":' + word.encode() + b",", 1)
+    (place.root / name).write_bytes(forged + hashlib.sha256(forged).digest())
+    assert "header" in use(place, name)
+
+
+def test_a_baseline_outside_the_bounds_is_refused_not_clipped(place: Place) -> None:
+    write(place.root / "b.json", ([0.0, 0.0, 0.0], [5000.0, 1.0, 1.0]))
+    assert "variances of the baseline lie outside" in place.match(code=1)
+    assert "variances of the baseline lie outside" in place.encrypt("b", "--baseline", code=1)
+
+
+def test_outputs_replace_files_of_their_own_kind_alone(place: Place) -> None:
+    keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.key")
+    for name in ("K/secret.key", "V/evaluator.pub", "b.json"):
+        before = (place.root / name).read_bytes()
+        more = ("--baseline", place.root / "p1.json", place.root / "p1.enc", "-o", place.root / name)
+        assert "write to another file" in call("match", *keys, *more, code=1)
+        assert (place.root / name).read_bytes() == before
+    more = ("--baseline", place.root / "b.json", place.root / "p1.enc", "-o", place.root / "fifo")
+    os.mkfifo(place.root / "fifo")
+    assert "write to another file" in call("match", *keys, *more, code=1)
+
+
+def test_a_lost_count_is_noticed(place: Place) -> None:
+    place.reveal()
+    (counted,) = (place.root / "K").glob("openings-*.sqlite")
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{counted}{suffix}").unlink(missing_ok=True)
+    assert "the count is lost" in place.reveal(code=1)
+
+
+def test_a_key_holder_in_memory_counts_and_answers_again() -> None:
+    keys, server = KeyHolder.generate(openings=1), Evaluator.generate()
+    one = Profile(np.array([1.0]), np.array([1.0]))
+    sealed, base = one.encrypt(keys.public, server.public), Profile(np.array([0.0]), np.array([1.0]))
+    scores = server.match(keys.public, base, [sealed])
+    assert keys.reveal(scores, server.public) == keys.reveal(scores, server.public)
+    again = keys.reveal(server.match(keys.public, base, [sealed]), server.public)
+    assert "used up" in again.refused["profile"]
+
+
+def test_names_that_cannot_be_labels_are_blamed_on_the_name(place: Place) -> None:
+    shutil.copy(place.root / "p1.json", place.root / "a\nb.json")
+    assert "got 'a\\nb'" in place.encrypt("a\nb", code=1)
+
+
+def test_mean_only_takes_every_baseline_that_full_takes(tmp_path: Path) -> None:
+    place = Place(tmp_path, "--variant", "mean-only")
+    write(place.root / "b.json", ([0.0] * 3, [1 / 62.0] * 3))  # weights of 31, of at most 32
+    place.match()
+    place.reveal("--json")
 
 
 def test_options_as_a_header_come_back() -> None:

@@ -75,7 +75,7 @@ def ciphertext_score(
 
 
 def pad_score(own: Profile, base: Profile, anchor: Anchor, variant: Variant) -> tuple[float, float]:
-    terms = PadTerms(bounds=TIGHT, length=len(own), variant=variant, context=b"maths")
+    terms = PadTerms(bounds=TIGHT, length=len(own), variant=variant, context=b"maths", openings=10**6)
     evaluator = PadEvaluator(keys(PARAMETERS).public, terms, SIGNER, query(base, anchor, TIGHT))
     holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, terms, SIGNER.public)
     split = features(own, anchor, TIGHT).split(variant)

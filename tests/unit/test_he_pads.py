@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,6 +13,7 @@ from scipy import stats
 
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.he import pads as module
+from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import KeyPair
 from securefl.he.opener import Score
 from securefl.he.pad_evaluator import PadEvaluator
@@ -35,7 +37,10 @@ def profile(seed: int, q: int) -> Profile:
 
 class Parties:
     def __init__(self, q: int = 10, variant: Variant = Variant.FULL, context: bytes = b"1") -> None:
-        self.q, self.terms = q, PadTerms(bounds=BOUNDS, length=q, variant=variant, context=context)
+        self.q, self.terms = (
+            q,
+            PadTerms(bounds=BOUNDS, length=q, variant=variant, context=context, openings=10**6),
+        )
         self.anchor, self.base = Anchor(np.zeros(q), np.ones(q)), profile(99, q)
         asked = query(self.base, self.anchor, BOUNDS)
         self.evaluator = PadEvaluator(pair().public, self.terms, SIGNING, asked)
@@ -165,9 +170,47 @@ def test_pads_from_the_key_holder_pass_the_gate() -> None:
         parties.evaluator.scores(opening, b"1234", masked)
 
 
+def test_openings_of_pads_are_counted_and_capped_and_of_sums_alone() -> None:
+    parties = Parties()
+    few = replace(parties.terms, openings=3)
+    evaluator = PadEvaluator(pair().public, few, SIGNING, query(parties.base, parties.anchor, BOUNDS))
+    holder = PadKeyHolder(pair(), AGREEMENT, few, SIGNING.public)
+    masked = [parties.masked(profile(1, 10)), parties.masked(profile(2, 10))]
+    (ciphertext,) = holder.encrypt(evaluator.list(masked))
+    first, second = (evaluator.request(ciphertext, 0, masked) for _ in range(2))
+    assert holder.open(first.request) == holder.open(first.request)
+    with pytest.raises(RemoteProtocolError, match="used up"):
+        holder.open(second.request)
+    for place in (0, 19, 21, 390 * 21):  # the sums are at 20, 41, ...
+        body = bytearray(first.request[:-64])
+        at = len(body) - 2 * 25  # two items of a place and an integer of 23 octets
+        body[at : at + 2] = place.to_bytes(2, "little")
+        with pytest.raises(RemoteProtocolError, match="place of a sum"):
+            holder.open(evaluator._sign(b"open", bytes(body)))
+
+
+def test_the_flooding_of_pads_hides_every_bit_of_the_noise() -> None:
+    """What the key holder sees beside the rounded sum: its low 14 bits are uniform; false alarm 1e-7.
+
+    They were not when the flooding was one float: a guessed baseline could be confirmed by them.
+    """
+    lows = [wide_gaussian(2.0**75, random.SystemRandom()) % 2**14 for _ in range(20_000)]
+    assert stats.chisquare(np.bincount(np.array(lows) >> 8, minlength=64)).pvalue > 1e-7
+    assert np.std(
+        [wide_gaussian(2.0**75, random.SystemRandom()) / 2**75 for _ in range(5000)]
+    ) == pytest.approx(1, abs=0.07)
+    assert {wide_gaussian(0.4, random.SystemRandom()) for _ in range(200)} <= set(range(-4, 5))
+
+
 def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> None:
     with pytest.raises(ConfigError, match="no room"):
-        PadTerms(bounds=Bounds(mean=1e6, variance_high=1e9), length=512, variant=Variant.FULL, context=b"")
+        PadTerms(
+            bounds=Bounds(mean=1e6, variance_high=1e9),
+            length=512,
+            variant=Variant.FULL,
+            context=b"",
+            openings=10**6,
+        )
     parties = Parties()
     for hidden in (np.zeros(3), np.full(21, np.nan), np.full(21, 1e6)):
         with pytest.raises(LocalProtocolError, match="inside the declared bounds"):

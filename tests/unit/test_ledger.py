@@ -440,6 +440,8 @@ def test_a_schedule_cannot_be_overrun(path: Path) -> None:
         assert ledger.reserve([(key("b", 3), SLIM)]) == {}
     with Ledger(path, replace(TERMS, schedule=2)) as ledger:
         assert "a" in ledger.reserve([(key("a", 9), SLIM)]), "a new process knows it too"
+        for number in range(10, 14):  # what is not noised has no schedule
+            assert ledger.reserve([(key("a", number), UNPROTECTED)]) == {}
     with pytest.raises(ConfigError, match="schedule"):
         Ledger(path, replace(TERMS, schedule=3))
 

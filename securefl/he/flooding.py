@@ -1,0 +1,20 @@
+"""Integer noise without structure: wide Gaussians whose every bit is random."""
+
+from __future__ import annotations
+
+import random
+from math import floor, log2
+from typing import Final
+
+_FLOAT_BITS: Final = 40
+
+
+def wide_gaussian(sigma: float, rng: random.Random) -> int:
+    """An integer near N(0, sigma^2), for sigma of any size.
+
+    A float has 53 bits: alone, the low bits of a wide one would be zero and show what lies under them. Below
+    2^-40 sigma they are drawn uniformly.
+    """
+    low = max(0, floor(log2(max(sigma, 1.0))) - _FLOAT_BITS)
+    coarse = round(rng.gauss(0.0, sigma / 2**low))
+    return (coarse << low) + rng.randrange(1 << low)
