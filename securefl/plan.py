@@ -123,7 +123,8 @@ def protect(
         source: of local noise; the operating system's outside of tests.
 
     Raises:
-        DataError: the value is not finite or outside its declared bound; the client abstains.
+        DataError: the value is not finite or outside its declared bound, or noise is asked for on a weighted
+            sum; the client abstains.
         LocalProtocolError: there is something to encrypt and nothing to encrypt it with.
     """
     charge = charge_of(plan, sends)
@@ -135,9 +136,7 @@ def protect(
         numbers = sends.grid.quantise(weight * value.clear)
         if noised(plan, sends) and plan.noise == "local":
             if weight != 1:
-                raise LocalProtocolError(
-                    "Expected an unweighted sum to noise: weights change what noise is worth."
-                )
+                raise DataError("The server weighs a noised sum, which changes what the noise is worth.")
             total = numbers + noise(plan, sends, len(numbers), source or Source())
             numbers = np.clip(total, -sends.grid.limit, sends.grid.limit).astype(np.int32)
     elif not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):

@@ -167,10 +167,14 @@ class Features:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """The baseline as weights: q * div = <hidden, w.hidden> + <clear, w.clear> + constant."""
+    """The baseline as weights: q * div = <hidden, w.hidden> + <clear, w.clear> + constant.
+
+    `clipped` variances were moved into the bounds: where any were, it is another baseline.
+    """
 
     mean: Vector
     variance: Vector
+    clipped: int = 0
 
     @property
     def constant(self) -> float:
@@ -213,7 +217,8 @@ def features(profile: Profile, anchor: Anchor, bounds: Bounds) -> Features:
 def query(baseline: Profile, anchor: Anchor, bounds: Bounds) -> Query:
     """The baseline's anchored mean and its variance, floored and clipped as the clients' are."""
     mean, variance = _anchored(baseline, anchor)
-    return Query(mean, np.clip(variance, bounds.variance_low, bounds.variance_high))
+    inside = np.clip(variance, bounds.variance_low, bounds.variance_high)
+    return Query(mean, inside, int(np.count_nonzero(inside != variance)))
 
 
 def _anchored(profile: Profile, anchor: Anchor) -> tuple[Vector, Vector]:

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from securefl.dp import clipping
-from securefl.errors import DataError
 from securefl.rounds import Floats, Grid, Job, Sends, Value
 from securefl.training.heads import body_features
 from securefl.training.task import Problem
@@ -67,7 +66,11 @@ def sends(clip: Clipping, width: int) -> Sends:
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """T = sum of onehot(y) x (1, phi(x)), (C, 1 + width), over a client's records; public body."""
+    """T = sum of onehot(y) x (1, phi(x)), (C, 1 + width), over a client's records; public body.
+
+    A record whose features are not finite, or whose label is none, takes no part: to refuse the whole
+    would tell that it is there.
+    """
 
     problem: Problem
     clip: Clipping
@@ -80,10 +83,8 @@ class Statistic:
     def compute(self, job: Job) -> Value:
         classes = self.problem.outputs
         y = np.asarray(job.y)
-        if len(y) and (y.min() < 0 or y.max() >= classes):
-            raise DataError(f"Expected labels from 0 to {classes - 1}; a record has another.")
         phi = body_features(self.problem.module(self.problem.initial), job.x)
-        kept = clipping.finite(phi)
+        kept = clipping.finite(phi) & (y >= 0) & (y < classes)
         integers = self.clip.integers(phi[kept])
         rows = np.hstack([np.full((len(integers), 1), _UNIT, dtype=np.int64), integers])
         total = np.zeros((classes, 1 + self.width), dtype=np.int64)

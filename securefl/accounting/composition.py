@@ -147,7 +147,6 @@ class Filter:
         orders = np.concatenate([np.linspace(1.1, 64, 630), [128, 256, 512, 1024]])
         room = (budget - math.log(1 / delta) / (orders - 1)) / orders
         self._order = float(orders[int(np.argmax(room))])
-        self._room = budget - math.log(1 / delta) / (self._order - 1)
 
     def allows(self, history: History) -> bool:
         """Whether everything in the history, the new release included, stays inside the budget."""
@@ -155,12 +154,9 @@ class Filter:
             return math.isinf(self._budget)
         if not history.steps:
             return epsilon(history, self._delta) <= self._budget
-        return self._spent(history) <= self._room
-
-    def _spent(self, history: History) -> float:
         accountant = RdpAccountant(orders=[self._order])
         if history.mu_squared > 0:
             accountant.compose(GaussianDpEvent(1 / math.sqrt(history.mu_squared)))
         for (q, z), count in history.steps.items():
             accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), count)
-        return float(accountant._rdp[0])
+        return float(accountant.get_epsilon(self._delta)) <= self._budget

@@ -15,9 +15,9 @@ from securefl.keys import SecretKey
 class Source:
     """A stream of uniform words. `key` is injected in tests only; the same key is the same noise.
 
-    Normal variates are floats: their tails end at 8.2 standard deviations and their last bits are not
-    exact, which rounding to integers a thousand times coarser than their precision makes harmless to count
-    on (Mironov 2012 is about releases of the floats themselves).
+    Normal variates are floats: their tails end at 8.2 standard deviations, and their last bits are not
+    exact. They are rounded to integers before anybody sees them; the attack of Mironov (2012) is on
+    released floats.
     """
 
     def __init__(self, key: SecretKey | None = None) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from securefl.errors import CryptoError, RemoteProtocolError
 from securefl.he import gate
-from securefl.he.classes import rows
+from securefl.he.classes import products, rows
 from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings, Reply
 from securefl.he.terms import Terms
@@ -121,7 +121,7 @@ class Opener:
         """masked + c1 s (+ c2 s^2) + noise, on the grid."""
         totals = list(masked)
         for polynomial, matrices in zip(polynomials, self._powers, strict=True):
-            sums = _products(matrices[len(masked)], polynomial, self._terms)
+            sums = products(matrices[len(masked)], polynomial, self._terms.parameters)
             totals = [total + own for total, own in zip(totals, sums, strict=True)]
         return [self._rounded(total + self._noise()) for total in totals]
 
@@ -143,14 +143,3 @@ def _powers(secret: NDArray[np.int64], terms: Terms) -> list[dict[int, NDArray[n
         square[: len(secret) - 1] -= whole[len(secret) :]
         powers.append(square)
     return [{count: rows(power, count) for count in {1, terms.classes}} for power in powers]
-
-
-def _products(matrix: NDArray[np.int64], polynomial: gate.Residues, terms: Terms) -> list[int]:
-    """matrix @ polynomial mod Q, exactly: residues in halves of 32 bits, whose sums fit in 64."""
-    low = (polynomial & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    high = (polynomial >> np.uint64(32)).astype(np.int64)
-    sums = [(matrix @ low[i], matrix @ high[i]) for i in range(len(polynomial))]
-    return [
-        terms.parameters.compose(tuple(int(a[row]) + (int(b[row]) << 32) for a, b in sums))
-        for row in range(len(matrix))
-    ]

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.he import gate
+from securefl.he.classes import coefficient_rows, products
 from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings
 from securefl.he.parameters import GUARD, STRONG_ENCRYPTED, Parameters
@@ -171,9 +172,8 @@ class PadKeyHolder:
         self._openings = openings or Openings()
         agreed(pair.public, PARAMETERS)
         self._agreement, self._terms, self._evaluator = agreement, terms, evaluator
-        self._ring, secret = Ring(PARAMETERS), pair.coefficients()
+        self._ring, self._secret = Ring(PARAMETERS), pair.coefficients()
         self._encryptor = self._ring.encryptor(pair.public.residues())
-        self._twice = np.concatenate([-secret, secret])
 
     def encrypt(self, listed: bytes, *, sender: str = "evaluator") -> list[bytes]:
         """The pads of a signed list, as ciphertexts of `block` clients each, in its order."""
@@ -206,8 +206,6 @@ class PadKeyHolder:
         if rest or not 0 < places <= self._terms.block:
             raise RemoteProtocolError("Expected places and one polynomial.", sender=sender, phase="pads")
         second = gate.unpack(body[:polynomial], 1, PARAMETERS.primes, degree, sender=sender)[0]
-        low = (second & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        high = (second >> np.uint64(32)).astype(np.int64)
         asked = []
         for i in range(places):
             item = body[polynomial + i * (size + 2) : polynomial + (i + 1) * (size + 2)]
@@ -217,22 +215,18 @@ class PadKeyHolder:
             asked.append((where, gate.unpack_integer(item[2:], PARAMETERS.modulus, sender=sender)))
 
         def reply() -> bytes:
-            return b"".join(self._opened(low, high, where, masked) for where, masked in asked)
+            rows = coefficient_rows(self._secret, [where for where, _ in asked])
+            sums = products(rows, second, PARAMETERS)
+            return b"".join(_rounded(masked + own) for (_, masked), own in zip(asked, sums, strict=True))
 
         digest = hashlib.sha256(body).digest()
         return self._openings.once(digest, places, self._terms.openings, reply, sender=sender)
 
-    def _opened(self, low: NDArray[np.int64], high: NDArray[np.int64], where: int, masked: int) -> bytes:
-        opened = (masked + self._inner_product(low, high, where)) % PARAMETERS.modulus
-        rounded = (opened * 2**WORD_BITS + PARAMETERS.modulus // 2) // PARAMETERS.modulus
-        return int(rounded % 2**WORD_BITS).to_bytes(8, "little")
 
-    def _inner_product(self, low: NDArray[np.int64], high: NDArray[np.int64], where: int) -> int:
-        """Coefficient `where` of the polynomial times the secret, from halves of the residues, exactly."""
-        degree = PARAMETERS.poly_modulus_degree
-        row = self._twice[where + 1 : where + 1 + degree][::-1]
-        sums = (int(a) + (int(b) << 32) for a, b in zip(low @ row, high @ row, strict=True))
-        return PARAMETERS.compose(tuple(sums))
+def _rounded(opened: int) -> bytes:
+    """The whole number mod 2^64 whose place in Q is nearest, 8 bytes."""
+    number = (opened % PARAMETERS.modulus * 2**WORD_BITS + PARAMETERS.modulus // 2) // PARAMETERS.modulus
+    return int(number % 2**WORD_BITS).to_bytes(8, "little")
 
 
 def framed(kind: bytes, terms: PadTerms, body: bytes) -> bytes:

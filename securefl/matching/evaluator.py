@@ -23,7 +23,6 @@ from securefl.signing import AgreementKey, SigningKey, unseal, verify
 
 KIND: Final = "evaluator-key"
 PUBLIC_KIND: Final = "evaluator-public"
-SEALED_OVERHEAD: Final = 48
 
 
 @dataclass(frozen=True)

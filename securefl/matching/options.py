@@ -12,7 +12,6 @@ from securefl.errors import ConfigError, DataError, SecureFLError
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.he.terms import Terms
 from securefl.profiles import (
-    VARIANCE_FLOOR,
     Anchor,
     Bounds,
     Features,
@@ -72,15 +71,13 @@ class Options:
 
     def query(self, baseline: Profile) -> Query:
         """The baseline's values, treated alike. ConfigError where bounds would make it another baseline."""
-        there = self._anchor(len(baseline))
-        variance = np.maximum(baseline.variance, VARIANCE_FLOOR) / there.scale**2
-        outside = np.sum((variance < self.bounds.variance_low) | (variance > self.bounds.variance_high))
-        if outside:
+        made = query(baseline, self._anchor(len(baseline)), self.bounds)
+        if made.clipped:
             raise ConfigError(
-                f"{outside} of {len(baseline)} variances of the baseline lie outside the declared bounds: "
-                "give everybody a public anchor near it, or wider bounds."
+                f"{made.clipped} of {len(baseline)} variances of the baseline lie outside the declared "
+                "bounds: give everybody a public anchor near it, or wider bounds."
             )
-        return query(baseline, self._anchor(len(baseline)), self.bounds)
+        return made
 
     # As a header ----------------------------------------------------------------------------------
 

@@ -17,9 +17,9 @@ from protocols.fedlog.options import FedLog
 from protocols.fedlog.statistic import GRID, Clipping, Statistic
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import ConfigError, DataError
-from securefl.plan import Plan, charge_of, noise
-from securefl.release import UNPROTECTED
-from securefl.rounds import Job
+from securefl.plan import Plan, charge_of, noise, protect
+from securefl.release import UNPROTECTED, ReleaseKey
+from securefl.rounds import Job, Value
 from securefl.study.config import Study, parse
 from securefl.study.run import ArmRun, run_arm
 from securefl.study.world import World, build
@@ -138,11 +138,11 @@ def test_sensitivities_are_those_of_the_specification() -> None:
     assert bounded["record", "replace-one"] == pytest.approx(2 * np.sqrt(84), rel=1e-3)
 
 
-def test_labels_out_of_range_are_refused_and_records_that_are_not_finite_rejected() -> None:
+def test_records_without_a_label_and_records_that_are_not_finite_take_no_part() -> None:
+    """Nor does anybody hear of them: to abstain because of one record would tell that it is there."""
     made = statistic(Clipping())
     for label in (-1, 3):
-        with pytest.raises(DataError, match="labels from 0 to 2"):
-            total(made, np.ones((1, 4)), np.array([label]))
+        assert not total(made, np.ones((1, 4)), np.array([label])).any()
     assert not total(made, np.full((1, 4), np.nan), np.array([1])).any()
     assert not total(made, np.zeros((0, 4)), np.zeros(0, np.int64)).any()
 
@@ -264,6 +264,25 @@ def test_a_budget_that_ends_stops_releases_and_keeps_the_model(tmp_path: Path) -
     assert finished.records[-1]["epsilon"]["server"] <= 1.5
     assert finished.records[-1]["accuracy"] == finished.records[1]["accuracy"]
     assert "0 rounds like it remain" in str(finished.records[2]["abstained"])
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_client_answers_whether_it_has_a_record_or_none(left: int, tmp_path: Path) -> None:
+    """Under add/remove adjacency, silence of an empty client would tell its last record."""
+    here = world()
+    x, y = here.records[4]
+    records = list(here.records)
+    records[4] = (x[:left], y[:left])
+    finished = run(study("local"), tmp_path, replace(here, records=records))
+    assert finished.records[0]["answered"] == [1] * 20
+    assert finished.records[0]["epsilon"]["server"] == pytest.approx(1.0)
+
+
+def test_a_server_that_weighs_a_noised_sum_gets_no_answer() -> None:
+    sends = statistic(Clipping()).sends
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "statistic")
+    with pytest.raises(DataError, match="weighs a noised sum"):
+        protect(PLAN, sends, Value(clear=np.zeros(3)), key=key, weight=0.5, seal=None)
 
 
 def test_one_client_only_and_a_class_that_nobody_has(tmp_path: Path) -> None:
