@@ -60,7 +60,7 @@ def weight_row(query: Query, terms: Terms) -> Vector:
         row = np.concatenate([row, weights.clear, [query.constant / terms.length]])
     if not (norm := float(np.linalg.norm(row))) <= terms.weight_norm:
         raise ConfigError(
-            f"Expected weights of norm up to {terms.weight_norm:.3g}, {norm:.3g} came: use an anchor "
-            "nearer to the baseline, or declare a larger Bounds.weight (scores get as much noisier)."
+            f"Expected weights of norm up to {terms.weight_norm:.3g}, {norm:.3g} came: use a public "
+            "anchor nearer to the baseline, or a larger Bounds.weight (scores get as much noisier)."
         )
     return row

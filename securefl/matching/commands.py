@@ -21,15 +21,13 @@ from securefl.matching.key_holder import KIND as SECRET_KIND
 from securefl.matching.key_holder import KeyHolder, Revealed
 from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
 from securefl.matching.keys import PublicKeys
-from securefl.matching.options import Options, Word
+from securefl.matching.options import Options, Word, default_bounds
 from securefl.matching.sealed import BASELINE, PROFILE, SCORES, Profile, Scores, Sealed
 from securefl.profiles import Anchor, Bounds, Variant
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 OUT = click.Path(path_type=Path, dir_okay=False)
 LARGEST_PROFILE = 2**26
-TIGHT = Bounds(mean=16, variance_high=64, weight=16)
-"""Default bounds for compact, whose modulus has less room."""
 
 
 @click.command(epilog="Example:  securefl keygen --role key-holder --out K")
@@ -90,7 +88,7 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options(variant: str, params: Word, anchor: Path | None, **bounds: float | None) -> Options:
-    default = Bounds() if params == "strong" else TIGHT
+    default = default_bounds(params)
     names = {"mean_bound": "mean", "weight_bound": "weight"}
     chosen = {names.get(name, name): value for name, value in bounds.items() if value is not None}
     declared = Bounds(**{**vars(default), **chosen})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -25,20 +25,35 @@ from securefl.profiles import (
 Word = Literal["strong", "compact"]
 
 
+def default_bounds(parameters: Word) -> Bounds:
+    """What is declared where nobody says otherwise."""
+    match parameters:
+        case "strong":
+            return Bounds(weight=1024)
+        case "compact":
+            return Bounds(mean=16, variance_high=64, weight=16)
+
+
 @dataclass(frozen=True, eq=False)
 class Options:
     """Public choices of a matching.
 
     variant: "full" encrypts means and variances; "mean-only" leaves the variances readable by the evaluator.
     parameters: "strong", or "compact" (a quarter of the bytes, coarser scores, no encrypted baseline).
-    bounds: what anchored values are clipped to before encryption; errors follow from them.
+    bounds: what anchored values are clipped to before encryption; errors follow from them. By default
+        those of `Bounds` with weights up to 1024 (strong), which takes profiles as models give them, or
+        narrow ones (compact), whose modulus has less room.
     anchor: public centre and scale per element; None is 0 and 1.
     """
 
     variant: Variant = Variant.FULL
     parameters: Word = "strong"
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: Bounds = None  # type: ignore[assignment]  # made below, where it depends on the parameters
     anchor: Anchor | None = None
+
+    def __post_init__(self) -> None:
+        if self.bounds is None:
+            object.__setattr__(self, "bounds", default_bounds(self.parameters))
 
     def parameter_set(self) -> Parameters:
         """`strong` has room for an encrypted baseline: a client need not know whether there is one."""

@@ -7,7 +7,7 @@ given in the order of the arms; hand the same `colours` to every figure of a rep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -64,9 +64,19 @@ def accuracy(
         rounds, mean = curve.index.to_numpy(dtype=float), curve["accuracy"].to_numpy()
         reached = _first_reach(rounds, mean, target)
         labels.append(arm if target is None else f"{arm} ({_reach_words(reached)})")
-        axes.plot(rounds, mean, color=colours[arm], linestyle=_dash(place), linewidth=1.8, label=labels[-1])
+        axes.plot(
+            rounds,
+            mean,
+            color=colours[arm],
+            linestyle=_dash(place),
+            linewidth=1.8,
+            marker=_marker(mean),
+            label=labels[-1],
+        )
         if "seed" in data.columns:
             spread = _deviation(data[data["arm"] == arm])
+            if len(rounds) == 1:
+                axes.errorbar(rounds, mean, yerr=spread, color=colours[arm], capsize=4)
             axes.fill_between(
                 rounds, mean - spread, mean + spread, color=colours[arm], alpha=0.18, linewidth=0
             )
@@ -90,6 +100,11 @@ def accuracy(
         axes.set_title(f"mean of {seeds} seeds; band: one standard deviation", fontsize=_SMALL, loc="left")
     _legend(figure, labels)
     return figure
+
+
+def _marker(values: Sized) -> str:
+    """A curve of one point is a point: a line would not be seen."""
+    return "o" if len(values) == 1 else ""
 
 
 def participation(participation: pd.DataFrame, *, colours: Mapping[str, str] | None = None) -> Figure:
@@ -226,6 +241,7 @@ def bytes_and_time(metrics: pd.DataFrame, *, colours: Mapping[str, str] | None =
                 total[seen],
                 curve["accuracy"][seen],
                 color=colours[arm],
+                marker=_marker(total[seen]),
                 linestyle=_dash(place),
                 linewidth=1.8,
                 label=label,

@@ -223,6 +223,12 @@ def test_a_profile_comes_from_records_and_a_model(place: Place) -> None:
     np.testing.assert_allclose(one["mean"], other["mean"], rtol=1e-5)
     call("profile", "--data", "digits", "--rows", "0:9", "--model", model, "-o", place.root / "g.json")
     assert json.loads((place.root / "g.json").read_text())["count"] == 9
+    keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.pub")
+    call("encrypt", *keys, "--profile", place.root / "g.json", "-o", place.root / "g.enc")
+    (place.root / "b.json").write_text((place.root / "g.json").read_text())
+    place.match("g.enc")  # a model's own profile fits the default bounds, unanchored
+    found = json.loads(place.reveal("--json"))
+    assert abs(found["scores"]["g"]) <= found["error_bound"] < 1e-4
     assert "no records" in call(
         "profile", "--data", "digits", "--rows", "5:5", "--model", model, "-o", place.root / "g.json", code=1
     )
@@ -492,7 +498,7 @@ def test_names_that_cannot_be_labels_are_blamed_on_the_name(place: Place) -> Non
 
 def test_mean_only_takes_every_baseline_that_full_takes(tmp_path: Path) -> None:
     place = Place(tmp_path, "--variant", "mean-only")
-    write(place.root / "b.json", ([0.0] * 3, [1 / 62.0] * 3))  # weights of 31, of at most 32
+    write(place.root / "b.json", ([0.0] * 3, [1 / 2000.0] * 3))  # weights of 1000, of at most 1024
     place.match()
     place.reveal("--json")
 

@@ -281,3 +281,13 @@ def test_the_frame_handed_in_is_left_as_it_was(
     before = data.copy()
     plot(data)
     pd.testing.assert_frame_equal(data, before)
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_a_run_of_one_round_is_seen(seeds: tuple[int, ...]) -> None:
+    """A line through one point would be empty."""
+    one = metrics(seeds)
+    one = one[one["round"] == 1]
+    for figure in (plots.accuracy(one), plots.bytes_and_time(one)):
+        curves = [line for line in figure.axes[0].lines if line.get_label() in ("FedAvg", "FedProf")]
+        assert [line.get_marker() for line in curves] == ["o", "o"]
