@@ -60,7 +60,10 @@ class Heads:
     def start(self) -> State:
         nobody = np.zeros(self.problem.clients)
         size = self.problem.outputs * (1 + self.statistic.width)
-        return State(self.problem.initial, {"sum": np.zeros(size), "cohort": nobody, "survivors": nobody})
+        return State(
+            self.problem.initial,
+            {"sum": np.zeros(size), "rounds": np.zeros(1), "cohort": nobody, "survivors": nobody},
+        )
 
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
@@ -70,10 +73,14 @@ class Heads:
             cohort=roster.everyone(), model=state.model[:0], sums=(Sum(self.statistic.sends, size),)
         )
         there = np.isin(np.arange(roster.clients), answers.survivors).astype(float)
+        state = state.remember(cohort=np.ones(roster.clients), survivors=there)
+        if not answers.survivors:
+            return state
         total = state.memory["sum"] + answers.totals["statistic"].value
-        state = state.remember(cohort=np.ones(roster.clients), survivors=there, sum=total)
+        rounds = state.memory["rounds"] + 1
+        state = state.remember(sum=total, rounds=rounds)
         try:
-            head = solve(total.reshape(self.problem.outputs, -1) / number)
+            head = solve(total.reshape(self.problem.outputs, -1) / rounds)
         except DataError:  # the noise outweighs the records: the model stays
             return state
         model = with_head(self.problem.module(self.problem.initial), head)
