@@ -65,6 +65,13 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A sealed secret share: ciphertext for one receiver."""
+    """A share of a secret: sealed for one receiver, or opened where the protocol asks for it."""
+
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Commitment:
+    """A nonce, or a hash of fresh secrets: random to whoever does not know them, and never of data."""
 
     raw: bytes

@@ -8,7 +8,7 @@ all little-endian, every length checked against what is left before anything is 
 nothing may follow the last field. There is one byte string per message: decode(encode(m)) = m
 and no other bytes decode to m.
 
-A message sent by a client may carry only releases, public keys, shares and signatures. That is
+A message sent by a client may carry only releases, public keys, shares, signatures and commitments. That is
 checked when its class is defined: a bare array, count or loss has no way into the bytes.
 """
 
@@ -25,14 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
-from securefl.keys import PublicKey, Share, Signature
+from securefl.keys import Commitment, PublicKey, Share, Signature
 from securefl.release import Delivered, Permit, Release
 
 MAGIC = b"SFL\x01"
 Sender = Literal["client", "server", "key-holder"]
 _DTYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
 _FORMS = ("open", "masked", "encrypted")
-_FROM_CLIENTS = (Release, PublicKey, Share, Signature)
+_KEYS = (PublicKey, Share, Signature, Commitment)
+_FROM_CLIENTS = (Release, *_KEYS)
 _MAX_DIMENSIONS = 4
 T = TypeVar("T")
 
@@ -73,7 +74,7 @@ def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], t
             if sender == "client" and _element(hint) not in _FROM_CLIENTS:
                 raise LocalProtocolError(
                     f"{cls.__name__}.{name} is {hint}, but a client may send only a Release, PublicKey, "
-                    "Share or Signature: release the value through plan.protect."
+                    "Share, Signature or Commitment: release the value through plan.protect."
                 )
         cls.__wire__ = _Spec(kind, version, sender, fields)  # type: ignore[attr-defined]
         return cls
@@ -132,7 +133,7 @@ def _write(out: list[bytes], hint: Any, value: Any, permit: Permit | None) -> No
         out += [_pack("H", len(text)), text]
     elif hint is bytes:
         out += [_pack("I", len(value)), value]
-    elif hint in (PublicKey, Share, Signature):
+    elif hint in _KEYS:
         if not isinstance(value, hint):
             raise LocalProtocolError(f"Expected a {hint.__name__}, got a {type(value).__name__}.")
         out += [_pack("I", len(value.raw)), value.raw]
@@ -262,7 +263,7 @@ def _read(reader: _Reader, hint: Any) -> Any:
         return reader.text(reader.unpack("H")[0])
     if hint is bytes:
         return bytes(reader.take(reader.unpack("I")[0]))
-    if hint in (PublicKey, Share, Signature):
+    if hint in _KEYS:
         return hint(bytes(reader.take(reader.unpack("I")[0])))
     if hint is Release:
         return _read_release(reader)
