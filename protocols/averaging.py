@@ -9,7 +9,7 @@ and privacy (how sums are summed, what is noised) is none of them: it is in the 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal, Protocol
@@ -21,7 +21,9 @@ from protocols.selection import gumbel_top_k
 from securefl.rounds import (
     Answers,
     Ask,
+    Device,
     Each,
+    Evaluation,
     Floats,
     Job,
     Roster,
@@ -31,6 +33,7 @@ from securefl.rounds import (
     Sum,
     Total,
     Value,
+    Vector,
 )
 from securefl.training import mean_loss, to_vector, train
 from securefl.training.task import Problem
@@ -42,7 +45,7 @@ Cohort = Mapping[int, int]
 
 # What clients send ------------------------------------------------------------------------------
 
-UPDATE = Sends(name="update", how="sum", reveals="its model update")
+UPDATE = Sends(name="update", how="sum", reveals="its model update", reads="trained")
 SIZE = Sends(
     name="size",
     how="each",
@@ -131,6 +134,36 @@ class Uniform:
         return gumbel_top_k(np.zeros(roster.clients), count, rng)
 
 
+class Part(Protocol):
+    """Which part of the models is averaged; what is left of them, clients keep."""
+
+    @property
+    def initial(self) -> Vector: ...
+
+    @property
+    def update(self) -> Statistic: ...
+
+    def evaluate(self, shared: Vector, devices: Sequence[Device]) -> Evaluation: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """The whole model is averaged: everybody has the same one."""
+
+    problem: Problem
+
+    @property
+    def initial(self) -> Vector:
+        return self.problem.initial
+
+    @property
+    def update(self) -> Statistic:
+        return Update(self.problem)
+
+    def evaluate(self, shared: Vector, devices: Sequence[Device]) -> Evaluation:
+        return self.problem.evaluate(shared)
+
+
 class ServerUpdate(Protocol):
     """The next model from the aggregated step."""
 
@@ -177,10 +210,16 @@ class Averaging:
     fraction: float
     aggregation: Aggregation
     server: ServerUpdate = Replace()
+    part: Part | None = None
+    """By default the whole model."""
+
+    @property
+    def averaged(self) -> Part:
+        return self.part or Whole(self.problem)
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        own: tuple[Statistic, ...] = (Update(self.problem), *self.selection.statistics)
+        own: tuple[Statistic, ...] = (self.averaged.update, *self.selection.statistics)
         names = {statistic.sends.name for statistic in own}
         sizes = (Size(),) if self.aggregation == "full" and "size" not in names else ()
         return (*own, *sizes)
@@ -188,7 +227,7 @@ class Averaging:
     def start(self) -> State:
         nobody = np.zeros(self.problem.clients)
         unknown = {name: np.full(self.problem.clients, np.nan) for name in self._watched()}
-        return State(self.problem.initial, {**unknown, "cohort": nobody, "survivors": nobody})
+        return State(self.averaged.initial, {**unknown, "cohort": nobody, "survivors": nobody})
 
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
@@ -214,6 +253,9 @@ class Averaging:
         if not answers.survivors:
             return state
         return self.server.apply(state, step_of(self.aggregation, answers.totals["update"]))
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        return self.averaged.evaluate(state.model, devices)
 
     def _introduce(
         self,

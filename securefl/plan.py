@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import sqrt
 from typing import Any, Literal, cast
 
 import numpy as np
-from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from numpy.typing import NDArray
 
-from securefl.dp.gaussian import rounded
+from securefl.dp.gaussian import discrete, discrete_event, rounded, share
 from securefl.dp.noise import Source
 from securefl.errors import ConfigError, DataError, LocalProtocolError
 from securefl.release import (
@@ -38,19 +39,25 @@ class Plan:
         sum: how sums are summed.
         scores: how `each` numbers are opened: "clear", or "ckks" (encrypted; the server learns the
             numbers, the key holder nothing).
-        noise: where noise is added to sums that declare a sensitivity: by each client ("local"), or once by
-            the server that sums ("central", which trusts it); sigma is `noise_multiplier` times that.
+        noise: where noise is added to sums that declare a sensitivity: by each client ("local"), in shares of
+            which the honest survivors' add up to enough ("distributed"), or once by the server that sums
+            ("central", which trusts it); sigma is `noise_multiplier` times that.
+        survivors, corrupt: of distributed noise, the least number of contributions in a sum that is used, and
+            the most of them by clients who tell the server their share.
         unit, adjacency, delta: what epsilon means.
         unprotected: names of values that may leave without noise; epsilon is then infinite.
         against: parties that the budget must hold against; the rest are trusted by name.
         budget: the most epsilon per holder; None is no limit.
         schedule: declared number of rounds; there is no release after it.
+        releases: the most noised releases of one holder, for which the noise was calibrated.
     """
 
     sum: Literal["clear"] = "clear"
     scores: Literal["clear", "ckks"] = "clear"
-    noise: Literal["none", "local", "central"] = "none"
+    noise: Literal["none", "local", "distributed", "central"] = "none"
     noise_multiplier: float = 0.0
+    survivors: int = 0
+    corrupt: int = 0
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
     delta: float
@@ -58,6 +65,7 @@ class Plan:
     against: tuple[str, ...] = PARTIES
     budget: float | None = None
     schedule: int
+    releases: int = 0
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical plan: parties that agree on it agree on every charge."""
@@ -68,39 +76,74 @@ def charge_of(plan: Plan, sends: Sends) -> Charge:
     """The charge of one release, from public inputs only.
 
     Raises:
-        ConfigError: the value is neither noised, nor public, nor named as unprotected.
+        ConfigError: the value is neither noised, nor public, nor named as unprotected; or the grid is too
+            coarse for distributed noise.
     """
     if sends.sensitivity.get((plan.unit, plan.adjacency)) == 0:
         return NO_COST
-    if noised(plan, sends) and plan.noise == "local":
+    if noised(plan, sends) and not _voided(plan, sends):
         event = GaussianDpEvent(plan.noise_multiplier)
-        return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
-    if noised(plan, sends) and SERVER not in plan.against:
-        event = GaussianDpEvent(plan.noise_multiplier)
-        return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
+        match plan.noise:
+            case "local":
+                return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
+            case "distributed":
+                return Charge(server=_own_share(plan, sends), key_holder=NoOpDpEvent(), others=event)
+            case "central" if SERVER not in plan.against:
+                return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
     if sends.name not in plan.unprotected:
         raise ConfigError(
-            f"{sends.name!r} would leave its client without noise{_why(plan, sends)}. Name it in [privacy] "
+            f"{_why(plan, sends)}. Name it in [privacy] "
             f'unprotected = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
         )
     return UNPROTECTED
 
 
 def noised(plan: Plan, sends: Sends) -> bool:
-    """Whether this plan adds noise to these values: a sum of bounded sensitivity in the plan's unit."""
+    """Whether this plan adds noise to these values: a sum of declared sensitivity in the plan's unit."""
     return plan.noise != "none" and sends.how == "sum" and (plan.unit, plan.adjacency) in sends.sensitivity
 
 
+def _voided(plan: Plan, sends: Sends) -> bool:
+    """Whether the sensitivity is not one: trained state moves with every record, and is not bounded."""
+    return plan.unit == "record" and sends.reads == "trained"
+
+
+def _own_share(plan: Plan, sends: Sends) -> DpEvent:
+    """What a server that sums in the clear sees of one client: its value with its own share of the noise."""
+    sensitivity = sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step
+    discrete_event(_total(plan, sends), sensitivity)  # refuses a grid that is too coarse
+    return GaussianDpEvent(sqrt(_share(plan, sends) ** 2 - 4) / sensitivity)
+
+
+def _total(plan: Plan, sends: Sends) -> float:
+    """Sigma of the sum of the honest shares, in grid units: what discreteness costs is added beforehand."""
+    return sqrt(
+        (plan.noise_multiplier * sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step) ** 2 + 4
+    )
+
+
+def _share(plan: Plan, sends: Sends) -> float:
+    return share(_total(plan, sends), plan.survivors, plan.corrupt)
+
+
 def _why(plan: Plan, sends: Sends) -> str:
+    bare = f"{sends.name!r} would leave its client without noise"
     if plan.noise == "none":
-        return ""
-    if noised(plan, sends):
-        return " for the server, which central noise trusts: leave it out of `against`"
-    return f": one {plan.unit} moves it without bound ({plan.adjacency})"
+        return bare
+    if not noised(plan, sends):
+        return f"{bare}: one {plan.unit} moves it without bound ({plan.adjacency})"
+    if _voided(plan, sends):
+        return (
+            f"No noise bounds what {sends.name!r} tells of a record: it reads state that was trained on the "
+            "records, which each of them moves without bound"
+        )
+    return f"{bare} for the server, which central noise trusts: leave it out of `against`"
 
 
 def noise(plan: Plan, sends: Sends, size: int, source: Source) -> NDArray[np.int64]:
-    """Noise for a sum of `size` grid integers, sigma the multiplier times the sensitivity in grid units."""
+    """One draw of the plan's noise for `size` grid integers: all of it, or one client's share of it."""
+    if plan.noise == "distributed":
+        return discrete(size, _share(plan, sends), source)
     sensitivity = sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step
     return rounded(size, plan.noise_multiplier * sensitivity, source)
 
@@ -120,7 +163,7 @@ def protect(
     Args:
         weight: public weight in a sum, in (0, 1].
         seal: encrypts the hidden part for the key holder; needed where `plan.scores` is "ckks".
-        source: of local noise; the operating system's outside of tests.
+        source: of the client's noise; the operating system's outside of tests.
 
     Raises:
         DataError: the value is not finite or outside its declared bound, or noise is asked for on a weighted
@@ -134,7 +177,7 @@ def protect(
         if not 0 < weight <= 1:
             raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
         numbers = sends.grid.quantise(weight * value.clear)
-        if noised(plan, sends) and plan.noise == "local":
+        if noised(plan, sends) and plan.noise != "central":
             if weight != 1:
                 raise DataError("The server weighs a noised sum, which changes what the noise is worth.")
             total = numbers + noise(plan, sends, len(numbers), source or Source())
@@ -157,9 +200,24 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
     encrypted = [s for s in sends if plan.scores == "ckks" and s.reveals_encrypted]
     match party:
         case "server":
-            seen = [s.reveals_encrypted if s in encrypted else s.reveals for s in sends]
+            seen = [s.reveals_encrypted if s in encrypted else _with_noise(plan, s) for s in sends]
             return "of each client " + ", ".join(seen)
         case "key-holder":
             return "blinded integers, uniform to it" if encrypted else "nothing: it takes no part"
         case _:
             return "the broadcast models, and each client whether it was selected itself"
+
+
+def _with_noise(plan: Plan, sends: Sends) -> str:
+    if not noised(plan, sends):
+        return sends.reveals
+    match plan.noise:
+        case "local":
+            return f"{sends.reveals} with noise on them"
+        case "distributed":
+            return (
+                f"{sends.reveals} with its own share of the noise on them (a stand-in for secure "
+                "aggregation: trusted to sum before it looks)"
+            )
+        case _:
+            return f"{sends.reveals} (trusted to sum them and add the noise before anybody sees the sum)"

@@ -9,14 +9,15 @@ they meet the values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError
+from securefl.errors import LocalProtocolError
+from securefl.grid import Grid
 from securefl.profiles import Bounds, Query, Variant
 from securefl.release import (
     Adjacency,
@@ -27,55 +28,11 @@ Floats = NDArray[np.float64]
 _ROUNDING = 1e-6
 """How far below 0 the expanded form of a divergence can come out, generously."""
 Vector = NDArray[np.float32]
+Kept = Mapping[str, NDArray[Any]]
+"""Named arrays that a client keeps on its device between rounds."""
 
 
 # What is asked ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """The public integer grid every sum is taken on, so that all ways of summing agree bit for bit.
-
-    Values within +-`bound` become the nearest multiple of `step`; they travel as int32.
-    """
-
-    step: float = 2.0**-21
-    bound: float = 2.0**9
-
-    def __post_init__(self) -> None:
-        if not (self.step > 0 and self.bound > 0 and self.limit < 2**31):
-            raise ConfigError(
-                f"Expected step > 0 and bound > 0 with bound / step < 2^31, got {self.step}, {self.bound}."
-            )
-
-    @property
-    def limit(self) -> int:
-        """The largest grid integer, what `bound` becomes."""
-        ratio = self.bound / self.step
-        return int(np.rint(ratio)) if np.isfinite(ratio) else 2**31
-
-    def quantise(self, values: Floats) -> NDArray[np.int32]:
-        """Grid integers of shape (d,). Raises `DataError` for a value not finite or out of bounds."""
-        if not np.isfinite(values).all():
-            raise DataError("The contribution is not finite; lower the learning rate or clean the records.")
-        if np.abs(values).max(initial=0.0) > self.bound:
-            raise DataError(f"Expected a contribution within +-{self.bound:g}; lower the learning rate.")
-        return np.rint(values / self.step).astype(np.int32)
-
-    def check(self, numbers: NDArray[Any], size: int, sender: str) -> NDArray[np.int64]:
-        """A peer's grid integers, refused unless they have the declared type, shape and bound."""
-        if numbers.dtype != np.int32 or numbers.shape != (size,):
-            raise RemoteProtocolError(
-                f"Expected {size} int32 values, got {numbers.dtype} of shape {numbers.shape}.",
-                sender=sender,
-                phase="contribution",
-            )
-        wide = numbers.astype(np.int64)
-        if np.abs(wide).max(initial=0) > self.limit:
-            raise RemoteProtocolError(
-                f"Expected grid values within +-{self.limit}.", sender=sender, phase="contribution"
-            )
-        return wide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +45,11 @@ class Sends:
         reveals: what the server sees of it in the clear, in words, for the privacy card.
         reveals_encrypted: what it sees of it where scores are encrypted; empty where it never is.
         on_model: whether clients compute it on the broadcast model.
+        reads: the client's records and what was broadcast alone, or also state that was trained on the
+            records. Removing one record moves a trained state without bound: its record-level epsilon is
+            infinite, whatever `sensitivity` says of the rest, which the noise is then merely scaled to.
         sensitivity: L2, per (unit, adjacency); a pair that is absent is unbounded.
+        extra: how often it is asked for beyond once a round, in a whole run.
         grid: the integers that sums are taken on.
     """
 
@@ -97,8 +58,10 @@ class Sends:
     reveals: str
     reveals_encrypted: str = ""
     on_model: bool = True
+    reads: Literal["records", "trained"] = "records"
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
-    grid: Grid = Grid()
+    grid: Grid = field(default_factory=Grid)
+    extra: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,10 +74,14 @@ class Sum:
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """A client's value before protection: float64 vectors; for a sum everything is `clear`."""
+    """A client's value before protection: float64 vectors; for a sum everything is `clear`.
+
+    `keep` stays on the client's device, in place of what it kept before; None leaves that as it is.
+    """
 
     clear: Floats
     hidden: Floats = field(default_factory=lambda: np.zeros(0))
+    keep: Kept | None = None
 
 
 @dataclass(frozen=True)
@@ -239,7 +206,7 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a client has at hand when it computes a value: its records and the broadcast.
+    """What a client has at hand when it computes a value: its records, the broadcast, and what it kept.
 
     `rng` is the client's own stream for this round; `round` counts from 1.
     """
@@ -251,6 +218,24 @@ class Job:
     model: Vector
     public: Mapping[str, NDArray[Any]]
     rng: np.random.Generator
+    kept: Kept = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """accuracy: share of records that are right, or `relative_accuracy`. loss: mean over the records."""
+
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Device:
+    """What the observer of a study sees of a client: test records that are like its own, what it keeps."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    kept: Kept
 
 
 class Statistic(Protocol):
@@ -273,6 +258,10 @@ class Algorithm(Protocol):
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, State]: ...
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        """How good the models are; an observer's figure, which no party of the protocol sees."""
+        ...
 
 
 def play(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from securefl.rounds import Algorithm, Answers, Ask, Roster, State, Statistic
+from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Roster, State, Statistic
 from securefl.study.config import Arm, ProtocolOptions, Study, parse
 from securefl.study.run import ArmRun, run_arm
 from securefl.study.world import World, build
@@ -126,6 +126,9 @@ class _Watched:
         except StopIteration as done:
             self.spy.states.append(done.value)
             return done.value
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        return self.own.evaluate(state, devices)
 
 
 def spied(of: Study, folder: Path, here: World | None = None) -> tuple[Spy, ArmRun]:

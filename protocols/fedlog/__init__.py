@@ -1,4 +1,4 @@
-"""FedLog: a Bayesian head from one small sufficient statistic per client (with a public body so far)."""
+"""FedLog (Yu, Zhang and Poupart): a Bayesian head from one small sufficient statistic per client."""
 
 from protocols.fedlog.options import FedLog
 

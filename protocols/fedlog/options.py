@@ -1,18 +1,20 @@
-"""FedLog (Bayesian logistic heads from sufficient statistics) with a public body."""
+"""FedLog and FedLog-C: a Bayesian logistic head from the clients' sufficient statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
+from protocols.fedlog.bodies import Body, Private, Public
 from protocols.fedlog.head import solve
 from protocols.fedlog.statistic import Clipping, Statistic
 from securefl.errors import ConfigError, DataError
-from securefl.rounds import Algorithm, Answers, Ask, Roster, State, Sum
-from securefl.training.heads import last_dense, with_head
+from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Floats, Roster, State, Sum, Vector
+from securefl.training.bodies import Bodies
+from securefl.training.heads import last_dense
 from securefl.training.task import Problem
 
 
@@ -20,37 +22,64 @@ from securefl.training.task import Problem
 class FedLog:
     """Options of FedLog.
 
-    body: "public", the model's body as its public seed makes it, frozen. A body that is trained on the
-        records voids the record-level guarantee of the paper's theorem ("private"), unless its training is
-        accounted with it ("dp-sgd"); neither is built yet, and both are refused.
-    clip: how features are bounded.
+    body: "public", the model's body as its public seed makes it, frozen; "private", trained by each client on
+        its records, which voids the record-level guarantee of the paper's theorem: epsilon per record is
+        infinite, and per client it is finite with `client_bound`; "dp-sgd", trained with its own accounting,
+        is not built yet.
+    clip: how features are bounded; what noise is scaled to.
+    client_bound: the largest norm of a client's whole statistic, to which it is scaled down.
+    alpha, beta: FedLog-C's pull to the mean of the own class and push from the others (0.01 and 0 or 5e-4).
+    shorter: share of the clients whose body lacks its first hidden dense layer.
     """
 
     body: Literal["public", "private", "dp-sgd"] = "public"
     clip: Clipping = field(default_factory=Clipping)
+    client_bound: float | None = None
+    alpha: float = 0.0
+    beta: float = 0.0
+    shorter: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.body != "public":
-            raise ValueError(f'body = {self.body!r} is not built yet; use body = "public".')
-        if not 0 < self.clip.bound <= 1024:
-            raise ValueError(f"Expected 0 < clip.bound <= 1024, got {self.clip.bound}.")
+        if self.body == "dp-sgd":
+            raise ValueError('body = "dp-sgd" is not built yet; use body = "public".')
+        if self.body == "public" and (self.alpha or self.beta or self.shorter):
+            raise ValueError(
+                'Expected alpha, beta and shorter with body = "private" only: others are not trained.'
+            )
+        if not (0 <= self.alpha < np.inf and 0 <= self.beta < np.inf and 0 <= self.shorter <= 1):
+            raise ValueError("Expected alpha >= 0, beta >= 0 and 0 <= shorter <= 1, all finite.")
+        if self.client_bound is not None and not 0.01 <= self.client_bound <= 2**20:
+            raise ValueError(f"Expected 0.01 <= client_bound <= 2^20, got {self.client_bound}.")
 
     def build(self, problem: Problem) -> Algorithm:
         if problem.kind != "classification":
             raise ConfigError("FedLog is for classification; the data set has numeric targets.")
         width = last_dense(problem.module(problem.initial)).in_features
-        return Heads(problem, Statistic(problem, self.clip, width))
+        body = self._body(problem)
+        return Heads(problem, body, Statistic(body, self.clip, problem.outputs, width, self.client_bound))
+
+    def _body(self, problem: Problem) -> Body:
+        activation = self.clip.activation()
+        if self.body == "public":
+            return Public(problem, activation)
+        bodies = Bodies(problem, self.shorter)
+        bodies.of(0)  # a body that cannot be shortened is told here
+        return Private(bodies, activation, self.alpha, self.beta)
 
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """Every round: the clients' statistics, summed; the head that maximises the posterior of their mean.
+    """Every round: the clients' statistics, summed; the head that maximises the posterior of the sum.
 
-    With a frozen body the statistic is the same in each round, so rounds after the first only average
-    their noise. Counts are read from the noised sum and never sent.
+    The server broadcasts the sum itself, from which every client solves for the same head (and, in FedLog-C,
+    reads the class means): two statistics a round, whatever the bodies. Counts are read from the noised sum
+    and never sent. Before the first round there is one exchange on the initial bodies, where bodies are
+    trained. With a frozen body the statistic is the same in each round, so rounds after the first only
+    average their noise.
     """
 
     problem: Problem
+    body: Body
     statistic: Statistic
 
     @property
@@ -61,27 +90,48 @@ class Heads:
         nobody = np.zeros(self.problem.clients)
         size = self.problem.outputs * (1 + self.statistic.width)
         return State(
-            self.problem.initial,
+            np.zeros(0, np.float32),
             {"sum": np.zeros(size), "rounds": np.zeros(1), "cohort": nobody, "survivors": nobody},
         )
 
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, State]:
+        if number == 1 and self.body.introductions:
+            state = self._learn(state, (yield self._ask(state, roster)))
+        return self._learn(state, (yield self._ask(state, roster)))
+
+    def _ask(self, state: State, roster: Roster) -> Ask:
         size = len(state.memory["sum"])
-        answers = yield Ask(
-            cohort=roster.everyone(), model=state.model[:0], sums=(Sum(self.statistic.sends, size),)
-        )
-        there = np.isin(np.arange(roster.clients), answers.survivors).astype(float)
-        state = state.remember(cohort=np.ones(roster.clients), survivors=there)
+        broadcast = state.model if self.body.reads == "trained" else state.model[:0]
+        return Ask(cohort=roster.everyone(), model=broadcast, sums=(Sum(self.statistic.sends, size),))
+
+    def _learn(self, state: State, answers: Answers) -> State:
+        clients = self.problem.clients
+        there = np.isin(np.arange(clients), answers.survivors).astype(float)
+        state = state.remember(cohort=np.ones(clients), survivors=there)
         if not answers.survivors:
             return state
-        total = state.memory["sum"] + answers.totals["statistic"].value
-        rounds = state.memory["rounds"] + 1
+        total, rounds = answers.totals["statistic"].value, np.ones(1)
+        if self.body.reads == "records":
+            total, rounds = total + state.memory["sum"], rounds + state.memory["rounds"]
+        mean = (total / rounds).astype(np.float32)
         state = state.remember(sum=total, rounds=rounds)
         try:
-            head = solve(total.reshape(self.problem.outputs, -1) / rounds)
-        except DataError:  # the noise outweighs the records: the model stays
+            self._head(mean)
+        except DataError:  # the noise outweighs the records: the head stays
             return state
-        model = with_head(self.problem.module(self.problem.initial), head)
-        return State(model, state.memory)
+        return State(mean, state.memory)
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        head = self._head(state.model) if state.model.size else self._initial_head()
+        return self.body.evaluate(head, devices)
+
+    def _head(self, mean: Vector) -> Floats:
+        return solve(mean.astype(np.float64).reshape(self.problem.outputs, -1))
+
+    def _initial_head(self) -> Floats:
+        dense = last_dense(self.problem.module(self.problem.initial))
+        return np.column_stack([dense.bias.detach().numpy(), dense.weight.detach().numpy()]).astype(
+            np.float64
+        )

@@ -7,13 +7,17 @@ from math import isqrt, sqrt
 from typing import Literal
 
 import numpy as np
+from torch import Tensor
+from torch.nn.functional import normalize
 
+from protocols.fedlog.bodies import Body
 from securefl.dp import clipping
-from securefl.rounds import Floats, Grid, Job, Sends, Value
-from securefl.training.heads import body_features
-from securefl.training.task import Problem
+from securefl.grid import Grid
+from securefl.release import Adjacency, Unit
+from securefl.rounds import Floats, Job, Sends, Value
+from securefl.training.heads import Activation, body_features
 
-Clip = Literal["unit-l2", "bounded"]
+Clip = Literal["unit-l2", "bounded", "none"]
 GRID = Grid(step=2.0**-10, bound=2.0**20)
 _UNIT = 2**10
 """The constant feature, 1, in grid units."""
@@ -21,72 +25,107 @@ _UNIT = 2**10
 
 @dataclass(frozen=True, kw_only=True)
 class Clipping:
-    """kind "unit-l2": the features are scaled to unit norm, and those of norm 0 stay.
-    kind "bounded": each is clipped to [-bound, bound], as in the paper."""
+    """How features are bounded, the same in training, in the statistic and in predictions.
+
+    kind "unit-l2": they are scaled to unit norm, and those of norm 0 stay.
+    kind "bounded": each is clipped to [-bound, bound], as in the paper.
+    kind "none": they are not, and no noise can be added.
+    """
 
     kind: Clip = "unit-l2"
     bound: float = 1.0
 
-    def limit(self, width: int) -> int:
-        """The largest integer norm of a record's clipped features, in grid units."""
-        if self.kind == "unit-l2":
-            return _UNIT
-        return isqrt(width * int(self.bound * _UNIT) ** 2)
+    def __post_init__(self) -> None:
+        if not 0 < self.bound <= 1024:
+            raise ValueError(f"Expected 0 < clip.bound <= 1024, got {self.bound}.")
+
+    def limit(self, width: int) -> int | None:
+        """The largest integer norm of a record's clipped features, in grid units; None for no limit."""
+        match self.kind:
+            case "unit-l2":
+                return _UNIT
+            case "bounded":
+                return isqrt(width * int(self.bound * _UNIT) ** 2)
+            case "none":
+                return None
+
+    def activation(self) -> Activation | None:
+        """The same on tensors, between body and head."""
+        match self.kind:
+            case "unit-l2":
+                return _unit_norm
+            case "bounded":
+                return lambda features: features.clamp(-self.bound, self.bound)
+            case "none":
+                return None
 
     def integers(self, features: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-        """Features (n, width) as grid integers of a norm of at most `limit`."""
-        if self.kind == "bounded":
-            return clipping.to_grid(
-                clipping.coordinates(features, self.bound), GRID.step, self.limit(features.shape[1])
-            )
-        norms = np.linalg.norm(features, axis=1, keepdims=True)
-        unit = np.divide(features, norms, out=np.zeros_like(features), where=norms > 0)
-        return clipping.to_grid(unit, GRID.step, self.limit(features.shape[1]))
+        """Features (n, width), as the activation leaves them, as grid integers of a norm within `limit`."""
+        limit = self.limit(features.shape[1])
+        if limit is None:
+            largest = GRID.bound / GRID.step
+            return np.clip(np.rint(features / GRID.step), -largest, largest).astype(np.int64)
+        return clipping.to_grid(features, GRID.step, limit)
 
 
-def sends(clip: Clipping, width: int) -> Sends:
-    """The statistic of a body that does not depend on the records: record-level sensitivities are exact.
+def _unit_norm(features: Tensor) -> Tensor:
+    return normalize(features, dim=1)
 
-    Add or remove a record: |(1, phi)|. Replace one: two classes change by that, or one by twice |phi|.
+
+def sends(clip: Clipping, width: int, body: Body, client_bound: float | None) -> Sends:
+    """The statistic's sensitivities: exact for a body that the records had no part in.
+
+    Add or remove a record: |(1, phi)|. Replace one: two classes change by that, or one by twice |phi|. A
+    client whose whole statistic is clipped to `client_bound` moves the sum by that, or by twice that.
     """
-    limit = clip.limit(width)
-    alone = sqrt(_UNIT**2 + limit**2) * GRID.step
+    limit, found = clip.limit(width), dict[tuple[Unit, Adjacency], float]()
+    if limit is not None:
+        alone = sqrt(_UNIT**2 + limit**2) * GRID.step
+        found["record", "add-remove"] = alone
+        found["record", "replace-one"] = max(sqrt(2) * alone, 2 * limit * GRID.step)
+    if client_bound is not None:
+        found["client", "add-remove"] = client_bound
+        found["client", "replace-one"] = 2 * client_bound
     return Sends(
         name="statistic",
         how="sum",
         reveals="the sums of its features by class",
-        sensitivity={
-            ("record", "add-remove"): alone,
-            ("record", "replace-one"): max(sqrt(2) * alone, 2 * limit * GRID.step),
-        },
+        reads=body.reads,
+        sensitivity=found,
         grid=GRID,
         on_model=False,
+        extra=body.introductions,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """T = sum of onehot(y) x (1, phi(x)), (C, 1 + width), over a client's records; public body.
+    """T = sum of onehot(y) x (1, phi(x)), (C, 1 + width), over a client's records.
 
     A record whose features are not finite, or whose label is none, takes no part: to refuse the whole
     would tell that it is there.
     """
 
-    problem: Problem
+    body: Body
     clip: Clipping
+    classes: int
     width: int
+    client_bound: float | None = None
 
     @property
     def sends(self) -> Sends:
-        return sends(self.clip, self.width)
+        return sends(self.clip, self.width, self.body, self.client_bound)
 
     def compute(self, job: Job) -> Value:
-        classes = self.problem.outputs
+        model, kept = self.body.prepare(job)
         y = np.asarray(job.y)
-        phi = body_features(self.problem.module(self.problem.initial), job.x)
-        kept = clipping.finite(phi) & (y >= 0) & (y < classes)
-        integers = self.clip.integers(phi[kept])
+        phi = body_features(model, job.x, self.clip.activation())
+        known = clipping.finite(phi) & (y >= 0) & (y < self.classes)
+        integers = self.clip.integers(phi[known])
         rows = np.hstack([np.full((len(integers), 1), _UNIT, dtype=np.int64), integers])
-        total = np.zeros((classes, 1 + self.width), dtype=np.int64)
-        np.add.at(total, y[kept], rows)
-        return Value(clear=(total.ravel() * GRID.step).astype(np.float64))
+        total = np.zeros((self.classes, 1 + self.width), dtype=np.int64)
+        np.add.at(total, y[known], rows)
+        if self.client_bound is not None:
+            whole = total.ravel()[None].astype(np.float64) * GRID.step
+            total = clipping.to_grid(whole, GRID.step, int(self.client_bound / GRID.step))
+        return Value(clear=(total.ravel() * GRID.step).astype(np.float64), keep=kept)

@@ -31,6 +31,7 @@ from securefl.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit,
 from securefl.wire import Header, encode
 
 _LARGEST_MEMORY = 4096
+_WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))
 _KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
 
 __all__ = ["Ledger", "Terms", "now", "refusing_damage", "show_epsilon"]
@@ -139,16 +140,17 @@ class Ledger:
         return None
 
     def _overrun(self, holder: str, wants: Sequence[tuple[ReleaseKey, Charge]]) -> BudgetExceeded | None:
-        noised = [key.name for key, charge in wants if charge not in (NO_COST, UNPROTECTED)]
-        for name, asked in Counter(noised).items():
-            query = "SELECT COUNT(*) FROM releases WHERE holder = ? AND name = ?"
-            (done,) = self._db.execute(query, (holder, name)).fetchone()
-            if self.terms.schedule is not None and done + asked > self.terms.schedule:
-                return BudgetExceeded(
-                    f"{holder}: {done} of {self.terms.schedule} scheduled releases of {name!r} are done and "
-                    f"{asked} more asked for; noise was calibrated for the schedule: declare a longer one."
-                )
-        return None
+        asked = sum(charge not in (NO_COST, UNPROTECTED) for _, charge in wants)
+        if self.terms.schedule is None or not asked:
+            return None
+        query = "SELECT COUNT(*) FROM releases WHERE holder = ? AND charge NOT IN (?, ?)"
+        (done,) = self._db.execute(query, (holder, *_WITHOUT_NOISE)).fetchone()
+        if done + asked <= self.terms.schedule:
+            return None
+        return BudgetExceeded(
+            f"{holder}: {done} of {self.terms.schedule} scheduled releases are done and {asked} more asked "
+            "for; noise was calibrated for the schedule: declare a longer one."
+        )
 
     def _within(self, events: Mapping[DpEvent, int]) -> bool:
         budget = self.terms.budget

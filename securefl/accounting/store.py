@@ -39,8 +39,8 @@ class Terms:
         delta: at which epsilon is stated.
         budget: the most epsilon against each party in `against`; None is no limit.
         against: the parties the budget must hold against; the others are trusted by name.
-        schedule: the most noised releases of one name by one holder, for as many the noise was calibrated
-            for; None is no limit.
+        schedule: the most noised releases of one holder, as many as the noise was calibrated for; None is no
+            limit.
         adaptive: whether a release's parameters may depend on earlier releases; the budget is then held by
             a privacy filter instead of by composition.
     """

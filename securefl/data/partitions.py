@@ -18,11 +18,12 @@ from securefl.data.dominant import dominant_class
 from securefl.errors import ConfigError
 
 Index = NDArray[np.int64]
-Kind = Literal["iid", "shards", "dirichlet", "dominant", "normal", "natural"]
+Kind = Literal["iid", "shards", "classes", "dirichlet", "dominant", "normal", "natural"]
 
 _NEEDED: dict[Kind, tuple[str, ...]] = {
     "iid": (),
     "shards": ("per_client",),
+    "classes": ("per_client",),
     "dirichlet": ("concentration",),
     "dominant": ("share",),
     "normal": ("mean", "deviation"),
@@ -49,6 +50,32 @@ def shards(labels: Index, clients: int, per_client: int, rng: np.random.Generato
     cut = np.array_split(by_label, clients * per_client)
     hands = rng.permutation(len(cut)).reshape(clients, per_client)
     return tuple(np.sort(np.concatenate([cut[shard] for shard in hand])) for hand in hands)
+
+
+def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Generator) -> tuple[Index, ...]:
+    """Each client holds records of exactly `per_client` classes (as in LG-FedAvg and FedLog).
+
+    Every class goes to as many clients as every other, give or take one, and its records are dealt evenly.
+    """
+    found = np.unique(labels)
+    if per_client > len(found) or clients * per_client < len(found):
+        raise ConfigError(
+            f"{len(found)} classes cannot be held by {clients} clients with {per_client} each; "
+            "change per_client."
+        )
+    holders: list[list[int]] = [[] for _ in found]
+    for client in range(clients):
+        held = np.array([len(own) for own in holders])
+        fewest = np.lexsort((rng.random(len(found)), held))
+        for place in fewest[:per_client]:
+            holders[place].append(client)
+    parts: list[list[Index]] = [[] for _ in range(clients)]
+    for label, own in zip(found, holders, strict=True):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        _enough(len(members), len(own))
+        for client, given in zip(own, np.array_split(members, len(own)), strict=True):
+            parts[client].append(given)
+    return tuple(np.sort(np.concatenate(part)) for part in parts)
 
 
 def dirichlet(
@@ -120,7 +147,7 @@ def _enough(n: int, portions: int) -> None:
 class Partition:
     """How a data set is shared out, as a configuration says it.
 
-    per_client: shards a client, for "shards".
+    per_client: shards a client, for "shards"; classes a client, for "classes".
     concentration: for "dirichlet".
     share: of the dominant class in (0, 1], for "dominant".
     mean, deviation: records a client, for "normal", and if wanted for "dominant".
@@ -174,6 +201,8 @@ class Partition:
                 return iid(n, clients, rng)
             case "shards":
                 return shards(self._labels(dataset), clients, self.per_client or 0, rng)
+            case "classes":
+                return by_classes(self._labels(dataset), clients, self.per_client or 0, rng)
             case "dirichlet":
                 return dirichlet(self._labels(dataset), clients, self.concentration or 0.0, rng)
             case "dominant":

@@ -81,7 +81,13 @@ def share(total: float, survivors: int, corrupt: int) -> float:
     honest = survivors - corrupt
     if honest < 1:
         raise ConfigError(f"Expected more survivors than corrupt clients, got {survivors} and {corrupt}.")
-    return total / sqrt(honest)
+    own = total / sqrt(honest)
+    if own < SMALLEST_SHARE:
+        raise ConfigError(
+            f"Expected shares of at least {SMALLEST_SHARE:g} grid units, got {own:.3g} for each of {honest} "
+            "clients: the grid is too coarse for distributed noise."
+        )
+    return own
 
 
 @lru_cache(maxsize=8)

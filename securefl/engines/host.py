@@ -22,7 +22,7 @@ from securefl.exchange import Client, Contribute, KeyHolder, Match, Open, Server
 from securefl.messages import REFUSED, client_name
 from securefl.plan import Plan, charge_of, noise, noised, protect
 from securefl.release import KEY_HOLDER, SERVER, Charge, Release, ReleaseKey
-from securefl.rounds import Algorithm, Answers, Ask, Each, Job, Statistic
+from securefl.rounds import Algorithm, Answers, Ask, Each, Job, Kept, Statistic
 from securefl.wire import Header
 
 Records = tuple[NDArray[Any], NDArray[Any]]
@@ -45,6 +45,7 @@ class StudyHost:
     Args:
         records: x and y of each client.
         rng: a client's own stream, from (round, client).
+        kept: what each client has kept on its device so far.
         keys: makes the session's score keys from the number of profiled elements, when first needed.
     """
 
@@ -57,6 +58,7 @@ class StudyHost:
         *,
         rng: Callable[[int, int], np.random.Generator],
         keys: Callable[[Each], ScoreKeys],
+        kept: Mapping[int, Kept] | None = None,
     ) -> None:
         self._plan = plan
         self._statistics: Mapping[str, Statistic] = {s.sends.name: s for s in algorithm.statistics}
@@ -66,6 +68,7 @@ class StudyHost:
         self._make_keys = keys
         self._keys: ScoreKeys | None = None
         self._log = Log(Traffic())
+        self.kept: dict[int, Kept] = dict(kept or {})
 
     def ask(self, engine: InProcess, ask: Ask, header: Header) -> tuple[Answers, Log]:
         """Run one Ask over the engine. The answers hold whoever answered well and in time."""
@@ -91,18 +94,22 @@ class StudyHost:
             machines[KEY_HOLDER] = KeyHolder(header=header, most_bytes=request)
         self._log = Log(Traffic())
         results, self._log.traffic = engine.run(machines, header)
-        return self._centrally_noised(ask, results[SERVER]), self._log
+        return self._as_promised(ask, results[SERVER]), self._log
 
-    def _centrally_noised(self, ask: Ask, answers: Answers) -> Answers:
+    def _as_promised(self, ask: Ask, answers: Answers) -> Answers:
         """What the server that sums does before anybody else sees a sum."""
+        promised = [question for question in ask.sums if noised(self._plan, question.sends)]
+        if self._plan.noise == "distributed" and promised and len(answers.survivors) < self._plan.survivors:
+            short = f"{len(answers.survivors)} of at least {self._plan.survivors} contributions came"
+            self._log.abstained[SERVER] = f"{short}: the noise would fall short, so the sum is thrown away."
+            return Answers(survivors=(), totals={}, each={each.sends.name: {} for each in ask.each})
         if self._plan.noise != "central":
             return answers
         totals = dict(answers.totals)
-        for question in ask.sums:
-            if noised(self._plan, question.sends):
-                drawn = noise(self._plan, question.sends, question.size, Source())
-                value = totals[question.sends.name].value + drawn * question.sends.grid.step
-                totals[question.sends.name] = replace(totals[question.sends.name], value=value)
+        for question in promised:
+            drawn = noise(self._plan, question.sends, question.size, Source())
+            value = totals[question.sends.name].value + drawn * question.sends.grid.step
+            totals[question.sends.name] = replace(totals[question.sends.name], value=value)
         return replace(answers, totals=totals)
 
     def error_bound(self) -> float | None:
@@ -176,7 +183,7 @@ class StudyHost:
         # A noised sum hides whether there are records: silence would tell.
         if not len(x) and not all(noised(self._plan, sends) for sends in wanted):
             raise DataError("It has no records, so it abstains.")
-        releases = []
+        releases, kept = [], self.kept.get(order.client, {})
         for name, (key, _) in zip(order.order.wants, charges, strict=True):
             job = Job(
                 client=order.client,
@@ -186,17 +193,21 @@ class StudyHost:
                 model=order.broadcast.model,
                 public=dict(zip(order.broadcast.names, order.broadcast.arrays, strict=True)),
                 rng=self._rng(order.header.round, order.client),
+                kept=self.kept.get(order.client, {}),
             )
+            value = self._statistics[name].compute(job)
+            kept = kept if value.keep is None else value.keep
             releases.append(
                 protect(
                     self._plan,
                     self._statistics[name].sends,
-                    self._statistics[name].compute(job),
+                    value,
                     key=key,
                     weight=order.order.weight,
                     seal=self._keys.encryptor.encrypt if self._keys else None,
                 )
             )
+        self.kept[order.client] = kept
         return tuple(releases)
 
     # The server and the key holder --------------------------------------------------------------

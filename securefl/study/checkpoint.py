@@ -1,4 +1,4 @@
-"""What a run needs to go on after it was cut off: the newest state, and every finished round's row."""
+"""What a run needs to go on after it was cut off: state, what clients keep, and every finished round."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import io
 import json
 import secrets
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.accounting.ledger import refusing_damage
 from securefl.errors import LocalProtocolError
-from securefl.rounds import State
+from securefl.rounds import Kept, State
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS session (only INTEGER PRIMARY KEY CHECK (only = 1), nonce BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS kept (client INTEGER PRIMARY KEY, arrays BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS state (only INTEGER PRIMARY KEY CHECK (only = 1), arrays BLOB NOT NULL) STRICT;
 """
 
@@ -48,11 +51,16 @@ class Checkpoint:
         nonce: bytes = self._db.execute("SELECT nonce FROM session").fetchone()[0]
         return nonce
 
-    def save(self, number: int, state: State, record: dict[str, Any]) -> None:
-        """Finish round `number`, durably. Raises LocalProtocolError where it is finished already."""
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {f"memory.{name}": array for name, array in state.memory.items()}
-        np.savez(buffer, model=state.model, **arrays)
+    def save(
+        self, number: int, state: State, record: dict[str, Any], kept: Mapping[int, Kept] | None = None
+    ) -> None:
+        """Finish round `number`, durably. Raises LocalProtocolError where it is finished already.
+
+        kept: what clients keep, of those where it changed.
+        """
+        memory = {f"memory.{name}": array for name, array in state.memory.items()}
+        arrays = _packed({"model": state.model, **memory})
+        devices = [(client, _packed(own)) for client, own in (kept or {}).items()]
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._db.execute("INSERT INTO rounds VALUES (?, ?)", (number, json.dumps(record)))
@@ -61,7 +69,8 @@ class Checkpoint:
             raise LocalProtocolError(
                 f"Round {number} is finished already: another process runs in this folder; stop one of them."
             ) from None
-        self._db.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (buffer.getvalue(),))
+        self._db.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (arrays,))
+        self._db.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", devices)
         self._db.execute("COMMIT")
 
     def load(self) -> tuple[State | None, list[dict[str, Any]]]:
@@ -70,7 +79,22 @@ class Checkpoint:
         stored = self._db.execute("SELECT arrays FROM state").fetchone()
         if stored is None:
             return None, []
-        with np.load(io.BytesIO(stored[0]), allow_pickle=False) as arrays:
-            memory = {k.removeprefix("memory."): arrays[k] for k in arrays if k.startswith("memory.")}
-            state = State(arrays["model"], memory)
-        return state, [json.loads(row[0]) for row in rows]
+        arrays = _unpacked(stored[0])
+        memory = {k.removeprefix("memory."): arrays[k] for k in arrays if k.startswith("memory.")}
+        return State(arrays["model"], memory), [json.loads(row[0]) for row in rows]
+
+    def kept(self) -> dict[int, Kept]:
+        """What each client keeps, as of the last finished round."""
+        rows = self._db.execute("SELECT client, arrays FROM kept").fetchall()
+        return {client: _unpacked(arrays) for client, arrays in rows}
+
+
+def _packed(arrays: Kept) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **dict[str, Any](arrays))
+    return buffer.getvalue()
+
+
+def _unpacked(stored: bytes) -> dict[str, NDArray[Any]]:
+    with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays}

@@ -21,7 +21,7 @@ from securefl.engines.inprocess import Faults
 from securefl.errors import ConfigError
 from securefl.plan import Plan
 from securefl.release import Adjacency, Unit
-from securefl.rounds import Algorithm
+from securefl.rounds import Algorithm, Sends
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 
@@ -54,16 +54,20 @@ class StudySection:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSection:
-    """source: a data set's name. clients: N. download: fetch missing files first."""
+    """source: a data set's name. clients: N. records: how many training records there are in all, drawn by
+    the seed, by default the whole set. download: fetch missing files first."""
 
     source: str
     clients: int
     partition: Partition
+    records: int | None = None
     download: bool = False
 
     def __post_init__(self) -> None:
         if self.clients < 1:
             raise ValueError(f"Expected clients >= 1, got {self.clients}.")
+        if self.records is not None and self.records < 1:
+            raise ValueError(f"Expected records >= 1, got {self.records}.")
         if self.source not in NAMES:
             raise ValueError(
                 f"Expected source among {', '.join(NAMES)}, got {self.source!r}{near(self.source, NAMES)}."
@@ -77,12 +81,13 @@ class PrivacySection:
     budget: the most epsilon per client, `inf` for none. against: the parties it must hold against.
     unprotected: what may leave without noise; epsilon is then infinite. parameters: of CKKS; with
     "strong-encrypted" the baseline is encrypted too (mode E). epsilon: what the noise is calibrated for, over
-    all rounds; calibration: "exact", or FedLog's theorem ("paper").
+    all rounds, `inf` for no noise; calibration: "exact", or FedLog's theorem ("paper"). survivors, corrupt:
+    of distributed noise, how many contributions a sum has at least, and how many of them may be the server's.
     """
 
     sum: Literal["clear"]
     scores: Literal["clear", "ckks"]
-    noise: Literal["none", "local", "central"]
+    noise: Literal["none", "local", "distributed", "central"]
     unit: Unit
     adjacency: Adjacency
     delta: float
@@ -92,6 +97,8 @@ class PrivacySection:
     parameters: Literal["strong", "compact", "strong-encrypted"] = "strong"
     epsilon: float | None = None
     calibration: Literal["exact", "paper"] = "exact"
+    survivors: int | None = None
+    corrupt: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:
@@ -100,13 +107,22 @@ class PrivacySection:
             raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
         if (self.noise == "none") != (self.epsilon is None):
             raise ValueError("Expected `epsilon` with noise, and none without.")
+        if (self.noise == "distributed") != (self.survivors is not None):
+            raise ValueError('Expected `survivors` with noise = "distributed", and with it alone.')
+        if self.survivors is not None and not 0 <= self.corrupt < self.survivors:
+            raise ValueError(f"Expected 0 <= corrupt < survivors, got {self.corrupt} and {self.survivors}.")
 
-    def plan(self, rounds: int) -> Plan:
+    def plan(self, rounds: int, sends: Sequence[Sends] = ()) -> Plan:
+        """The plan of a run in which clients send these values, in as many rounds."""
+        bounded = [s for s in sends if (self.unit, self.adjacency) in s.sensitivity and s.how == "sum"]
+        releases = sum(rounds + s.extra for s in bounded) or rounds
         return Plan(
             sum=self.sum,
             scores=self.scores,
-            noise=self.noise,
-            noise_multiplier=self._multiplier(rounds),
+            noise="none" if self.epsilon == inf else self.noise,
+            noise_multiplier=self._multiplier(releases),
+            survivors=self.survivors or 0,
+            corrupt=self.corrupt,
             unit=self.unit,
             adjacency=self.adjacency,
             delta=self.delta,
@@ -114,13 +130,14 @@ class PrivacySection:
             against=self.against,
             unprotected=self.unprotected,
             schedule=rounds,
+            releases=releases,
         )
 
-    def _multiplier(self, rounds: int) -> float:
-        """Sigma over sensitivity: one release a round, all rounds together `epsilon`."""
-        if self.epsilon is None:
+    def _multiplier(self, releases: int) -> float:
+        """Sigma over sensitivity, for which all releases together cost `epsilon`."""
+        if self.epsilon is None or self.epsilon == inf:
             return 0.0
-        return sigma(self.epsilon, self.delta, releases=rounds, sensitivity=1.0, method=self.calibration)
+        return sigma(self.epsilon, self.delta, releases=releases, sensitivity=1.0, method=self.calibration)
 
 
 @dataclass(frozen=True, kw_only=True)

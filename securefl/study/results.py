@@ -209,14 +209,12 @@ def write(
     return folder / "report.html"
 
 
-def privacy_card(
-    plan: Plan, results: Results, algorithms: Mapping[str, Algorithm]
-) -> list[report.PrivacyRow]:
+def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -> list[report.PrivacyRow]:
     """Who learned what at which epsilon; arms of which the same holds share a row."""
     spent = {arm.name: arm.epsilon for arm in results.summary}
     rows: dict[tuple[str, str, str], list[str]] = {}
     for party in PARTIES:
-        for arm, algorithm in algorithms.items():
+        for arm, (algorithm, plan) in arms.items():
             seen = learns(plan, [statistic.sends for statistic in algorithm.statistics], party)
             rows.setdefault((party, seen, report.epsilon_text(spent[arm][party])), []).append(arm)
     return [

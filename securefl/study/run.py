@@ -22,7 +22,7 @@ from securefl.errors import ConfigError
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of
 from securefl.release import PARTIES
-from securefl.rounds import Algorithm, Answers, Ask, Each, Roster, State, play
+from securefl.rounds import Algorithm, Answers, Ask, Device, Each, Kept, Roster, State, play
 from securefl.streams import stream
 from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint
@@ -50,7 +50,8 @@ def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
 def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     """The arm's algorithm and plan. Raises ConfigError for a release that the plan could never allow."""
     algorithm = arm.options.build(world.problem)
-    plan = study.privacy.plan(study.study.rounds)
+    sent = [statistic.sends for statistic in algorithm.statistics]
+    plan = study.privacy.plan(study.study.rounds, sent)
     for statistic in algorithm.statistics:
         charge = charge_of(plan, statistic.sends).by_party()
         endless = [party for party in plan.against if compose({charge[party]: 1}, plan.delta) == inf]
@@ -59,6 +60,8 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
                 f"{statistic.sends.name!r} leaves without noise, which no budget bears: every client would "
                 f"refuse. Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
             )
+    if plan.survivors > study.data.clients:
+        raise ConfigError(f"Expected survivors <= {study.data.clients} clients, got {plan.survivors}.")
     algorithm.start()  # builds the model: a layer that does not exist is told here
     return algorithm, plan
 
@@ -77,7 +80,7 @@ def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> A
         delta=plan.delta,
         budget=plan.budget,
         against=plan.against,
-        schedule=None if plan.noise == "none" else plan.schedule,
+        schedule=None if plan.noise == "none" else plan.releases,
     )
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger(home / "ledger.sqlite", terms))
@@ -85,11 +88,11 @@ def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> A
         state, records = checkpoint.load()
         for record in records:
             tell(record)
-        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint.nonce())
+        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint)
         state = state or algorithm.start()
         for number in range(len(records) + 1, study.study.rounds + 1):
-            state, record = turn.play(number, state)
-            checkpoint.save(number, state, record)
+            state, record, kept = turn.play(number, state)
+            checkpoint.save(number, state, record, kept)
             records.append(record)
             tell(record)
     return ArmRun(arm, world, records)
@@ -106,12 +109,12 @@ class _Turn:
         algorithm: Algorithm,
         plan: Plan,
         ledger: Ledger,
-        nonce: bytes,
+        checkpoint: Checkpoint,
     ) -> None:
         self._study, self._arm, self._world = study, arm, world
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
         self._roster = world.roster()
-        self._session = session_id(plan, self._roster, nonce)
+        self._session = session_id(plan, self._roster, checkpoint.nonce())
         self._host = StudyHost(
             plan,
             algorithm,
@@ -119,6 +122,7 @@ class _Turn:
             world.records,
             rng=lambda number, client: stream(world.seed, "client", number, client),
             keys=self._fresh_keys,
+            kept=checkpoint.kept(),
         )
         self._logs: list[tuple[Ask, Log]] = []
 
@@ -133,7 +137,9 @@ class _Turn:
             scores=2 * self._study.study.rounds * self._study.data.clients,
         )
 
-    def play(self, number: int, state: State) -> tuple[State, dict[str, Any]]:
+    def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, Kept]]:
+        """The next state, the round's record, and what clients keep since."""
+        before = dict(self._host.kept)
         began = time.perf_counter()
         world, study = self._world, self._study
         attempt = self._ledger.attempts(self._session, number)
@@ -152,11 +158,12 @@ class _Turn:
         state = play(
             self._algorithm, state, self._roster, number, stream(world.seed, "selection", number), ask
         )
-        return state, self._record(number, state, time.perf_counter() - began)
+        changed = {k: own for k, own in self._host.kept.items() if own is not before.get(k)}
+        return state, self._record(number, state, time.perf_counter() - began), changed
 
     def _record(self, number: int, state: State, wall: float) -> dict[str, Any]:
         """One finished round in numbers: what the server knows, and what only an observer sees."""
-        evaluation = self._world.problem.evaluate(state.model)
+        evaluation = self._algorithm.evaluate(state, self._devices())
         up, down = self._bytes()
         seconds, watt_hours = self._cost()
         divergence = state.memory.get("profile")
@@ -179,6 +186,10 @@ class _Turn:
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
         }
+
+    def _devices(self) -> list[Device]:
+        kept = self._host.kept
+        return [Device(x=x, y=y, kept=kept.get(k, {})) for k, (x, y) in enumerate(self._world.tests)]
 
     def _bytes(self) -> tuple[cost.Floats, cost.Floats]:
         clients = [client_name(k) for k in range(self._roster.clients)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from securefl.data.files import replacing
 from securefl.errors import ConfigError
+from securefl.plan import Plan
 from securefl.rounds import Algorithm
 from securefl.study import results, world
 from securefl.study.config import Arm, Study, near, parse
@@ -42,15 +43,15 @@ def run_study(
     single_thread()
     first = world.build(study, study.study.seeds[0])
     # What stops any arm is told before one trains or the folder is taken.
-    algorithms = {arm.name: composition(study, arm, first)[0] for arm in study.arms}
-    _known(study, algorithms.values())
+    arms = {arm.name: composition(study, arm, first) for arm in study.arms}
+    _known(study, [algorithm for algorithm, _ in arms.values()])
     claim(folder, study)
     runs: list[ArmRun] = []
     for seed in study.study.seeds:
         here = first if seed == first.seed else world.build(study, seed)
         for arm in study.arms:
             runs.append(run_arm(study, arm, here, folder, _for(tell, arm, seed)))
-    return _written(study, runs, algorithms, folder)
+    return _written(study, runs, arms, folder)
 
 
 def _known(study: Study, algorithms: Iterable[Algorithm]) -> None:
@@ -91,9 +92,9 @@ def _for(
 
 
 def _written(
-    study: Study, runs: list[ArmRun], algorithms: Mapping[str, Algorithm], folder: Path
+    study: Study, runs: list[ArmRun], arms: Mapping[str, tuple[Algorithm, Plan]], folder: Path
 ) -> tuple[results.Results, Path]:
     collected = results.collect(study, runs)
-    card = results.privacy_card(study.privacy.plan(study.study.rounds), collected, algorithms)
+    card = results.privacy_card(collected, arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
     return collected, results.write(study, collected, card, folder, reproduce)

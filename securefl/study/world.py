@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.data import load, unrelated
+from securefl.data import Split, load, unrelated
 from securefl.engines.host import Records
 from securefl.errors import ConfigError
 from securefl.rounds import Floats, Roster
@@ -29,6 +30,30 @@ class World:
     quality: tuple[str, ...]
     cost_model: cost.CostModel
     devices: cost.Devices
+
+    @cached_property
+    def tests(self) -> Sequence[Records]:
+        """The server's records dealt out, each client's distributed like its own: for an observer's figures.
+
+        Records of a class go to the clients that hold it, in proportion to how many of it they hold; targets
+        that are no classes are dealt evenly.
+        """
+        problem = self.problem
+        if problem.kind == "classification":
+            held = np.array([np.bincount(y, minlength=problem.outputs) for _, y in self.records], dtype=float)
+        else:
+            held = np.ones((len(self.records), 1))
+        classes = problem.server_y if problem.kind == "classification" else np.zeros(len(problem.server_x))
+        mine: list[list[NDArray[np.int64]]] = [[] for _ in self.records]
+        for label, share in enumerate(held.T):
+            if share.sum() == 0:
+                continue
+            members = np.flatnonzero(classes == label)
+            cuts = np.rint(np.cumsum(share) / share.sum() * len(members)).astype(np.int64)
+            for part, own in zip(mine, np.split(members, cuts[:-1]), strict=True):
+                part.append(own)
+        taken = [np.sort(np.concatenate(parts)) for parts in mine]
+        return [(problem.server_x[own], problem.server_y[own]) for own in taken]
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -63,7 +88,7 @@ class World:
 
 def build(study: Study, seed: int) -> World:
     """Load, split and spoil the data of one seed, and draw its devices."""
-    split = load(study.data.source, download=study.data.download, seed=seed)
+    split = _drawn(load(study.data.source, download=study.data.download, seed=seed), study.data.records, seed)
     clients = study.data.clients
     if clients > len(split.train):
         raise ConfigError(f"Expected clients <= {len(split.train)} records, got {clients}.")
@@ -98,6 +123,16 @@ def build(study: Study, seed: int) -> World:
         cost_model=_cost(study, preset.model, train.shape),
         devices=preset.law.draw(clients, stream(seed, "devices")),
     )
+
+
+def _drawn(split: Split, records: int | None, seed: int) -> Split:
+    """With this many of the training records."""
+    if records is None:
+        return split
+    if records > len(split.train):
+        raise ConfigError(f"Expected records <= {len(split.train)}, got {records}.")
+    kept = stream(seed, "records").permutation(len(split.train))[:records]
+    return replace(split, train=split.train.take(np.sort(kept)))
 
 
 def _preset(study: Study) -> cost.Preset:

@@ -3,8 +3,8 @@
 Nothing here protects anything: what leaves a client goes through a release first.
 """
 
-from securefl.training.evaluation import Evaluation, Task, evaluate, mean_loss, relative_accuracy
-from securefl.training.local import LocalTraining, train
+from securefl.training.evaluation import Task, evaluate, mean_loss, pooled, relative_accuracy
+from securefl.training.local import LocalTraining, Objective, train
 from securefl.training.losses import Loss
 from securefl.training.models import ModelConfig
 from securefl.training.profile import probe_anchor, profile
@@ -12,14 +12,15 @@ from securefl.training.threads import single_thread
 from securefl.training.vector import load_vector, size, to_vector
 
 __all__ = [
-    "Evaluation",
     "LocalTraining",
     "Loss",
     "ModelConfig",
+    "Objective",
     "Task",
     "evaluate",
     "load_vector",
     "mean_loss",
+    "pooled",
     "probe_anchor",
     "profile",
     "relative_accuracy",

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.errors import DataError
+from securefl.rounds import Evaluation
 from securefl.training.losses import Loss, criterion_of, records
 from securefl.training.tensors import in_mode
 
 Task = Literal["classification", "regression"]
 
 _AT_ONCE = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """accuracy: share of records that are right, or `relative_accuracy`. loss: mean over the records."""
-
-    accuracy: float
-    loss: float
 
 
 def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> Evaluation:
@@ -77,3 +71,12 @@ def _outputs(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> 
         raise DataError("Expected at least one record to evaluate on, none came.")
     with in_mode(model, training=False), torch.inference_mode():
         return torch.cat([model(batch) for batch in torch.split(inputs, _AT_ONCE)]), targets
+
+
+def pooled(evaluations: Sequence[tuple[int, Evaluation]]) -> Evaluation:
+    """Of several models together, each with its number of records: every record counts once."""
+    counts = [count for count, _ in evaluations]
+    return Evaluation(
+        accuracy=float(np.average([e.accuracy for _, e in evaluations], weights=counts)),
+        loss=float(np.average([e.loss for _, e in evaluations], weights=counts)),
+    )

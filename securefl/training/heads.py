@@ -2,34 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from securefl.errors import ConfigError
 from securefl.training.tensors import as_tensor, in_mode
 from securefl.training.vector import to_vector
 
+Activation = Callable[[Tensor], Tensor]
 _AT_ONCE = 256
 
 
 def last_dense(model: nn.Module) -> nn.Linear:
     """The head. Raises ConfigError for a model without a dense layer."""
+    (head,) = last_layers(model, 1)
+    return head
+
+
+def last_layers(model: nn.Module, count: int) -> Sequence[nn.Linear]:
+    """The last `count` dense layers. Raises ConfigError where the model has fewer."""
     dense = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if not dense:
-        raise ConfigError("Expected a model with a dense layer as its head, it has none.")
-    return dense[-1]
+    if not 1 <= count <= len(dense):
+        raise ConfigError(f"Expected a model with at least {count} dense layers, it has {len(dense)}.")
+    return dense[-count:]
 
 
-def body_features(model: nn.Module, x: NDArray[Any]) -> NDArray[np.float64]:
-    """What reaches the head, in evaluation mode: (n, width) float64."""
+def places(model: nn.Module, modules: Sequence[nn.Module]) -> NDArray[np.int64]:
+    """Where the values of these modules are in the model's vector (see `to_vector`)."""
+    own = {entry.data_ptr() for module in modules for entry in module.state_dict().values()}
+    found, at = [], 0
+    for entry in model.state_dict().values():
+        if entry.is_floating_point():
+            if entry.data_ptr() in own:
+                found.append(np.arange(at, at + entry.numel()))
+            at += entry.numel()
+    return np.concatenate(found)
+
+
+@contextmanager
+def activated(model: nn.Module, activation: Activation | None) -> Iterator[None]:
+    """What reaches the head passes `activation` first, if there is one."""
+    if activation is None:
+        yield
+        return
+    handle = last_dense(model).register_forward_pre_hook(lambda _, inputs: (activation(inputs[0]),))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """The parameters of this module are not trained meanwhile."""
+    free = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter in free:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in free:
+            parameter.requires_grad_(True)
+
+
+def body_features(
+    model: nn.Module, x: NDArray[Any], activation: Activation | None = None
+) -> NDArray[np.float64]:
+    """What reaches the head, in evaluation mode, after the activation: (n, width) float64."""
     head, parts = last_dense(model), []
 
     def read(_module: nn.Module, inputs: Any) -> None:
-        parts.append(inputs[0].detach().double().numpy())
+        features = inputs[0] if activation is None else activation(inputs[0])
+        parts.append(features.detach().double().numpy())
 
     handle = head.register_forward_pre_hook(read)
     try:

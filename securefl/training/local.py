@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -19,6 +19,8 @@ from securefl.errors import ConfigError, DataError
 from securefl.training.losses import Loss, criterion_of, records
 from securefl.training.optimizers import SGD, Adam
 from securefl.training.tensors import in_mode
+
+Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +87,13 @@ def train(
     loss: Loss,
     rng: np.random.Generator,
     round_number: int,
+    *,
+    objective: Objective | None = None,
 ) -> None:
     """Train the model's parameters that require a gradient, in place, on mini-batches shuffled by `rng`.
 
     x: (n, *shape). y: int64 labels (n,) for "cross_entropy", float32 (n, targets) for "mse".
+    objective: (model, inputs, targets) to minimise in place of the mean loss.
     `w_global` of the proximal term is the model as it comes. Without records nothing happens, not
     even to batch norm. In a mini-batch of one record batch norm uses its running statistics and
     leaves them alone: one record has no variance. The mode of every module is restored.
@@ -105,14 +110,14 @@ def train(
     values = _joined(trained)
     start = values.clone() if config.proximal else None
     optimizer = _optimizer(config, round_number)
-    criterion = criterion_of(loss)
+    minimised = objective or _mean(loss)
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     total = torch.zeros(())
     with in_mode(model, training=True), _views_of(values, trained):
         for batch, wanted in _batches(inputs, targets, config, rng):
             for norm in norms:
                 norm.train(len(batch) > 1)
-            value = criterion(model(batch), wanted)
+            value = minimised(model, batch, wanted)
             total += value.detach()
             slopes = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
             gradient = _joined(slopes)
@@ -122,6 +127,11 @@ def train(
                 gradient.add_(values - start, alpha=config.proximal)
             optimizer.step(values, gradient)
     _require_finite(total, values, model, optimizer.rate)
+
+
+def _mean(loss: Loss) -> Objective:
+    criterion = criterion_of(loss)
+    return lambda model, batch, wanted: criterion(model(batch), wanted)
 
 
 def _batches(

@@ -6,7 +6,7 @@ there is the pre-activation that FedProf's Proposition 1 is about.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -18,7 +18,7 @@ from securefl.errors import ConfigError
 from securefl.training.profile import named_layer
 from securefl.training.shufflenet import CHANNELS, ShuffleNetV2
 
-Kind = Literal["mlp", "lenet5", "fedcor_cnn", "adds_cnn", "shufflenet_v2"]
+Kind = Literal["mlp", "lenet5", "fedlog_cnn", "fedcor_cnn", "adds_cnn", "shufflenet_v2"]
 
 
 class MLP(nn.Module):
@@ -62,6 +62,29 @@ class LeNet5(nn.Module):
         x = torch.relu(max_pool2d(self.conv2(x), 2))
         x = torch.relu(self.fc1(x.flatten(1)))
         logits: Tensor = self.fc3(torch.relu(self.fc2(x)))
+        return logits
+
+
+class FedLogCNN(nn.Module):
+    """FedLog's CNNs (table A.1): two convolutions with pooling, then dense layers; size 28 or 32.
+
+    28: convolutions 10-20 and by default one hidden layer of 50; 32: 6-16 and (120, 100). ReLU between all.
+    (n, channels, size, size) -> (n, outputs).
+    """
+
+    def __init__(self, channels: int, size: int, outputs: int, hidden: tuple[int, ...]) -> None:
+        if size not in (28, 32):
+            raise ConfigError(f"FedLog's CNN takes images of 28x28 or 32x32 pixels, {size}x{size} came.")
+        super().__init__()
+        first, second = (10, 20) if size == 28 else (6, 16)
+        self.conv1 = nn.Conv2d(channels, first, 5)
+        self.conv2 = nn.Conv2d(first, second, 5)
+        self.dense = MLP(second * (4 if size == 28 else 5) ** 2, outputs, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(max_pool2d(self.conv1(_channels_last(x)), 2))
+        x = torch.relu(max_pool2d(self.conv2(x), 2))
+        logits: Tensor = self.dense(x)
         return logits
 
 
@@ -132,11 +155,12 @@ def _channels_last(x: Tensor) -> Tensor:
 class ModelConfig:
     """Which model, and which of its layers is profiled.
 
-    hidden: units of an MLP's hidden layers, default (64, 32); other kinds have none to set.
+    hidden: units of the hidden dense layers: mlp, default (64, 32), and fedlog_cnn, whose default depends on
+        the images; other kinds have none to set.
     width: scale of the hidden layers: adds_cnn in (0, 1], default 1; shufflenet_v2 0.25, 0.5
         (default) or 1; other kinds have none to set.
-    profiled_layer: name of a layer; by default the first dense layer, "fc1", and for
-        ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
+    profiled_layer: name of a layer; by default the first dense layer ("fc1", in fedlog_cnn "dense.fc1"), and
+        for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
 
     Raises ValueError for settings that do not fit the kind.
     """
@@ -147,8 +171,10 @@ class ModelConfig:
     profiled_layer: str | None = None
 
     def __post_init__(self) -> None:
-        if self.hidden is not None and self.kind != "mlp":
-            raise ValueError(f"Expected `hidden` only with kind 'mlp', kind is {self.kind!r}; leave it out.")
+        if self.hidden is not None and self.kind not in ("mlp", "fedlog_cnn"):
+            raise ValueError(
+                f"Expected `hidden` only with kind 'mlp' or 'fedlog_cnn', not {self.kind!r}; leave it out."
+            )
         if self.hidden is not None and min(self.hidden, default=1) < 1:
             raise ValueError(f"Expected hidden layers of at least one unit, hidden={self.hidden} came.")
         if self.width is None:
@@ -166,8 +192,17 @@ class ModelConfig:
     @property
     def layer(self) -> str:
         """Name of the profiled layer."""
-        default = "conv5" if self.kind == "shufflenet_v2" else "fc1"
+        default = {"shufflenet_v2": "conv5", "fedlog_cnn": "dense.fc1"}.get(self.kind, "fc1")
         return self.profiled_layer or default
+
+    def shorter(self) -> ModelConfig:
+        """The same model without its first hidden dense layer. ConfigError where it has only one or none."""
+        if self.hidden is None or len(self.hidden) < 2:
+            raise ConfigError(
+                "Expected `hidden` with at least two layers under [model], so that shorter bodies can do "
+                f"without the first; got kind {self.kind!r} with hidden = {self.hidden}."
+            )
+        return replace(self, hidden=self.hidden[1:])
 
     def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
         """The model for records of `shape`, initialised from `seed` (0 <= seed < 2^64) alone.
@@ -195,6 +230,9 @@ class ModelConfig:
         match self.kind:
             case "lenet5":
                 return LeNet5(channels, size, outputs)
+            case "fedlog_cnn":
+                hidden = ((50,) if size == 28 else (120, 100)) if self.hidden is None else self.hidden
+                return FedLogCNN(channels, size, outputs, hidden)
             case "fedcor_cnn":
                 return FedCorCNN(channels, size, outputs)
             case "adds_cnn":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from securefl.training.evaluation import Evaluation, Task, evaluate
+from securefl.rounds import Evaluation
+from securefl.training.evaluation import Task, evaluate
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
 from securefl.training.models import ModelConfig
@@ -57,6 +58,11 @@ class Problem:
     def initial(self) -> NDArray[np.float32]:
         """The initial model as a vector (d,), float32."""
         return to_vector(self.model.build(self.shape, self.outputs, self.seed))
+
+    @cached_property
+    def shorter(self) -> Problem:
+        """The same problem for a model without its first hidden dense layer."""
+        return replace(self, model=self.model.shorter())
 
     def module(self, vector: NDArray[np.float32]) -> nn.Module:
         """The model with these values; one module per problem and process is loaded anew each time."""

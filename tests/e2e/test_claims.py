@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from tiny_study import FEDAVG, FEDPROF, run, study, world
 
 from protocols.averaging import Size
-from securefl.rounds import Algorithm, Answers, Ask, Job, Roster, State, Statistic, Value
+from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Job, Roster, State, Statistic, Value
 from securefl.study import results
 from securefl.study.config import Arm, ProtocolOptions
 from securefl.study.run import ArmRun
@@ -49,6 +49,9 @@ class _Lying:
     @property
     def statistics(self) -> tuple[Statistic, ...]:
         return tuple(_LyingSize(claim=self.claim) if isinstance(s, Size) else s for s in self.own.statistics)
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        return self.own.evaluate(state, devices)
 
     def start(self) -> State:
         return self.own.start()
@@ -155,7 +158,7 @@ def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, t
     here = world(of)
     algorithm = of.arms[0].options.build(here.problem)
     collected = results.collect(of, [run(of, tmp_path, here=here)])
-    server, key_holder, _ = results.privacy_card(of.privacy.plan(1), collected, {"x": algorithm})
+    server, key_holder, _ = results.privacy_card(collected, {"x": (algorithm, of.privacy.plan(1))})
     expected = CARD[arm]
     if scores == "clear" and "fedprof" in arm:
         rest = ", its number of records" if "theorem" in arm else ""
@@ -170,8 +173,8 @@ def test_arms_that_show_the_same_share_a_row(tmp_path: Path) -> None:
     of = study(FEDAVG, FEDPROF, FEDPROF.replace("FedProf", "Prof 2"), scores="ckks", rounds=1)
     here = world(of)
     runs: list[ArmRun] = [run(of, tmp_path / arm.name, here=here, arm=arm) for arm in of.arms]
-    algorithms = {arm.name: arm.options.build(here.problem) for arm in of.arms}
-    rows = results.privacy_card(of.privacy.plan(1), results.collect(of, runs), algorithms)
+    arms = {arm.name: (arm.options.build(here.problem), of.privacy.plan(1)) for arm in of.arms}
+    rows = results.privacy_card(results.collect(of, runs), arms)
     assert [(row.party, list(row.arms)) for row in rows] == [
         ("server", ["FedAvg"]),
         ("server", ["FedProf", "Prof 2"]),

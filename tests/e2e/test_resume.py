@@ -82,10 +82,10 @@ def test_a_cut_off_round_is_a_new_attempt(tmp_path: Path, monkeypatch: pytest.Mo
     whole = run(of, tmp_path / "whole")
     save = Checkpoint.save
 
-    def broken(self: Checkpoint, number: int, state: Any, record: Any) -> None:
+    def broken(self: Checkpoint, number: int, *rest: Any) -> None:
         if number == 3:
             raise Stopped
-        save(self, number, state, record)
+        save(self, number, *rest)
 
     monkeypatch.setattr(Checkpoint, "save", broken)
     for _ in range(2):

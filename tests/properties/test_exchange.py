@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import Faults, InProcess
 from securefl.errors import RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Server
+from securefl.grid import Grid
 from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
 from securefl.plan import Plan
 from securefl.release import Delivered
@@ -24,8 +25,9 @@ from securefl.rounds import (
     Algorithm,
     Answers,
     Ask,
+    Device,
     Each,
-    Grid,
+    Evaluation,
     Job,
     Roster,
     Sends,
@@ -68,6 +70,9 @@ class Number:
 @dataclass(frozen=True)
 class Toy:
     statistics: tuple[Statistic, ...] = field(default_factory=lambda: (Vector(), Number()))
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        return Evaluation(accuracy=0.0, loss=0.0)
 
     def start(self) -> State:
         return State(MODEL)

@@ -10,7 +10,16 @@ from scipy.optimize import minimize
 from securefl.data.dataset import Dataset
 from securefl.data.dirichlet import class_counts, smallest_sizes
 from securefl.data.dominant import dominant_class
-from securefl.data.partitions import Partition, dirichlet, iid, natural, normal_sizes, shards, sized
+from securefl.data.partitions import (
+    Partition,
+    by_classes,
+    dirichlet,
+    iid,
+    natural,
+    normal_sizes,
+    shards,
+    sized,
+)
 from securefl.errors import ConfigError
 
 TEN_CLASSES = np.tile(np.arange(10), 600)
@@ -37,6 +46,24 @@ def test_iid_parts_are_equal_and_look_like_the_whole() -> None:
     # counts per class are hypergeometric with sd 8.2: 45 is 5.5 sd, false alarm < 1e-5 for all 70
     for part in parts:
         assert np.abs(np.bincount(TEN_CLASSES[part]) - 85.7).max() < 45
+
+
+@pytest.mark.parametrize(("clients", "per_client"), [(50, 2), (7, 3), (10, 1), (3, 10)])
+def test_by_classes_gives_each_client_exactly_so_many_classes(clients: int, per_client: int) -> None:
+    labels = rng().integers(10, size=900)
+    parts = by_classes(labels, clients, per_client, rng())
+    assert all(len(np.unique(labels[part])) == per_client for part in parts)
+    assert sorted(np.concatenate(parts)) == list(range(900)), "every record once"
+    holders = [sum(k in labels[part] for part in parts) for k in range(10)]
+    assert max(holders) - min(holders) <= 1
+
+
+def test_by_classes_refuses_what_cannot_be() -> None:
+    for clients, per_client in ((3, 2), (5, 11)):
+        with pytest.raises(ConfigError, match="10 classes cannot be held"):
+            by_classes(TEN_CLASSES, clients, per_client, rng())
+    with pytest.raises(ConfigError, match="cannot be shared"):
+        by_classes(np.arange(10), 50, 2, rng())
 
 
 @pytest.mark.parametrize("per_client", [1, 2])

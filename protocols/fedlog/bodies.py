@@ -1,0 +1,158 @@
+"""The bodies of FedLog's clients: public and frozen, or trained on their records under the broadcast head.
+
+A body that was trained on the records moves, feature by feature, with every record: the theorem of the paper
+holds phi fixed, and says nothing of such a statistic (specification of DP, 2.12). `reads` says which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from protocols.fedlog.head import solve
+from securefl.rounds import Device, Evaluation, Floats, Job, Kept
+from securefl.training import Objective, evaluate, pooled, to_vector, train
+from securefl.training.bodies import Bodies
+from securefl.training.heads import Activation, activated, frozen, last_dense, with_head
+from securefl.training.task import Problem
+
+
+class Body(Protocol):
+    """What turns a client's records into features.
+
+    `introductions`: in how many exchanges clients answer before there is a head.
+    """
+
+    @property
+    def reads(self) -> Literal["records", "trained"]: ...
+
+    @property
+    def introductions(self) -> int: ...
+
+    def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
+        """The client's model, its body ready for this round's statistic, and what it keeps of it."""
+        ...
+
+    def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Public:
+    """The body that the public seed makes, the same for all and never trained."""
+
+    problem: Problem
+    activation: Activation | None
+    reads: Literal["records", "trained"] = "records"
+    introductions: int = 0
+
+    def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
+        return self.problem.module(self.problem.initial), None
+
+    def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation:
+        model = self.problem.module(self.problem.initial)
+        with_head(model, head)
+        with activated(model, self.activation):
+            return evaluate(model, self.problem.server_x, self.problem.server_y, self.problem.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Private:
+    """Bodies that clients train under the frozen head and keep.
+
+    compact, apart: alpha and beta of FedLog-C (Eq. 15); with both 0 it is FedLog.
+    """
+
+    bodies: Bodies
+    activation: Activation | None
+    compact: float = 0.0
+    apart: float = 0.0
+    reads: Literal["records", "trained"] = "trained"
+    introductions: int = 1
+
+    def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
+        problem = self.bodies.of(job.client)
+        model = problem.module(np.asarray(job.kept.get("model", problem.initial)))
+        if not job.model.size:  # nobody has a head yet: the statistic is that of the initial body
+            return model, None
+        statistic = job.model.astype(np.float64).reshape(problem.outputs, -1)
+        with_head(model, solve(statistic))
+        with activated(model, self.activation), frozen(last_dense(model)):
+            train(
+                model,
+                job.x,
+                job.y,
+                problem.local,
+                problem.loss,
+                job.rng,
+                job.round - 1,
+                objective=self._objective(statistic),
+            )
+        return model, {"model": to_vector(model)}
+
+    def _objective(self, statistic: Floats) -> Objective | None:
+        if not (self.compact or self.apart):
+            return None
+        return clustering(class_means(statistic), self.compact, self.apart)
+
+    def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation:
+        return pooled(
+            [
+                (len(device.x), self._evaluated(client, head, device))
+                for client, device in enumerate(devices)
+                if len(device.x)
+            ]
+        )
+
+    def _evaluated(self, client: int, head: Floats, device: Device) -> Evaluation:
+        problem = self.bodies.of(client)
+        model = problem.module(np.asarray(device.kept.get("model", problem.initial)))
+        with_head(model, head)
+        with activated(model, self.activation):
+            return evaluate(model, device.x, device.y, problem.kind)
+
+
+# FedLog-C ---------------------------------------------------------------------------------------
+
+
+def class_means(statistic: Floats) -> Floats:
+    """Phi_y / Phi_y0 without the constant, (C, width); nan for a class whose count is not at least 1.
+
+    A count that noise made small, zero or negative says nothing of where its class is.
+    """
+    counts = statistic[:, :1]
+    return np.where(counts >= 1, statistic[:, 1:] / np.maximum(counts, 1), np.nan)
+
+
+def clustering(means: Floats, compact: float, apart: float) -> Objective:
+    """Cross-entropy + alpha |phi - mean of its class|^2 - beta |phi - mean|^2 of each other class (Eq. 15).
+
+    The repulsion is unbounded below, so each class's is capped at 1. Classes without a mean take no part.
+    """
+    there = torch.from_numpy(np.isfinite(means).all(axis=1))
+    centres = torch.from_numpy(np.nan_to_num(means)).float()
+
+    def objective(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        logits, phi = _with_features(model, x)
+        distances = (phi[:, None, :] - centres[None]).square().sum(2) * there
+        own = distances.gather(1, y[:, None])[:, 0]
+        others = (apart * distances).clamp(max=1.0).scatter(1, y[:, None], 0.0).sum(1)
+        return cross_entropy(logits, y) + (compact * own - others).mean()
+
+    return objective
+
+
+def _with_features(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The model's outputs, and what its head was given (hooks run in their order, the activation's first)."""
+    given: list[Tensor] = []
+    handle = last_dense(model).register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    try:
+        outputs = model(x)
+    finally:
+        handle.remove()
+    return outputs, given[0]

@@ -1,0 +1,106 @@
+"""LG-FedAvg (Liang et al. 2020): the last layers are averaged, the bodies stay with their clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.averaging import UPDATE, Averaging, Uniform, check_fraction
+from securefl.rounds import Algorithm, Device, Evaluation, Job, Kept, Sends, Statistic, Value, Vector
+from securefl.training import evaluate, pooled, to_vector, train
+from securefl.training.bodies import Bodies
+from securefl.training.heads import last_layers, places
+from securefl.training.task import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class LGFedAvg:
+    """LG-FedAvg: of every model the last `layers` dense layers are averaged (1 or 2 in the FedLog paper).
+
+    shorter: share of the clients whose body lacks its first hidden dense layer.
+    """
+
+    fraction: float = 1.0
+    layers: int = 1
+    shorter: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        if self.layers < 1:
+            raise ValueError(f"Expected layers >= 1, got {self.layers}.")
+
+    def build(self, problem: Problem) -> Algorithm:
+        part = LastLayers(Bodies(problem, self.shorter), self.layers)
+        return Averaging(
+            problem=problem,
+            selection=Uniform(),
+            fraction=self.fraction,
+            aggregation="partial",
+            part=part,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayers:
+    """The last dense layers are shared; each client keeps the rest of its model."""
+
+    bodies: Bodies
+    layers: int
+
+    @cached_property
+    def initial(self) -> Vector:
+        problem = self.bodies.problem
+        return problem.initial[self._shared(problem)]
+
+    @property
+    def update(self) -> Statistic:
+        return LastLayersUpdate(self)
+
+    def evaluate(self, shared: Vector, devices: Sequence[Device]) -> Evaluation:
+        return pooled(
+            [
+                (len(device.x), self._evaluated(client, shared, device))
+                for client, device in enumerate(devices)
+                if len(device.x)
+            ]
+        )
+
+    def _evaluated(self, client: int, shared: Vector, device: Device) -> Evaluation:
+        problem = self.bodies.of(client)
+        vector = self.model(client, shared, device.kept)
+        return evaluate(problem.module(vector), device.x, device.y, problem.kind)
+
+    def model(self, client: int, shared: Vector, kept: Kept) -> Vector:
+        """The client's whole model (d,): what it kept, under the shared layers."""
+        problem = self.bodies.of(client)
+        vector: Vector = np.array(kept.get("model", problem.initial), dtype=np.float32)
+        vector[self._shared(problem)] = shared
+        return vector
+
+    def taken(self, client: int, model: Vector) -> Vector:
+        """The shared layers of a client's model."""
+        return model[self._shared(self.bodies.of(client))]
+
+    def _shared(self, problem: Problem) -> NDArray[np.int64]:
+        module = problem.module(problem.initial)
+        return places(module, last_layers(module, self.layers))
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayersUpdate:
+    """The shared layers after local training, less the broadcast ones; the rest is kept."""
+
+    part: LastLayers
+    sends: Sends = UPDATE
+
+    def compute(self, job: Job) -> Value:
+        problem = self.part.bodies.of(job.client)
+        model = problem.module(self.part.model(job.client, job.model, job.kept))
+        train(model, job.x, job.y, problem.local, problem.loss, job.rng, job.round - 1)
+        trained = to_vector(model)
+        step = self.part.taken(job.client, trained).astype(np.float64) - job.model
+        return Value(clear=step, keep={"model": trained})
