@@ -40,6 +40,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 # primitives, and the two modules that write secret files
 HOLDS_SECRETS = (
     "securefl/he/",
+    "securefl/secagg/",
     "securefl/signing.py",
     "securefl/dp/noise.py",
     "securefl/matching/evaluator.py",

@@ -1,0 +1,45 @@
+"""A holder says that its shares are wrong: was it, or its dealer?
+
+The holder shows the key of that one message. What the dealer sealed and signed can then be opened:
+shares that do not match their hashes prove the dealer bad, shares that do match prove the holder a
+liar. If nothing opens, either may have lied about the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from securefl.errors import CryptoError
+from securefl.keys import SecretKey, Share
+from securefl.secagg.agreement import Closed
+from securefl.secagg.dealing import Published, check_pair, unseal
+
+
+def judge(
+    closed: Closed, dealt: Mapping[int, Published], holder: int, keys: Sequence[Share]
+) -> Iterator[tuple[int, bool]]:
+    """Each dealer accused, and whether it is proven bad.
+
+    Raises:
+        CryptoError: the holder accuses nobody, a stranger, or a dealer whose shares are right.
+    """
+    if not keys:
+        raise CryptoError("Expected a dealer to be accused.")
+    for shown in keys:
+        dealer = int.from_bytes(shown.raw[:4], "little")
+        if len(shown.raw) != 36 or dealer not in dealt or dealer == holder:
+            raise CryptoError("Expected the number of another dealer and a key of 32 bytes.")
+        box = dealt[dealer].boxes.get(holder)
+        if box is None:
+            raise CryptoError(f"It holds no shares of {dealer}.")
+        try:
+            pair = unseal(box, SecretKey(shown.raw[4:]), closed, dealer, holder)
+        except CryptoError:
+            yield dealer, False
+            continue
+        try:
+            check_pair(pair, dealt[dealer].marks(holder), closed, dealer, holder)
+        except CryptoError:
+            yield dealer, True
+            continue
+        raise CryptoError(f"The shares of {dealer} are right; it was accused falsely.")

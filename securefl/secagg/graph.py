@@ -1,0 +1,95 @@
+"""Who masks with whom: a graph that every party derives itself from the closed, signed roster.
+
+Complete for small cohorts. Above, a circulant graph (position p is joined to p + o and p - o for each
+of k/2 offsets) whose positions are dealt to the members by a permutation from the public seed, after
+Bell et al. 2020, section 4. Differing from their Harary graph, whose offsets are 1 .. k/2, the offsets
+are spread: a ring of near neighbours falls apart when a lying server drops two arcs of it, k members in
+all, while this graph has a spectral gap that `spectral_ratio` measures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+from securefl.errors import LocalProtocolError
+
+_LABEL: Final = b"securefl/secagg/1|offsets|"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Neighbours of each member: ascending, without the member itself."""
+
+    neighbours: dict[int, tuple[int, ...]]
+
+    def holders(self, member: int) -> tuple[int, ...]:
+        """Who holds shares of this member's secrets: its neighbours and itself, ascending."""
+        return tuple(sorted((*self.neighbours[member], member)))
+
+
+def draw(members: Sequence[int], degree: int, seed: bytes) -> Graph:
+    """The graph over `members` (ascending numbers) from a 32-byte seed.
+
+    Complete where `degree` reaches everybody else; else regular of that (even) degree.
+    """
+    count = len(members)
+    if degree >= count - 1:
+        return Graph({m: tuple(other for other in members if other != m) for m in members})
+    offsets = offsets_of(count, degree)
+    stream = _Integers(seed)
+    seats = list(members)
+    for last in range(count - 1, 0, -1):  # Fisher-Yates
+        other = stream.below(last + 1)
+        seats[last], seats[other] = seats[other], seats[last]
+    return Graph(
+        {
+            member: tuple(sorted(seats[(at + o) % count] for offset in offsets for o in (offset, -offset)))
+            for at, member in enumerate(seats)
+        }
+    )
+
+
+@lru_cache(maxsize=4096)
+def offsets_of(count: int, degree: int) -> tuple[int, ...]:
+    """degree/2 distinct offsets of the circulant graph on `count` positions: the same in all sessions."""
+    choices = list(range(1, (count - 1) // 2 + 1))
+    if degree % 2 or not 0 < degree // 2 <= len(choices):
+        raise LocalProtocolError(f"Expected an even degree below {count}, got {degree}.")
+    stream = _Integers(hashlib.sha256(_LABEL + struct.pack("<II", count, degree)).digest())
+    for at in range(degree // 2):
+        other = at + stream.below(len(choices) - at)
+        choices[at], choices[other] = choices[other], choices[at]
+    return tuple(sorted(choices[: degree // 2]))
+
+
+@lru_cache(maxsize=4096)
+def spectral_ratio(count: int, degree: int) -> float:
+    """Largest absolute eigenvalue but the first, over the degree: where it is small, every cut is crossed."""
+    row = np.zeros(count)
+    for offset in offsets_of(count, degree):
+        row[offset] = row[-offset] = 1
+    return float(np.abs(np.fft.rfft(row).real[1:]).max() / degree)
+
+
+class _Integers:
+    """Uniform integers from AES-256-CTR under a public seed: 8-byte little-endian words, rejected above."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._stream = Cipher(AES(seed), CTR(bytes(16))).encryptor()
+
+    def below(self, bound: int) -> int:
+        limit = 2**64 - 2**64 % bound
+        while True:
+            word = int.from_bytes(self._stream.update(bytes(8)), "little")
+            if word < limit:
+                return word % bound

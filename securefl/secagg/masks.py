@@ -1,0 +1,65 @@
+"""Masks: the keystream of AES-256-CTR, added to or taken from a vector of machine words in place.
+
+The key is a 32-byte seed, used for this alone; the upper half of the initial counter block is the
+number of the vector, so that one seed masks several vectors. Words are little-endian. Arithmetic is
+modulo the word; a vector modulo 2^b is reduced once, after the last mask, since 2^b divides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
+
+from securefl.errors import LocalProtocolError
+from securefl.keys import SecretKey
+
+Words = NDArray[np.uint32] | NDArray[np.uint64]
+
+_BLOCK_BYTES: Final = 1 << 17  # long enough to hide the calls, and three of them stay in the second cache
+_AT_ONCE: Final = 128  # open ciphers: memory must not grow with the number of masks
+_ZEROS: Final = bytes(_BLOCK_BYTES)
+
+
+def apply(
+    words: Words, vector: int, *, add: Sequence[SecretKey] = (), subtract: Sequence[SecretKey] = ()
+) -> None:
+    """Add the masks of some seeds to `words` and subtract those of others, in place.
+
+    Args:
+        words: one-dimensional, contiguous, uint32 or uint64.
+        vector: the number of the vector among those that the seeds mask.
+    """
+    if words.dtype not in (np.uint32, np.uint64) or words.ndim != 1 or not words.flags.c_contiguous:
+        raise LocalProtocolError(f"Expected a flat, contiguous uint32 or uint64 vector, got {words.dtype}.")
+    signed = [(seed, True) for seed in add] + [(seed, False) for seed in subtract]
+    for start in range(0, len(signed), _AT_ONCE):
+        _apply_some(words, [(_stream(seed, vector), plus) for seed, plus in signed[start : start + _AT_ONCE]])
+
+
+def _stream(seed: SecretKey, vector: int) -> Any:
+    counter = vector.to_bytes(8, "big") + bytes(8)
+    return Cipher(AES(seed.reveal()), CTR(counter)).encryptor()
+
+
+def _apply_some(words: Words, streams: Sequence[tuple[Any, bool]]) -> None:
+    """One pass over the vector: each block meets all the streams while it is in the cache."""
+    buffer = np.empty(_BLOCK_BYTES + 16, np.uint8)  # the library wants room for one more cipher block
+    steps = [(stream.update_into, np.add if plus else np.subtract) for stream, plus in streams]
+    for piece in _blocks(words):
+        mask = buffer[: piece.nbytes].view(piece.dtype.newbyteorder("<"))
+        zeros = memoryview(_ZEROS)[: piece.nbytes]
+        for draw, combine in steps:
+            draw(zeros, buffer)
+            combine(piece, mask, piece)
+
+
+def _blocks(words: Words) -> Iterator[Words]:
+    length = _BLOCK_BYTES // words.itemsize
+    for start in range(0, len(words), length):
+        yield words[start : start + length]

@@ -1,0 +1,151 @@
+"""The messages of secure aggregation, with the most bytes each may have.
+
+round 0   client --Advertise-->    server --Roster------>  everybody who advertised
+round 1   client --Shares------>   server --Dealt------->  everybody who dealt
+          client --Complaint--->   server                  (a holder whose shares are wrong)
+round 2   client --MaskedInput->   server --Survivors--->  everybody whose input came
+round 3   client --Consistent-->   server --Quorum------>  the survivors     (active mode)
+round 4   client --Unmask------>   server
+
+Members are named by their number in the pinned roster. Sequences of members ascend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from securefl.keys import Commitment, PublicKey, Share, Signature
+from securefl.release import Release
+from securefl.secagg.agreement import Agreement
+from securefl.secagg.dealing import MARKS_BYTES, OPENED_BYTES, SEALED_BYTES
+from securefl.wire import message
+
+
+@message("secagg-advertise", version=1, sender="client")
+@dataclass(frozen=True, kw_only=True)
+class Advertise:
+    """A mask key and a nonce for this attempt."""
+
+    key: PublicKey
+    nonce: Commitment
+    signature: Signature
+
+
+@message("secagg-roster", version=1, sender="server")
+@dataclass(frozen=True, kw_only=True)
+class RosterClosed:
+    """Everybody who advertised in time."""
+
+    members: tuple[int, ...]
+    keys: tuple[PublicKey, ...]
+    nonces: tuple[Commitment, ...]
+    signatures: tuple[Signature, ...]
+
+
+@message("secagg-shares", version=1, sender="client")
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """A dealing; its parts are those of `dealing.Dealing`."""
+
+    seed: Commitment
+    marks: tuple[Commitment, ...]
+    sealed: tuple[Share, ...]
+    signature: Signature
+
+
+@message("secagg-dealt", version=1, sender="server")
+@dataclass(frozen=True, kw_only=True)
+class Dealt:
+    """Who dealt, and from each neighbour among them sealed shares, hashes and what proves them signed."""
+
+    dealers: tuple[int, ...]
+    sealed: tuple[Share, ...]
+    marks: tuple[Commitment, ...]
+    evidence: tuple[bytes, ...]
+
+
+@message("secagg-complaint", version=1, sender="client")
+@dataclass(frozen=True, kw_only=True)
+class Complaint:
+    """The keys of sealed shares that are wrong although their dealer signed them.
+
+    Each is the dealer's number (4 bytes, little-endian) and the key of that one message (32 bytes).
+    """
+
+    keys: tuple[Share, ...]
+
+
+@message("secagg-masked-input", version=1, sender="client")
+@dataclass(frozen=True, kw_only=True)
+class MaskedInput:
+    """One masked release per vector, and a signature over the dealers among whose masks it stands."""
+
+    releases: tuple[Release, ...]
+    signature: Signature
+
+
+@message("secagg-survivors", version=1, sender="server")
+@dataclass(frozen=True, kw_only=True)
+class Survivors:
+    """Whose inputs are in the sum, and which dealers are not."""
+
+    survivors: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+@message("secagg-consistent", version=1, sender="client")
+@dataclass(frozen=True, kw_only=True)
+class Consistent:
+    """A signature over the dealers and survivors this client was shown."""
+
+    signature: Signature
+
+
+@message("secagg-quorum", version=1, sender="server")
+@dataclass(frozen=True, kw_only=True)
+class Quorum:
+    """Signatures on the one set of survivors; for survivors who did not sign, those of their inputs."""
+
+    signers: tuple[int, ...]
+    signatures: tuple[Signature, ...]
+    others: tuple[int, ...]
+    inputs: tuple[Signature, ...]
+
+
+@message("secagg-unmask", version=1, sender="client")
+@dataclass(frozen=True, kw_only=True)
+class Unmask:
+    """For each dealer whose shares this client holds, one share with its salt: of the seed or of the key."""
+
+    shares: tuple[Share, ...]
+
+
+_OVERHEAD = 1024
+_LENGTH = 4  # bytes in front of every key, share, hash and signature
+
+
+def from_clients(agreement: Agreement) -> dict[type[object], int]:
+    """Most bytes of each message that a client sends."""
+    holders = agreement.parameters.neighbours + 1
+    names = sum(len(vector.name.encode()) for vector in agreement.vectors)
+    vectors = sum(vector.size + 64 for vector in agreement.vectors) + names
+    return {
+        Advertise: _OVERHEAD,
+        Shares: _OVERHEAD + holders * (SEALED_BYTES + MARKS_BYTES + 2 * _LENGTH),
+        Complaint: _OVERHEAD + holders * (36 + _LENGTH),
+        MaskedInput: _OVERHEAD + vectors,
+        Consistent: _OVERHEAD,
+        Unmask: _OVERHEAD + holders * (OPENED_BYTES + _LENGTH),
+    }
+
+
+def from_server(agreement: Agreement) -> dict[type[object], int]:
+    """Most bytes of each message that the server sends."""
+    clients, holders = agreement.parameters.clients, agreement.parameters.neighbours + 1
+    evidence = 64 + 32 + 32 * holders.bit_length()
+    return {
+        RosterClosed: _OVERHEAD + clients * (8 + 32 + 32 + 64 + 3 * _LENGTH),
+        Dealt: _OVERHEAD + 8 * clients + holders * (SEALED_BYTES + MARKS_BYTES + evidence + 3 * _LENGTH),
+        Survivors: _OVERHEAD + 8 * clients,
+        Quorum: _OVERHEAD + clients * (8 + 64 + _LENGTH),
+    }

@@ -1,0 +1,110 @@
+"""Vectors modulo 2^b as words in memory (uint32 up to b = 32, uint64 above) and as b bits a value in bytes.
+
+Value i occupies the bits i*b .. i*b + b - 1 of the bytes read as one little-endian number; the bits
+after the last value are zero. Where b is the word's width, packing is a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.errors import CryptoError, LocalProtocolError
+from securefl.secagg.masks import Words
+
+LEAST_BITS, MOST_BITS = 8, 64
+
+
+def word(bits: int) -> np.dtype[Any]:
+    """The little-endian word that holds a value modulo 2^bits."""
+    if not LEAST_BITS <= bits <= MOST_BITS:
+        raise LocalProtocolError(f"Expected {LEAST_BITS} to {MOST_BITS} bits a value, got {bits}.")
+    return np.dtype("<u4" if bits <= 32 else "<u8")
+
+
+def words(integers: NDArray[Any], bits: int) -> Words:
+    """A fresh vector of words: each integer modulo the word (not yet modulo 2^bits)."""
+    if integers.dtype.kind not in "iu" or integers.ndim != 1:
+        raise LocalProtocolError(f"Expected a flat vector of integers, got {integers.dtype}.")
+    fresh: Words = integers.astype(word(bits), casting="unsafe")
+    return fresh
+
+
+def reduce(vector: Words, bits: int) -> None:
+    """Each word modulo 2^bits, in place."""
+    if bits < 8 * vector.itemsize:
+        np.bitwise_and(vector, vector.dtype.type((1 << bits) - 1), out=vector)
+
+
+def centred(vector: Words, bits: int) -> NDArray[np.int64]:
+    """The integers of smallest magnitude that are congruent to the words modulo 2^bits: int64."""
+    shift = np.int64(64 - bits)
+    lifted: NDArray[np.int64] = (vector.astype(np.int64) << shift) >> shift
+    return lifted
+
+
+def packed_bytes(length: int, bits: int) -> int:
+    """Bytes of a packed vector."""
+    return -(-length * bits // 8)
+
+
+def pack(vector: Words, bits: int) -> NDArray[np.uint8]:
+    """Reduced words as bytes: uint8, `packed_bytes` of them. For 32 and 64 bits a view, no copy."""
+    if vector.dtype != word(bits):
+        raise LocalProtocolError(f"Expected words of {word(bits)} for {bits} bits, got {vector.dtype}.")
+    if bits == 8 * vector.itemsize:
+        return vector.view(np.uint8)
+    groups = np.zeros((-(-len(vector) // 8), 8), vector.dtype)
+    groups.reshape(-1)[: len(vector)] = vector
+    out = np.zeros((len(groups), bits), np.uint8)  # eight values are `bits` bytes
+    for lane, byte, shift in _overlaps(bits):
+        values = groups[:, lane]
+        out[:, byte] |= _shifted(values, -shift).astype(np.uint8)
+    return out.reshape(-1)[: packed_bytes(len(vector), bits)]
+
+
+def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
+    """The inverse of `pack`; a view where `pack` is one.
+
+    Raises:
+        CryptoError: not `packed_bytes` bytes, or bits after the last value are set.
+    """
+    if packed.dtype != np.uint8 or packed.shape != (packed_bytes(length, bits),):
+        raise CryptoError(
+            f"Expected {packed_bytes(length, bits)} bytes, got {packed.shape} of {packed.dtype}."
+        )
+    if bits == 8 * word(bits).itemsize:
+        return packed.view(word(bits))
+    groups = np.zeros((-(-length // 8), bits), np.uint8)
+    groups.reshape(-1)[: len(packed)] = packed
+    out = np.zeros((len(groups), 8), word(bits))
+    for lane, byte, shift in _overlaps(bits):
+        out[:, lane] |= _shifted(groups[:, byte].astype(out.dtype), shift)
+    vector: Words = out.reshape(-1)
+    reduce(vector, bits)
+    if packed_bytes(length, bits) * 8 > length * bits and _tail(packed, length * bits):
+        raise CryptoError("Bits are set after the last value.")
+    return vector[:length]
+
+
+def _tail(packed: NDArray[np.uint8], used: int) -> int:
+    """The bits of the last byte that no value uses."""
+    return int(packed[-1]) >> (used - 8 * (len(packed) - 1))
+
+
+def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
+    """Which lanes and bytes of eight values overlap: the byte begins `shift` bits into the lane."""
+    for lane in range(8):
+        start = lane * bits
+        for byte in range(start // 8, (start + bits - 1) // 8 + 1):
+            yield lane, byte, 8 * byte - start
+
+
+def _shifted(values: NDArray[Any], shift: int) -> NDArray[Any]:
+    """Towards higher bits by `shift`, towards lower ones where it is negative."""
+    amount = values.dtype.type(abs(shift))
+    shifted: NDArray[Any] = values << amount if shift >= 0 else values >> amount
+    return shifted

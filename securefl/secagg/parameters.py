@@ -1,0 +1,212 @@
+"""How many neighbours, shares and signatures a cohort needs, and what that achieves.
+
+The corrupt clients are chosen before the graph is known; the server, which may lie, sees the graph and
+then says who dropped. With n clients of which c are corrupt and d may drop:
+
+- *complete graph*: semi-honest t > max(n/2, c); active 2t > n + c, and the quorum T = t.
+- *sparse graph*: t exceeds the corrupt neighbours of every client (hypergeometric tail over all
+  clients, 2^-(security + grinding)); survivors with fewer than `least_degree` surviving neighbours are
+  refused, so that by the spectral gap of the graph no group of honest survivors stands apart (below);
+  and 2T > n + c signatures of the whole cohort make the set of survivors unique in active mode.
+
+*No group stands apart.* Let X be honest survivors without an edge to the other honest survivors Y. Each
+has at most t - 1 corrupt neighbours, so at least least_degree - t + 1 in X. Haemers' bound (1995,
+lemma 6.1) says |X| |Y| <= r^2 (m - |X|)(m - |Y|) on m members with spectral ratio r: the calculator
+checks that this fails for every size X can have and every m a roster can shrink to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import hypergeom
+
+from securefl.errors import ConfigError
+from securefl.secagg.graph import spectral_ratio
+
+Mode = Literal["active", "semi-honest"]
+MODES: Final = ("active", "semi-honest")
+_LABEL: Final = b"securefl/secagg/1|parameters|"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """What all parties of an aggregation agree on; make it with `parameters`, never take it from a server.
+
+    Attributes:
+        mode: "active" holds against a server that lies, "semi-honest" against a curious one.
+        clients: size of the pinned cohort, n.
+        corrupt: how many of them may collude with the server.
+        neighbours: degree of the graph, k; n - 1 stands for the complete graph.
+        threshold: shares that open a secret, t.
+        quorum: signatures on one set of survivors, T; 0 in semi-honest mode.
+        least_survivors: fewer than this and nothing is opened.
+        least_degree: surviving neighbours that each survivor must have.
+        failure: probability that a round fails although no more than the declared share drops.
+        security: bits, after the grinding of the graph seed; infinite where nothing is left to chance.
+    """
+
+    mode: Mode
+    clients: int
+    corrupt: int
+    neighbours: int
+    threshold: int
+    quorum: int
+    least_survivors: int
+    least_degree: int
+    failure: float
+    security: float
+
+    def __post_init__(self) -> None:
+        n, c = self.clients, self.corrupt
+        majority = _majority(self.mode, n, c)
+        if self.mode == "active" and self.quorum < majority:
+            raise ConfigError(f"Expected a quorum of at least {majority} of {n} clients, got {self.quorum}.")
+        if self.complete and self.threshold < majority:
+            raise ConfigError(f"Expected a threshold of at least {majority}, got {self.threshold}.")
+        if self.least_survivors < max(self.quorum, self.threshold, c + 2) or self.least_survivors > n:
+            raise ConfigError(
+                f"Expected at least {max(self.quorum, self.threshold, c + 2)} survivors of {n} clients, two "
+                f"honest ones included, got {self.least_survivors}: allow fewer drop-outs or corrupt clients."
+            )
+
+    @property
+    def complete(self) -> bool:
+        """Whether everybody is everybody's neighbour."""
+        return self.neighbours == self.clients - 1
+
+    def digest(self) -> bytes:
+        """SHA-256 over everything that a party acts on."""
+        numbers = (
+            MODES.index(self.mode),
+            self.clients,
+            self.corrupt,
+            self.neighbours,
+            self.threshold,
+            self.quorum,
+            self.least_survivors,
+            self.least_degree,
+        )
+        return hashlib.sha256(_LABEL + struct.pack("<8I", *numbers)).digest()
+
+
+def parameters(
+    clients: int,
+    corrupt: float,
+    dropout: float,
+    mode: Mode,
+    *,
+    complete_up_to: int = 50,
+    security: int = 40,
+    grinding: int = 60,
+    failure: float = 2.0**-30,
+) -> Parameters:
+    """The cheapest parameters for a cohort.
+
+    Args:
+        corrupt: share of the clients that may collude with the server.
+        dropout: share of the clients that may fall silent, in all phases together.
+        complete_up_to: largest cohort that gets the complete graph although a sparse one would do.
+        security: bits that must remain after `grinding` bits of choice over the graph's seed.
+        failure: bound on the probability that a sparse graph fails under that much drop-out.
+
+    Raises:
+        ConfigError: what is asked for cannot be had.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"Expected a mode of {MODES}, got {mode!r}.")
+    if clients < 2 or not 0 <= corrupt < 1 or not 0 <= dropout < 1:
+        raise ConfigError(
+            f"Expected two clients or more and shares in [0, 1), got {clients}, {corrupt} and {dropout}."
+        )
+    colluding, dropping = _of(corrupt, clients), _of(dropout, clients)
+    if clients > complete_up_to:
+        sparse = _sparse(mode, clients, colluding, dropping, security + grinding, grinding, failure)
+        if sparse is not None:
+            return sparse
+    majority = _majority(mode, clients, colluding)
+    return Parameters(
+        mode=mode,
+        clients=clients,
+        corrupt=colluding,
+        neighbours=clients - 1,
+        threshold=majority,
+        quorum=majority if mode == "active" else 0,
+        least_survivors=clients - dropping,
+        least_degree=clients - dropping - 1,
+        failure=0.0,
+        security=math.inf,
+    )
+
+
+def _of(share: float, clients: int) -> int:
+    """floor(share * clients), of the decimal number that was written and not its binary neighbour."""
+    return math.floor(Fraction(str(share)) * clients)
+
+
+def _majority(mode: Mode, clients: int, corrupt: int) -> int:
+    return (clients + corrupt) // 2 + 1 if mode == "active" else max(clients // 2, corrupt) + 1
+
+
+@lru_cache(maxsize=64)
+def _sparse(
+    mode: Mode, clients: int, corrupt: int, dropping: int, bits: int, grinding: int, failure: float
+) -> Parameters | None:
+    """The sparse graph of smallest degree that will do, or None."""
+    survivors = clients - dropping
+    quorum = _majority(mode, clients, corrupt) if mode == "active" else 0
+    if survivors < max(quorum, corrupt + 2):
+        return None
+    for degree in range(4, survivors - 1, 2):
+        # Everybody who drops may drop before the roster closes: then the corrupt share is largest.
+        corrupted = _log2_tail(survivors - 1, min(corrupt, survivors - 1), degree) + math.log2(clients)
+        dropped = _log2_tail(clients - 1, dropping, degree) + math.log2(clients)
+        threshold = max(2, int(np.argmax(corrupted <= -bits)))
+        spare = int(np.argmax(dropped <= math.log2(failure)))  # with less probability this many drop
+        least = degree - spare + 1
+        if least < threshold or threshold > survivors:
+            continue
+        if _falls_apart(clients, survivors, corrupt, degree, least - threshold + 2):
+            continue
+        return Parameters(
+            mode=mode,
+            clients=clients,
+            corrupt=corrupt,
+            neighbours=degree,
+            threshold=threshold,
+            quorum=quorum,
+            least_survivors=survivors,
+            least_degree=least,
+            failure=float(2.0 ** dropped[spare]),
+            security=float(-corrupted[threshold] - grinding),
+        )
+    return None
+
+
+def _log2_tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
+    """log2 P[at least i marked among `drawn` of `population`], for i = 0 .. drawn + 1."""
+    with np.errstate(divide="ignore"):
+        logs = hypergeom.logpmf(np.arange(drawn + 1), population, marked, drawn)
+    tail = np.logaddexp.accumulate(np.append(logs, -np.inf)[::-1])[::-1]
+    return np.asarray(tail / math.log(2))
+
+
+def _falls_apart(clients: int, survivors: int, corrupt: int, degree: int, group: int) -> bool:
+    """Whether a group of `group` or more honest survivors might stand apart from the others."""
+    honest = survivors - corrupt
+    size = np.arange(max(group, 1), honest // 2 + 1, dtype=np.float64)
+    if not len(size):
+        return False
+    for members in range(survivors, clients + 1):
+        squared = spectral_ratio(members, degree) ** 2
+        if (size * (honest - size) <= squared * (members - size) * (members - honest + size)).any():
+            return True
+    return False

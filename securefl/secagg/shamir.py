@@ -1,0 +1,90 @@
+"""Shamir's secret sharing of 32-byte secrets over the prime 2^256 + 297 (Shamir 1979).
+
+The prime is the smallest above 2^256, so every 32-byte string is a field element and a share has
+33 bytes, little-endian. A holder's point is its number in the roster plus one; the secret is the
+value at zero. Fewer than `threshold` shares say nothing about it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from securefl.errors import CryptoError, LocalProtocolError
+
+PRIME: Final = 2**256 + 297
+SECRET_BYTES: Final = 32
+SHARE_BYTES: Final = 33
+_DRAW_BYTES: Final = 48  # reduced modulo the prime, 384 bits are uniform up to 2^-127
+
+Random = Callable[[int], bytes]
+
+
+def split(secret: bytes, points: Sequence[int], threshold: int, random: Random) -> tuple[bytes, ...]:
+    """One share per point; any `threshold` of them give the secret back.
+
+    Args:
+        secret: 32 bytes.
+        points: distinct integers in 1 .. 2^32.
+        random: gives that many uniform bytes.
+    """
+    if len(secret) != SECRET_BYTES or not 1 <= threshold <= len(points):
+        raise LocalProtocolError(
+            f"Expected a secret of 32 bytes and a threshold within the {len(points)} holders, "
+            f"got {len(secret)} bytes and {threshold}."
+        )
+    if len(set(points)) < len(points) or min(points) < 1 or max(points) > 2**32:
+        raise LocalProtocolError("Expected distinct points from 1: a share at 0 would be the secret.")
+    drawn = random(_DRAW_BYTES * (threshold - 1))
+    coefficients = [
+        int.from_bytes(drawn[at : at + _DRAW_BYTES], "little") % PRIME
+        for at in range(0, len(drawn), _DRAW_BYTES)
+    ]
+    polynomial = [*coefficients, int.from_bytes(secret, "little")]  # highest power first
+    return tuple(_evaluate(polynomial, point).to_bytes(SHARE_BYTES, "little") for point in points)
+
+
+def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """The secret, from the shares at the `threshold` smallest points.
+
+    Raises:
+        CryptoError: they are shares of no 32-byte secret, or too few, or none at all.
+    """
+    points = tuple(sorted(shares))[:threshold]
+    if len(points) < threshold:
+        raise CryptoError(f"Expected {threshold} shares, got {len(points)}.")
+    values = [parse(shares[point]) for point in points]
+    weights = weights_at_zero(points)
+    secret = sum(weight * value for weight, value in zip(weights, values, strict=True)) % PRIME
+    if secret >= 1 << (8 * SECRET_BYTES):
+        raise CryptoError("These shares belong to no secret of 32 bytes.")
+    return secret.to_bytes(SECRET_BYTES, "little")
+
+
+def parse(share: bytes) -> int:
+    """The field element; CryptoError for bytes that stand for none."""
+    value = int.from_bytes(share, "little")
+    if len(share) != SHARE_BYTES or value >= PRIME:
+        raise CryptoError("A share has 33 bytes and is below the prime.")
+    return value
+
+
+@lru_cache(maxsize=4096)
+def weights_at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's weights: the value at zero is the sum of weight times share."""
+    everything = math.prod(points)
+    return tuple(_weight(everything, points, point) for point in points)
+
+
+def _weight(everything: int, points: tuple[int, ...], point: int) -> int:
+    below = point * math.prod(other - point for other in points if other != point)
+    return everything * pow(below, -1, PRIME) % PRIME
+
+
+def _evaluate(polynomial: Sequence[int], point: int) -> int:
+    value = 0
+    for coefficient in polynomial:
+        value = (value * point + coefficient) % PRIME
+    return value

@@ -1,0 +1,108 @@
+"""The server's slow work at the end: open the secrets, take the masks off, name who dealt badly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from securefl.errors import CryptoError
+from securefl.keys import Commitment, SecretKey
+from securefl.secagg.agreement import Closed
+from securefl.secagg.dealing import seed_mark
+from securefl.secagg.masks import Words, apply
+from securefl.secagg.packing import reduce
+from securefl.secagg.shamir import combine
+from securefl.signing import AgreementKey
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summed:
+    """The sums over the survivors, vector by vector: uint32 or uint64 words modulo 2^bits.
+
+    `packing.centred` gives the signed integers.
+    """
+
+    totals: Mapping[str, Words] = field(repr=False)
+    survivors: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aborted:
+    """Nothing was opened. `culprit` is a client that is proven to have caused it; retry without it."""
+
+    phase: str
+    reason: str
+    culprit: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Unmasking:
+    """Slow work of the server: `run` it, anywhere, and provide what it returns.
+
+    `shares` holds, for each dealer, the opened shares by point; they match their published hashes.
+    """
+
+    closed: Closed
+    dealers: tuple[int, ...]
+    survivors: tuple[int, ...]
+    seeds: Mapping[int, Commitment]
+    shares: Mapping[int, Mapping[int, bytes]]
+    sums: tuple[Words, ...]
+
+    def run(self) -> Summed | Aborted:
+        """Memory: one copy of the sums, however many masks are taken off."""
+        alive = set(self.survivors)
+        own: dict[int, SecretKey] = {}
+        dropped: dict[int, AgreementKey] = {}
+        for dealer in self.dealers:
+            try:
+                if dealer in alive:
+                    own[dealer] = self._seed(dealer)
+                else:
+                    dropped[dealer] = self._key(dealer)
+            except CryptoError:
+                name = self.closed.agreement.roster.members[dealer].name
+                reason = f"{name} dealt shares that match their hashes and open no secret of its own."
+                return Aborted(phase="unmask", reason=reason, culprit=name)
+        plus, minus = self._pairwise(alive, dropped)
+        return self._unmasked([*own.values(), *minus], plus)
+
+    def _seed(self, dealer: int) -> SecretKey:
+        secret = self._combined(dealer)
+        if seed_mark(self.closed.context, dealer, secret) != self.seeds[dealer]:
+            raise CryptoError("This is not the seed that was promised.")
+        return SecretKey(secret)
+
+    def _key(self, dealer: int) -> AgreementKey:
+        key = AgreementKey(SecretKey(self._combined(dealer)))
+        if key.public != self.closed.entries[dealer].key:
+            raise CryptoError("This is not the key that was advertised.")
+        return key
+
+    def _combined(self, dealer: int) -> bytes:
+        return combine(self.shares[dealer], self.closed.agreement.parameters.threshold)
+
+    def _pairwise(
+        self, alive: set[int], dropped: Mapping[int, AgreementKey]
+    ) -> tuple[list[SecretKey], list[SecretKey]]:
+        """Seeds of the masks that survivors share with the dropped: to be added, to be subtracted.
+
+        The member with the smaller number added the mask, the other one subtracted it.
+        """
+        plus: list[SecretKey] = []
+        minus: list[SecretKey] = []
+        for gone, key in dropped.items():
+            for member in self.closed.graph.neighbours[gone]:
+                if member in alive:
+                    (minus if member < gone else plus).append(self.closed.mask_seed(gone, key, member))
+        return plus, minus
+
+    def _unmasked(self, subtract: Sequence[SecretKey], add: Sequence[SecretKey]) -> Summed:
+        agreement = self.closed.agreement
+        totals = {}
+        for number, (vector, total) in enumerate(zip(agreement.vectors, self.sums, strict=True)):
+            clear = total.copy()
+            apply(clear, number, add=add, subtract=subtract)
+            reduce(clear, vector.bits)
+            totals[vector.name] = clear
+        return Summed(totals=totals, survivors=agreement.roster.names(self.survivors))

@@ -1,0 +1,331 @@
+"""The machines of secure aggregation: both modes, silence in each phase, and what stays harmless."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_secagg import (
+    VECTORS,
+    aggregate,
+    agreement,
+    assert_exact,
+    client,
+    expected,
+    header,
+    identity,
+    integers,
+    pinned,
+)
+
+from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.machine import Need
+from securefl.messages import client_name
+from securefl.release import SERVER
+from securefl.secagg import Aborted, Channels, Client, Durable, Identity, Masked, Roster, Server, Vector
+from securefl.secagg import client as states
+from securefl.wire import peek
+
+KINDS = {
+    "advertise": b"secagg-advertise",
+    "share": b"secagg-shares",
+    "mask": b"secagg-masked-input",
+    "consistency": b"secagg-consistent",
+    "unmask": b"secagg-unmask",
+}
+
+
+def kind(data: bytes) -> bytes:
+    return data[5 : 5 + data[4]]
+
+
+def silenced(phase: str, *numbers: int) -> Any:
+    """Garble what these clients say in one phase, and all they say after it, beyond reading."""
+    late = list(KINDS)[list(KINDS).index(phase) :]
+    names = {client_name(number) for number in numbers}
+    return lambda sender, to, data: (
+        data[:-1] if sender in names and kind(data) in {KINDS[p] for p in late} else data
+    )
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@pytest.mark.parametrize("clients", [2, 3, 4, 5, 13])
+def test_a_quiet_network_sums_everybody(clients: int, mode: Any) -> None:
+    agreed = agreement(clients, corrupt=0.0, dropout=0.0, mode=mode)
+    outcome = aggregate(agreed)
+    assert_exact(agreed, outcome.server)
+    assert outcome.server.survivors == tuple(map(client_name, range(clients)))  # type: ignore[union-attr]
+    assert {outcome.results[client_name(k)] for k in range(clients)} == {"answered"}
+    assert not outcome.traffic.blamed
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@pytest.mark.parametrize("phase", KINDS)
+def test_silence_in_any_phase_is_survived(phase: str, mode: Any) -> None:
+    agreed = agreement(10, corrupt=0.1, dropout=0.3, mode=mode)
+    outcome = aggregate(agreed, tamper=silenced(phase, 2, 5, 9))
+    assert_exact(agreed, outcome.server)
+    gone = {client_name(k) for k in (2, 5, 9)}
+    in_sum = set(outcome.server.survivors)  # type: ignore[union-attr]
+    assert in_sum.isdisjoint(gone) if phase in ("advertise", "share", "mask") else gone <= in_sum
+
+
+@pytest.mark.parametrize("phase", KINDS)
+def test_below_the_threshold_the_round_aborts_with_its_phase(phase: str) -> None:
+    agreed = agreement(10, corrupt=0.1, dropout=0.3)
+    many = range(5) if phase in ("consistency", "unmask") else range(4)
+    outcome = aggregate(agreed, tamper=silenced(phase, *many))
+    assert isinstance(outcome.server, Aborted)
+    assert (outcome.server.phase, outcome.server.culprit) == (phase, None)
+    assert "Expected" in outcome.server.reason
+
+
+def test_some_drop_in_every_phase_at_once() -> None:
+    agreed = agreement(13, corrupt=0.0, dropout=0.4)
+    drops = {phase: silenced(phase, number) for number, phase in enumerate(KINDS)}
+
+    def tamper(sender: str, to: str, data: bytes) -> bytes:
+        for spoil in drops.values():
+            data = spoil(sender, to, data)
+        return data
+
+    outcome = aggregate(agreed, tamper=tamper)
+    assert_exact(agreed, outcome.server)
+    assert set(outcome.server.survivors) == {client_name(k) for k in range(3, 13)}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("bits", [8, 13, 31, 32, 33, 64])
+def test_any_width_sums_exactly(bits: int) -> None:
+    bound = min((1 << (bits - 1)) // 5 - 1, 2**60)
+    agreed = agreement(5, vectors=(Vector(name="v", length=37, bits=bits, bound=bound),))
+    outcome = aggregate(agreed, abstaining=frozenset({client_name(1)}))
+    assert_exact(agreed, outcome.server)
+
+
+def test_the_upload_takes_the_declared_bits() -> None:
+    vector = Vector(name="v", length=10_000, bits=32, bound=100)
+    agreed = agreement(5, vectors=(vector,))
+    sizes = []
+
+    def tamper(sender: str, to: str, data: bytes) -> bytes:
+        if kind(data) == KINDS["mask"]:
+            sizes.append(len(data))
+        return data
+
+    aggregate(agreed, tamper=tamper)
+    assert len(sizes) == 5
+    assert max(sizes) < 4 * 10_000 + 300
+
+
+def test_masked_vectors_hide_the_input_and_change_with_the_attempt() -> None:
+    """The same input, twice: the two masked vectors share no coordinate (11 of 32 bits: chance 3e-9)."""
+    seen: dict[int, list[bytes]] = {0: [], 1: []}
+
+    for attempt in seen:
+        agreed = agreement(5, at=header(1, attempt))
+
+        def tamper(sender: str, to: str, data: bytes, attempt: int = attempt) -> bytes:
+            if kind(data) == KINDS["mask"] and sender == client_name(1):
+                seen[attempt].append(data)
+            return data
+
+        assert_exact(agreed, aggregate(agreed, tamper=tamper).server)
+    clear = integers(1, VECTORS[0]).astype("<u4").tobytes()
+    (one,), (two,) = seen[0], seen[1]
+    assert clear not in one
+    assert clear not in two
+    start = one.index(b"update") + len(b"update") + 1 + 2 + 4
+    words = [np.frombuffer(data[start : start + 44], "<u4") for data in (one, two)]
+    assert (words[0] != words[1]).all()
+
+
+def test_the_server_holds_one_sum_and_no_vectors() -> None:
+    """Its state after any number of inputs has the arrays of one."""
+    from securefl.secagg.server import Summing
+
+    agreed = agreement(10, corrupt=0.0, dropout=0.0)
+    held: list[int] = []
+
+    class Watching:
+        def __init__(self) -> None:
+            self.inner = Server(agreement=agreed)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def receive(self, state: Any, sender: str, message: Any) -> Any:
+            step = self.inner.receive(state, sender, message)
+            if isinstance(step.state, Summing):
+                held.append(sum(total.nbytes for total in step.state.sums))
+                assert {type(one).__name__ for one in step.state.inputs.values()} <= {"Signature"}
+            return step
+
+    assert_exact(agreed, aggregate(agreed, machines={SERVER: Watching()}).server)
+    assert set(held) == {4 * 12}
+
+
+def test_the_sum_differs_when_anybody_differs() -> None:
+    """The oracle of these tests can fail: without one survivor the totals are others."""
+    agreed = agreement(5)
+    summed = aggregate(agreed).server
+    fewer = expected(agreed, summed.survivors[1:])  # type: ignore[union-attr]
+    assert (fewer["update"] != expected(agreed, summed.survivors)["update"]).any()  # type: ignore[union-attr]
+
+
+# The client's states --------------------------------------------------------------------------------
+
+
+def test_a_client_begins_on_record_and_once() -> None:
+    machine = client(1, agreement())
+    step = machine.begin()
+    assert step.out == ()
+    assert isinstance(step.need, Need)
+    assert isinstance(step.need.order, Durable)
+    assert step.need.order.act == "begin"
+    refused = machine.provide(step.state, False)
+    assert (refused.result, refused.out) == ("refused", ())
+    assert machine.provide(step.state, True).out[0].to == (SERVER,)
+
+
+def test_the_order_names_place_and_vectors_and_hides_the_mask() -> None:
+    outcome_orders: list[Masked] = []
+    agreed = agreement()
+
+    class Listening:
+        def __init__(self, number: int) -> None:
+            self.inner = client(number, agreed)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def receive(self, state: Any, sender: str, message: Any) -> Any:
+            step = self.inner.receive(state, sender, message)
+            if step.need is not None and isinstance(step.need.order, Masked):
+                outcome_orders.append(step.need.order)
+            return step
+
+    aggregate(agreed, machines={client_name(0): Listening(0)})
+    (order,) = outcome_orders
+    assert (order.client, order.header, order.vectors) == (client_name(0), agreed.header, VECTORS)
+    assert "mask" not in repr(order).lower().replace("masked", "")
+
+
+def test_states_never_show_secrets() -> None:
+    machine = client(1, agreement())
+    state = machine.provide(machine.begin().state, True).state
+    assert isinstance(state, states.Advertised)
+    assert state.key.secret.reveal().hex() not in repr(state)
+    assert repr(state.key.secret.reveal()) not in repr(state)
+
+
+def test_an_abstaining_client_says_nothing() -> None:
+    outcome = aggregate(agreement(5), abstaining=frozenset({client_name(3)}))
+    assert outcome.results[client_name(3)] == "abstained"
+    assert client_name(3) not in outcome.server.survivors  # type: ignore[union-attr]
+
+
+def test_a_client_without_a_server_gives_up() -> None:
+    machine = replace(client(1, agreement()), patience=3)
+    state = machine.provide(machine.begin().state, True).state
+    for _ in range(3):
+        step = machine.deadline(state)
+        assert step.result is None
+        state = step.state
+    assert machine.deadline(state).result == "missed"
+
+
+def test_only_the_server_speaks_to_clients_and_only_the_cohort_to_the_server() -> None:
+    agreed = agreement()
+    machine = client(1, agreed)
+    with pytest.raises(RemoteProtocolError, match="Only the server"):
+        machine.receive(machine.begin().state, client_name(2), None)
+    server = Server(agreement=agreed)
+    with pytest.raises(RemoteProtocolError, match="pinned roster"):
+        server.receive(server.begin().state, "client-0077", None)
+
+
+def test_what_nobody_asked_for_is_refused_locally() -> None:
+    agreed = agreement()
+    machine, server = client(1, agreed), Server(agreement=agreed)
+    advertised = machine.provide(machine.begin().state, True).state
+    with pytest.raises(LocalProtocolError, match="Nothing was asked"):
+        machine.provide(advertised, True)
+    with pytest.raises(LocalProtocolError, match="Nothing was asked"):
+        server.provide(server.begin().state, Aborted(phase="x", reason="y"))
+
+
+# What is agreed on ----------------------------------------------------------------------------------
+
+
+def test_a_roster_is_ordered_and_every_key_stands_for_one_party() -> None:
+    members = pinned(3).members
+    twice = replace(members[2], identity=members[0].identity)
+    server = replace(members[2], name=SERVER)
+    for bad in (members[::-1], (*members, members[2]), (*members[:2], twice), (*members[:2], server)):
+        with pytest.raises(ConfigError):
+            Roster(tuple(bad))
+
+
+def test_a_client_is_in_the_roster_with_its_own_keys() -> None:
+    session = header().session
+    for stranger in (identity(9), Identity.generate(client_name(1))):
+        with pytest.raises(ConfigError, match="not in the roster"):
+            Channels(stranger, pinned(3), session)
+
+
+def test_channel_secrets_agree_and_are_made_once() -> None:
+    session = header().session
+    one, two = Channels(identity(0), pinned(3), session), Channels(identity(1), pinned(3), session)
+    assert one.secret(1) == two.secret(0)
+    assert one.secret(1) is one.secret(1)
+    assert one.secret(1) != one.secret(2)
+    assert Channels(identity(0), pinned(3), bytes(32)).secret(1) != one.secret(1)
+
+
+def test_channels_belong_to_the_agreement() -> None:
+    agreed = agreement()
+    other = Channels(identity(1), agreed.roster, bytes(32))
+    with pytest.raises(ConfigError, match="this session"):
+        Client(agreement=agreed, channels=other)
+
+
+@pytest.mark.parametrize("change", ["round", "attempt", "stage", "session"])
+def test_every_part_of_the_place_changes_the_context(change: str) -> None:
+    agreed = agreement()
+    value: Any = bytes(32) if change == "session" else 9
+    moved = replace(agreed, header=replace(agreed.header, **{change: value}))
+    assert moved.context != agreed.context
+
+
+def test_terms_and_roster_change_the_context() -> None:
+    contexts = {
+        agreement(5).context,
+        agreement(6).context,
+        agreement(5, dropout=0.0).context,
+        agreement(5, mode="semi-honest").context,
+        agreement(5, vectors=VECTORS[:1]).context,
+        agreement(5, vectors=VECTORS[::-1]).context,
+    }
+    assert len(contexts) == 6
+
+
+def test_an_agreement_must_fit_its_cohort() -> None:
+    agreed = agreement(5)
+    for change in ({"roster": pinned(6)}, {"vectors": ()}, {"vectors": (VECTORS[0], VECTORS[0])}):
+        with pytest.raises(ConfigError):
+            replace(agreed, **change)  # type: ignore[arg-type]
+
+
+def test_messages_carry_the_header_of_their_place() -> None:
+    agreed = agreement(3, corrupt=0.0, dropout=0.0)
+    seen = set()
+
+    def tamper(sender: str, to: str, data: bytes) -> bytes:
+        seen.add((kind(data), peek(data, sender)))
+        return data
+
+    aggregate(agreed, tamper=tamper)
+    assert {place for _, place in seen} == {agreed.header}
+    assert len(seen) == 9
