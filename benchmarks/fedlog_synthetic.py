@@ -1,0 +1,503 @@
+"""FedLog beside LG-FedAvg on the FedLog paper's synthetic data: two clients, two features, one round.
+
+    python benchmarks/fedlog_synthetic.py [--write]
+
+Prints training and testing accuracy after 1 to 30 local iterations, mean and standard deviation over 6 seeds,
+and the same for other settings. `--write` keeps the figures in benchmarks/results/fedlog_synthetic.json, and
+draws docs/fedlog_synthetic.png.
+
+The paper ("Synthetic", Fig. 1): 80 points, uniform in [-5, 5]^2, in two classes by the circle of radius
+26/7. The half with the smaller x1 is client 0's, whose body has three layers, the rest client 1's, whose
+body has two. Widths, optimizer, what a local iteration is, and the first head are left open. Here, for both
+systems alike: hidden layers of 64 with ReLU and two linear features; the paper's training on MNIST (Adam,
+rate 0.001, batches of 10), an iteration being a pass; the same initial bodies, batches and first head, which
+is that of FedLog's exchange of statistics on the initial bodies (LG-FedAvg gets it for free). The outcome
+hangs on these: with the rate 0.01 LG-FedAvg is ahead in the end, so the second table has other rates,
+batches, widths, and a random first head, always the same for both systems. A testing point belongs to the
+client on whose side of the split it lies; there are 2,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from numpy.typing import NDArray
+from scipy.special import softmax
+from torch import nn
+
+from protocols.averaging import Averaging
+from protocols.fedlog.head import solve
+from protocols.fedlog.options import FedLog, Heads
+from protocols.fedlog.statistic import Clipping
+from protocols.lg_fedavg import LastLayers, LGFedAvg
+from securefl.rounds import Algorithm, Answers, Ask, Device, Floats, Job, Kept, Roster, State, Total, play
+from securefl.training import LocalTraining, ModelConfig, single_thread
+from securefl.training.bodies import Bodies
+from securefl.training.heads import body_features, last_dense, with_head
+from securefl.training.models import MLP
+from securefl.training.task import Problem
+
+RADIUS, TRAINED, TESTED = 26 / 7, 80, 2000
+ITERATIONS = (*range(1, 11), *range(12, 31, 2))
+SHOWN, SEEDS = (1, 5, 10, 20, 30), tuple(range(6))
+SYSTEMS = ("FedLog", "LG-FedAvg")
+HERE = Path(__file__).resolve().parent
+
+Records = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+# The data and the models --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Points (n, 2) and classes (n,) of client 0 and client 1; `split` is the x1 that lies between them."""
+
+    train: tuple[Records, Records]
+    test: tuple[Records, Records]
+    split: float
+
+
+def points(count: int, rng: np.random.Generator) -> Records:
+    """Class 0 inside the circle, class 1 outside."""
+    x = rng.uniform(-5, 5, (count, 2)).astype(np.float32)
+    return x, (np.hypot(x[:, 0], x[:, 1]) > RADIUS).astype(np.int64)
+
+
+def data(seed: int) -> Data:
+    rng = np.random.default_rng(seed)
+    x, y = points(TRAINED, rng)
+    order, half = np.argsort(x[:, 0], kind="stable"), TRAINED // 2
+    x, y = x[order], y[order]
+    split = float((x[half - 1, 0] + x[half, 0]) / 2)
+    new, kinds = points(TESTED, rng)
+    left = new[:, 0] < split
+    return Data(
+        train=((x[:half], y[:half]), (x[half:], y[half:])),
+        test=((new[left], kinds[left]), (new[~left], kinds[~left])),
+        split=split,
+    )
+
+
+class Extractor(ModelConfig):
+    """An MLP with two linear outputs, the representation, under a head of one layer."""
+
+    def _made(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return nn.Sequential(MLP(shape[0], 2, self.hidden or ()), nn.Linear(2, outputs))
+
+
+@dataclass(frozen=True, eq=False)
+class Pair(Bodies):
+    """Client 0 has the longer body, client 1 the shorter, each with initial values of its own."""
+
+    def of(self, client: int) -> Problem:
+        return self.problem if client == 0 else self._second
+
+    @cached_property
+    def _second(self) -> Problem:
+        return replace(self.problem.shorter, seed=self.problem.seed + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the paper leaves open; `batch` 40 is all that a client has."""
+
+    rate: float = 1e-3
+    batch: int = 10
+    width: int = 64
+    start: Literal["statistics", "random"] = "statistics"
+
+    def pair(self, iterations: int, seed: int) -> Pair:
+        return Pair(
+            Problem(
+                model=Extractor(kind="mlp", hidden=(self.width, self.width), profiled_layer="0.fc1"),
+                local=LocalTraining(
+                    optimizer="adam", learning_rate=self.rate, epochs=iterations, batch_size=self.batch
+                ),
+                kind="classification",
+                shape=(2,),
+                outputs=2,
+                clients=2,
+                records=TRAINED,
+                server_x=np.zeros((0, 2), np.float32),
+                server_y=np.zeros(0, np.int64),
+                seed=2 * seed,
+            )
+        )
+
+
+# One round of either system -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """After one round: the global head (2, 3), what clients kept, and how many numbers went down and up."""
+
+    state: State
+    head: Floats
+    kept: tuple[Kept, ...]
+    numbers: tuple[int, int]
+    train: float
+    test: float
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Both systems on the same data, bodies, batches and first head."""
+
+    setting: Setting
+    iterations: int
+    seed: int
+
+    @cached_property
+    def data(self) -> Data:
+        return data(self.seed)
+
+    @cached_property
+    def bodies(self) -> Pair:
+        return self.setting.pair(self.iterations, self.seed)
+
+    @cached_property
+    def heads(self) -> Heads:
+        """The package's FedLog, on these bodies."""
+        built = FedLog(body="private", clip=Clipping(kind="none")).build(self.bodies.problem)
+        assert isinstance(built, Heads)
+        trained: Any = built.body
+        body = replace(trained, bodies=self.bodies)
+        return replace(built, body=body, statistic=replace(built.statistic, body=body))
+
+    @cached_property
+    def first(self) -> NDArray[np.float32]:
+        """The statistic (6,) that FedLog's round begins with; the head follows from it."""
+        if self.setting.start == "random":
+            total = standing_for(head_of(self.bodies.problem.module(self.bodies.problem.initial))).ravel()
+        else:
+            nothing = np.zeros(0, np.float32)
+            total = sum(
+                (self.heads.statistic.compute(self.job(c, nothing)).clear for c in (0, 1)), np.zeros(6)
+            )
+        return total.astype(np.float32)
+
+    @cached_property
+    def first_head(self) -> Floats:
+        return solve(self.first.astype(np.float64).reshape(2, 3))
+
+    def fedlog(self) -> Outcome:
+        algorithm = self.heads
+        state, kept, numbers = self.round(algorithm, replace(algorithm.start(), model=self.first))
+        head = solve(state.model.astype(np.float64).reshape(2, 3))
+        return self.outcome(algorithm, state, head, kept, numbers)
+
+    def lg_fedavg(self) -> Outcome:
+        problem, part = self.bodies.problem, LastLayers(self.bodies, 1)
+        built = LGFedAvg(layers=1).build(problem)
+        assert isinstance(built, Averaging)
+        algorithm = replace(built, part=part)
+        first = part.taken(0, with_head(problem.module(problem.initial), self.first_head))
+        state, kept, numbers = self.round(algorithm, replace(algorithm.start(), model=first))
+        head = head_of(problem.module(part.model(0, state.model, kept[0])))
+        return self.outcome(algorithm, state, head, kept, numbers)
+
+    def outcomes(self) -> dict[str, Outcome]:
+        return dict(zip(SYSTEMS, (self.fedlog(), self.lg_fedavg()), strict=True))
+
+    def job(self, client: int, model: NDArray[np.float32]) -> Job:
+        x, y = self.data.train[client]
+        rng = np.random.default_rng([self.seed, client])
+        return Job(client=client, round=2, x=x, y=y, model=model, public={}, rng=rng)
+
+    def round(self, algorithm: Algorithm, state: State) -> tuple[State, tuple[Kept, ...], tuple[int, int]]:
+        """The package's own round, sums in the clear; it counts as the second, so FedLog asks once."""
+        (statistic,) = algorithm.statistics
+        kept: list[Kept] = []
+        numbers: list[tuple[int, int]] = []
+
+        def ask(question: Ask, _stage: int) -> Answers:
+            values = [statistic.compute(self.job(client, question.model)) for client in question.cohort]
+            weights = [question.weights.get(client, 1.0) for client in question.cohort]
+            kept.extend(value.keep or {} for value in values)
+            numbers.extend((len(question.model), len(value.clear)) for value in values)
+            total = sum((w * v.clear for w, v in zip(weights, values, strict=True)), np.zeros(6))
+            return Answers(
+                survivors=question.cohort,
+                totals={statistic.sends.name: Total(total, sum(weights))},
+                each={},
+            )
+
+        roster = Roster(clients=2, seconds=np.ones(2))
+        state = play(algorithm, state, roster, 2, np.random.default_rng(self.seed), ask)
+        assert len(kept) == 2, "one exchange"
+        return state, tuple(kept), numbers[0]
+
+    def outcome(
+        self,
+        algorithm: Algorithm,
+        state: State,
+        head: Floats,
+        kept: tuple[Kept, ...],
+        numbers: tuple[int, int],
+    ) -> Outcome:
+        def accuracy(records: tuple[Records, Records]) -> float:
+            pairs = zip(records, kept, strict=True)
+            devices = [Device(x=x, y=y, kept=own) for (x, y), own in pairs]
+            return algorithm.evaluate(state, devices).accuracy
+
+        train, test = accuracy(self.data.train), accuracy(self.data.test)
+        return Outcome(state=state, head=head, kept=kept, numbers=numbers, train=train, test=test)
+
+
+def head_of(model: nn.Module) -> Floats:
+    """The head of a model, (2, 3): bias and weights."""
+    dense = last_dense(model)
+    values = np.column_stack([dense.bias.detach().numpy(), dense.weight.detach().numpy()])
+    return values.astype(np.float64)
+
+
+def standing_for(head: Floats) -> Floats:
+    """A statistic whose exact head is this one: R_y = N p_y eta_y / 2, and N = 1 + the sum of column 0."""
+    r = softmax(np.sum(head**2, axis=1) / 4)[:, None] * head / 2
+    statistic: Floats = r / (1 - r[:, 0].sum())
+    return statistic
+
+
+# The figures --------------------------------------------------------------------------------------
+
+Accuracies = dict[str, dict[str, list[list[float]]]]
+"""By system and by "train" and "test": one row for each number of iterations, one column for each seed."""
+
+
+def accuracies(setting: Setting, iterations: tuple[int, ...], seeds: tuple[int, ...]) -> Accuracies:
+    found: Accuracies = {system: {"train": [], "test": []} for system in SYSTEMS}
+    for count in iterations:
+        outcomes = [Experiment(setting, count, seed).outcomes() for seed in seeds]
+        for system in SYSTEMS:
+            found[system]["train"].append([round(o[system].train, 4) for o in outcomes])
+            found[system]["test"].append([round(o[system].test, 4) for o in outcomes])
+    return found
+
+
+def variations() -> list[Setting]:
+    kinds: tuple[tuple[Literal["statistics", "random"], int], ...]
+    kinds = (("statistics", 10), ("statistics", TRAINED // 2), ("random", 10))
+    grid = [
+        Setting(start=start, batch=batch, rate=rate) for start, batch in kinds for rate in (1e-3, 1e-2, 1e-1)
+    ]
+    return [*grid, Setting(width=16), Setting(width=128)]
+
+
+def verdict(fedlog: float, lg: float) -> str:
+    difference = round(100 * (fedlog - lg), 1)
+    return "level" if difference == 0 else "ahead" if difference > 0 else "behind"
+
+
+def print_main(found: Accuracies) -> None:
+    print(
+        f"Accuracy in %, mean and standard deviation over {len(SEEDS)} seeds; Adam, rate 0.001, batches of 10"
+    )
+    print("iterations          FedLog       LG-FedAvg   FedLog is   in seeds")
+    for kind in ("train", "test"):
+        for count in SHOWN:
+            ours, theirs = (np.array(found[s][kind][ITERATIONS.index(count)]) for s in SYSTEMS)
+            cells = "".join(f"{100 * a.mean():>10.1f} +-{100 * a.std(ddof=1):>4.1f}" for a in (ours, theirs))
+            won = f"{np.sum(ours > theirs)} of {len(ours)}"
+            print(f"{kind:<6}{count:>4}{cells}{verdict(ours.mean(), theirs.mean()):>12}{won:>11}")
+
+
+def print_variations(rows: list[tuple[Setting, Accuracies]]) -> None:
+    print(
+        "\nMean testing accuracy in %, FedLog / LG-FedAvg, by local iterations; * where FedLog is not ahead"
+    )
+    print(f"{'first head':<11}{'batch':>6}{'rate':>7}{'width':>6}", *(f"{count:>13}" for count in SHOWN))
+    train, test = (
+        {s: np.array([np.mean(found[s][kind], axis=1) for _, found in rows]) for s in SYSTEMS}
+        for kind in ("train", "test")
+    )
+    for i, (setting, _) in enumerate(rows):
+        name = f"{setting.start:<11}{setting.batch:>6}{setting.rate:>7g}{setting.width:>6}"
+        print(name, *_cells(*(test[s][i] for s in SYSTEMS)))
+    best = [test[s][train[s].argmax(axis=0), np.arange(len(SHOWN))] for s in SYSTEMS]
+    print(f"{'each at its best in training':<30}", *_cells(*best))
+
+
+def _cells(ours: Floats, theirs: Floats) -> list[str]:
+    pairs = zip(ours, theirs, strict=True)
+    return [f"{100 * a:>5.1f} /{100 * b:>5.1f}{' ' if verdict(a, b) == 'ahead' else '*'}" for a, b in pairs]
+
+
+# The picture --------------------------------------------------------------------------------------
+
+POINT_COLOURS = (("#0072B2", "#56B4E9"), ("#D55E00", "#E69F00"))
+"""Okabe and Ito; by class, dark for client 0 and light for client 1, who also differ in shape."""
+SYSTEM_COLOURS = dict(zip(SYSTEMS, ("#009E73", "#CC79A7"), strict=True))
+_GREY = "#666666"
+FASTER = Setting(rate=1e-2)
+
+
+def draw(found: Accuracies, faster: Accuracies, experiment: Experiment) -> Figure:
+    """The paper's six panels.
+
+    found, faster: at all ITERATIONS, and at those SHOWN with ten times the rate.
+    experiment: the one whose representations are drawn.
+    """
+    figure = Figure(figsize=(12.0, 7.6), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
+    panels = figure.subplots(2, 3)
+    fedlog, lg = experiment.outcomes().values()
+    _data_panel(panels[0, 0], experiment.data)
+    initial = [experiment.bodies.of(client).initial for client in (0, 1)]
+    axes = panels[0, 1]
+    _representations(axes, experiment, initial)
+    _separator(axes, experiment.first_head, color=_GREY, linestyle="--", label="first head")
+    _finish(axes, "representations before training")
+    axes = panels[1, 0]
+    _representations(axes, experiment, [kept["model"] for kept in lg.kept])
+    for client, style in ((0, "-."), (1, ":")):
+        local = head_of(experiment.bodies.of(client).module(np.asarray(lg.kept[client]["model"])))
+        _separator(axes, local, color=_GREY, linestyle=style, label=f"head of client {client}")
+    _separator(axes, lg.head, color=SYSTEM_COLOURS["LG-FedAvg"], label="averaged head")
+    _finish(axes, _after("LG-FedAvg", experiment, lg))
+    axes = panels[1, 1]
+    _representations(axes, experiment, [kept["model"] for kept in fedlog.kept])
+    _separator(axes, experiment.first_head, color=_GREY, linestyle="--", label="first head, frozen")
+    _separator(axes, fedlog.head, color=SYSTEM_COLOURS["FedLog"], label="exact head of the sum")
+    _finish(axes, _after("FedLog", experiment, fedlog))
+    for axes, kind, name in zip(panels[:, 2], ("train", "test"), ("training", "testing"), strict=True):
+        _accuracy_panel(axes, found, faster, kind)
+        axes.set_title(f"{name} accuracy, mean of {len(SEEDS)} seeds", fontsize=11, loc="left")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=10)
+    return figure
+
+
+def _scatter(axes: Axes, client: int, x: NDArray[Any], y: NDArray[np.int64]) -> None:
+    for kind, colours in enumerate(POINT_COLOURS):
+        axes.scatter(
+            x[y == kind, 0],
+            x[y == kind, 1],
+            s=34,
+            color=colours[client],
+            marker="o^"[client],
+            edgecolor="white",
+            linewidth=0.5,
+            zorder=3,
+            label=f"client {client}, class {kind}",
+        )
+
+
+def _data_panel(axes: Axes, shown: Data) -> None:
+    for client, (x, y) in enumerate(shown.train):
+        _scatter(axes, client, x, y)
+    angle = np.linspace(0, 2 * np.pi, 200)
+    axes.plot(RADIUS * np.cos(angle), RADIUS * np.sin(angle), color=_GREY, linewidth=1.2)
+    axes.axvline(shown.split, color=_GREY, linestyle=":", linewidth=1.2)
+    axes.set(xlim=(-5.2, 5.2), ylim=(-5.2, 5.2), aspect="equal", xlabel="$x_1$", ylabel="$x_2$")
+    axes.set_title("data: circle parts classes, line clients", fontsize=11, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _representations(axes: Axes, experiment: Experiment, vectors: list[NDArray[Any]]) -> None:
+    for client, vector in enumerate(vectors):
+        x, y = experiment.data.train[client]
+        _scatter(axes, client, body_features(experiment.bodies.of(client).module(vector), x), y)
+
+
+def _separator(axes: Axes, head: Floats, *, label: str, linestyle: str = "-", color: str) -> None:
+    """The line on which both classes are as likely."""
+    constant, *normal = head[1] - head[0]
+    across = np.array(normal)
+    at = -constant * across / (across @ across)
+    along = at + np.array([-across[1], across[0]])
+    wide = 2.4 if linestyle == "-" else 1.6
+    axes.axline(at, along, color=color, linestyle=linestyle, linewidth=wide, label=label, zorder=2)
+
+
+def _after(system: str, experiment: Experiment, outcome: Outcome) -> str:
+    return f"{system}, {experiment.iterations} iterations: {outcome.test:.0%} in testing"
+
+
+def _finish(axes: Axes, title: str) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set(xlabel="representation 1", ylabel="representation 2")
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.locator_params(nbins=6)
+    axes.legend(handles=axes.get_lines(), fontsize=9, frameon=True, framealpha=0.85, edgecolor="none")
+
+
+def _accuracy_panel(axes: Axes, found: Accuracies, faster: Accuracies, kind: str) -> None:
+    for (system, colour), style in zip(SYSTEM_COLOURS.items(), ("-", "--"), strict=True):
+        values = np.array(found[system][kind])
+        mean, spread = values.mean(axis=1), values.std(axis=1, ddof=1)
+        axes.plot(
+            ITERATIONS,
+            mean,
+            color=colour,
+            linestyle=style,
+            linewidth=2.2,
+            label=f"{system}, rate {Setting().rate}",
+        )
+        quick = np.mean(faster[system][kind], axis=1)
+        axes.plot(
+            SHOWN,
+            quick,
+            color=colour,
+            linestyle=style,
+            linewidth=1.0,
+            marker="s",
+            markersize=4,
+            label=f"{system}, rate {FASTER.rate}",
+        )
+        axes.fill_between(ITERATIONS, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#E3E3E3", linewidth=0.8)
+    axes.set(xlabel="local iterations (band: one deviation)", ylabel="accuracy (share, 0 to 1)")
+    axes.legend(fontsize=8.5, frameon=False, loc="upper left", ncols=2, columnspacing=1.0, handlelength=1.8)
+    axes.set_ylim(0.48, 1.12)
+    axes.set_yticks(np.arange(0.5, 1.01, 0.1))
+
+
+# The run ------------------------------------------------------------------------------------------
+
+
+def write_all(found: Accuracies, rows: list[tuple[Setting, Accuracies]]) -> None:
+    result = {
+        "command": "python benchmarks/fedlog_synthetic.py --write",
+        "seeds": SEEDS,
+        "setting": asdict(Setting()),
+        "iterations": ITERATIONS,
+        "accuracies": found,
+        "variations": {
+            "iterations": SHOWN,
+            "rows": [{"setting": asdict(setting), "accuracies": own} for setting, own in rows],
+        },
+    }
+    (HERE / "results" / "fedlog_synthetic.json").write_text(json.dumps(result, indent=1) + "\n")
+    picture = draw(found, dict(rows)[FASTER], Experiment(Setting(), ITERATIONS[-1], SEEDS[0]))
+    picture.savefig(HERE.parent / "docs" / "fedlog_synthetic.png", metadata={"Software": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="FedLog beside LG-FedAvg on the paper's synthetic data.")
+    parser.add_argument("--write", action="store_true", help="keep the figures and draw the picture")
+    write = parser.parse_args().write
+    single_thread()
+    found = accuracies(Setting(), ITERATIONS, SEEDS)
+    print_main(found)
+    at = [ITERATIONS.index(count) for count in SHOWN]
+    known = {s: {kind: [rows[i] for i in at] for kind, rows in found[s].items()} for s in SYSTEMS}
+    rows = [(s, known if s == Setting() else accuracies(s, SHOWN, SEEDS)) for s in variations()]
+    print_variations(rows)
+    if write:
+        write_all(found, rows)
+
+
+if __name__ == "__main__":
+    main()
