@@ -35,7 +35,8 @@ from securefl.rounds import (
     Value,
     Vector,
 )
-from securefl.training import mean_loss, to_vector, train
+from securefl.training import mean_loss, to_vector
+from securefl.training.client import train_on, with_training
 from securefl.training.task import Problem
 
 Aggregation = Literal["full", "partial"]
@@ -63,11 +64,14 @@ class Update:
     """w_k - w after local training from the broadcast w."""
 
     problem: Problem
-    sends: Sends = UPDATE
+
+    @property
+    def sends(self) -> Sends:
+        return with_training(UPDATE, self.problem)
 
     def compute(self, job: Job) -> Value:
         model = self.problem.module(job.model)
-        train(model, job.x, job.y, self.problem.local, self.problem.loss, job.rng, job.round - 1)
+        train_on(self.problem, model, job)
         return Value(clear=to_vector(model).astype(np.float64) - job.model)
 
 
@@ -237,7 +241,7 @@ class Averaging:
         count = max(1, ceil(self.fraction * roster.clients - 1e-9))
         cohort = self.selection.choose(state, roster, count, rng)
         shares = weights(self.aggregation, cohort, state)
-        update = Sum(UPDATE, len(state.model))
+        update = Sum(self.averaged.update.sends, len(state.model))
         answers = yield Ask(
             cohort=tuple(sorted(cohort)),
             model=state.model,

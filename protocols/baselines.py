@@ -63,7 +63,9 @@ class FedProx:
             raise ValueError(f"Expected mu >= 0 and finite, got {self.mu}.")
 
     def build(self, problem: Problem) -> Algorithm:
-        proximal = replace(problem, local=replace(problem.local, proximal=self.mu))
+        private = problem.private and replace(problem.private, proximal=self.mu)
+        local = replace(problem.local, proximal=self.mu)
+        proximal = replace(problem, local=local, private=private)
         return FedAvgRP(fraction=self.fraction).build(proximal)
 
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from protocols.averaging import UPDATE, Averaging, Uniform, check_fraction
 from securefl.rounds import Algorithm, Device, Evaluation, Job, Kept, Sends, Statistic, Value, Vector
-from securefl.training import evaluate, pooled, to_vector, train
+from securefl.training import evaluate, pooled, to_vector
 from securefl.training.bodies import Bodies
+from securefl.training.client import train_on, with_training
 from securefl.training.heads import last_layers, places
 from securefl.training.task import Problem
 
@@ -95,12 +96,15 @@ class LastLayersUpdate:
     """The shared layers after local training, less the broadcast ones; the rest is kept."""
 
     part: LastLayers
-    sends: Sends = UPDATE
+
+    @property
+    def sends(self) -> Sends:
+        return with_training(UPDATE, self.part.bodies.problem)
 
     def compute(self, job: Job) -> Value:
         problem = self.part.bodies.of(job.client)
         model = problem.module(self.part.model(job.client, job.model, job.kept))
-        train(model, job.x, job.y, problem.local, problem.loss, job.rng, job.round - 1)
+        train_on(problem, model, job)
         trained = to_vector(model)
         step = self.part.taken(job.client, trained).astype(np.float64) - job.model
         return Value(clear=step, keep={"model": trained})

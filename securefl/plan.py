@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from math import sqrt
+from fractions import Fraction
+from math import floor, sqrt
 from typing import Any, Literal, cast
 
 import numpy as np
-from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from numpy.typing import NDArray
 
 from securefl.dp.gaussian import discrete, discrete_event, rounded, share
@@ -36,14 +37,17 @@ class Plan:
     """All that a guarantee hangs on; its digest names the session.
 
     Attributes:
-        sum: how sums are summed.
+        sum: how sums are summed: "clear", or "masked", by secure aggregation, of which the server learns the
+            total alone.
         scores: how `each` numbers are opened: "clear", or "ckks" (encrypted; the server learns the
             numbers, the key holder nothing).
         noise: where noise is added to sums that declare a sensitivity: by each client ("local"), in shares of
             which the honest survivors' add up to enough ("distributed"), or once by the server that sums
             ("central", which trusts it); sigma is `noise_multiplier` times that.
-        survivors, corrupt: of distributed noise, the least number of contributions in a sum that is used, and
-            the most of them by clients who tell the server their share.
+        dropout, corrupt: of masked sums and distributed noise, the largest shares of a cohort that fall
+            silent, and that collude with the server.
+        secagg: against a server that may lie ("active"), or one that follows the protocol ("semi-honest").
+        spare: how many aggregations that abort may be tried again, in the whole run.
         unit, adjacency, delta: what epsilon means.
         unprotected: names of values that may leave without noise; epsilon is then infinite.
         against: parties that the budget must hold against; the rest are trusted by name.
@@ -52,12 +56,14 @@ class Plan:
         releases: the most noised releases of one holder, for which the noise was calibrated.
     """
 
-    sum: Literal["clear"] = "clear"
+    sum: Literal["clear", "masked"] = "clear"
     scores: Literal["clear", "ckks"] = "clear"
     noise: Literal["none", "local", "distributed", "central"] = "none"
     noise_multiplier: float = 0.0
-    survivors: int = 0
-    corrupt: int = 0
+    dropout: float = 0.0
+    corrupt: float = 0.0
+    secagg: Literal["active", "semi-honest"] = "active"
+    spare: int = 0
     unit: Unit = "record"
     adjacency: Adjacency = "replace-one"
     delta: float
@@ -67,19 +73,48 @@ class Plan:
     schedule: int
     releases: int = 0
 
+    def survivors(self, cohort: int) -> int:
+        """The least number of contributions in a sum over this many clients; of fewer there is no sum."""
+        return cohort - share_of(self.dropout, cohort)
+
     def digest(self) -> bytes:
         """SHA-256 of the canonical plan: parties that agree on it agree on every charge."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
 
 
-def charge_of(plan: Plan, sends: Sends) -> Charge:
+def share_of(share: float, whole: int) -> int:
+    """floor(share * whole), of the decimal number that was written and not its binary neighbour."""
+    return floor(Fraction(str(share)) * whole)
+
+
+def charge_of(plan: Plan, sends: Sends, *, trained: bool = True) -> Charge:
     """The charge of one release, from public inputs only.
+
+    trained: whether a model was broadcast, so that the training before the release took place.
 
     Raises:
         ConfigError: the value is neither noised, nor public, nor named as unprotected; or the grid is too
             coarse for distributed noise.
     """
+    own = _own_charge(plan, sends)
+    if own is UNPROTECTED or sends.training is None or not trained:
+        return own
+    return Charge(
+        server=_both(own.server, sends.training),
+        key_holder=own.key_holder,
+        others=_both(own.others, sends.training),
+    )
+
+
+def _both(own: DpEvent, training: DpEvent) -> DpEvent:
+    return training if isinstance(own, NoOpDpEvent) else ComposedDpEvent((own, training))
+
+
+def _own_charge(plan: Plan, sends: Sends) -> Charge:
+    """Of the value alone, given what was trained before."""
     if sends.sensitivity.get((plan.unit, plan.adjacency)) == 0:
+        return NO_COST
+    if sends.reads == "nothing" and _accounted(plan):
         return NO_COST
     if noised(plan, sends) and not _voided(plan, sends):
         event = GaussianDpEvent(plan.noise_multiplier)
@@ -87,7 +122,9 @@ def charge_of(plan: Plan, sends: Sends) -> Charge:
             case "local":
                 return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
             case "distributed":
-                return Charge(server=_own_share(plan, sends), key_holder=NoOpDpEvent(), others=event)
+                _check_grid(plan, sends)
+                seen = event if plan.sum == "masked" else _own_share(plan, sends)
+                return Charge(server=seen, key_holder=NoOpDpEvent(), others=event)
             case "central" if SERVER not in plan.against:
                 return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
     if sends.name not in plan.unprotected:
@@ -98,6 +135,11 @@ def charge_of(plan: Plan, sends: Sends) -> Charge:
     return UNPROTECTED
 
 
+def _accounted(plan: Plan) -> bool:
+    """Whether the events of private training speak of what this plan protects."""
+    return plan.unit == "record" and plan.adjacency == "add-remove"
+
+
 def noised(plan: Plan, sends: Sends) -> bool:
     """Whether this plan adds noise to these values: a sum of declared sensitivity in the plan's unit."""
     return plan.noise != "none" and sends.how == "sum" and (plan.unit, plan.adjacency) in sends.sensitivity
@@ -105,29 +147,48 @@ def noised(plan: Plan, sends: Sends) -> bool:
 
 def _voided(plan: Plan, sends: Sends) -> bool:
     """Whether the sensitivity is not one: trained state moves with every record, and is not bounded."""
+    if sends.training is not None:
+        return not _accounted(plan)
     return plan.unit == "record" and sends.reads == "trained"
+
+
+def _check_grid(plan: Plan, sends: Sends) -> None:
+    """ConfigError for a grid that is too coarse for the whole noise, or for one share of it."""
+    discrete_event(_total(plan, sends), _reach(plan, sends))
+    _share(plan, sends)
 
 
 def _own_share(plan: Plan, sends: Sends) -> DpEvent:
     """What a server that sums in the clear sees of one client: its value with its own share of the noise."""
-    sensitivity = sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step
-    discrete_event(_total(plan, sends), sensitivity)  # refuses a grid that is too coarse
-    return GaussianDpEvent(sqrt(_share(plan, sends) ** 2 - 4) / sensitivity)
+    return GaussianDpEvent(sqrt(_share(plan, sends) ** 2 - 4) / _reach(plan, sends))
+
+
+def _reach(plan: Plan, sends: Sends) -> float:
+    """The sensitivity in grid units."""
+    return sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step
 
 
 def _total(plan: Plan, sends: Sends) -> float:
     """Sigma of the sum of the honest shares, in grid units: what discreteness costs is added beforehand."""
-    return sqrt(
-        (plan.noise_multiplier * sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step) ** 2 + 4
-    )
+    return sqrt((plan.noise_multiplier * _reach(plan, sends)) ** 2 + 4)
 
 
 def _share(plan: Plan, sends: Sends) -> float:
-    return share(_total(plan, sends), plan.survivors, plan.corrupt)
+    if not sends.cohort:
+        raise ConfigError(
+            f"The cohorts of {sends.name!r} have no least size, from which shares could be sized."
+        )
+    corrupt = share_of(plan.corrupt, sends.cohort)
+    return share(_total(plan, sends), plan.survivors(sends.cohort), corrupt)
 
 
 def _why(plan: Plan, sends: Sends) -> str:
     bare = f"{sends.name!r} would leave its client without noise"
+    if sends.training is not None and not _accounted(plan):
+        return (
+            f"The private training before {sends.name!r} is accounted for adding or removing one record, not "
+            f"for one {plan.unit} under {plan.adjacency}"
+        )
     if plan.noise == "none":
         return bare
     if not noised(plan, sends):
@@ -144,8 +205,7 @@ def noise(plan: Plan, sends: Sends, size: int, source: Source) -> NDArray[np.int
     """One draw of the plan's noise for `size` grid integers: all of it, or one client's share of it."""
     if plan.noise == "distributed":
         return discrete(size, _share(plan, sends), source)
-    sensitivity = sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step
-    return rounded(size, plan.noise_multiplier * sensitivity, source)
+    return rounded(size, plan.noise_multiplier * _reach(plan, sends), source)
 
 
 def protect(
@@ -156,6 +216,8 @@ def protect(
     key: ReleaseKey,
     weight: float,
     seal: Callable[[Floats], bytes] | None,
+    mask: Callable[[NDArray[np.int64]], NDArray[np.uint8]] | None = None,
+    trained: bool = True,
     source: Source | None = None,
 ) -> Release:
     """Make a release of one value: the one place where summing, opening and noising meet.
@@ -163,6 +225,8 @@ def protect(
     Args:
         weight: public weight in a sum, in (0, 1].
         seal: encrypts the hidden part for the key holder; needed where `plan.scores` is "ckks".
+        mask: masks the integers of this sum; needed where `plan.sum` is "masked".
+        trained: as for `charge_of`.
         source: of the client's noise; the operating system's outside of tests.
 
     Raises:
@@ -170,7 +234,7 @@ def protect(
             sum; the client abstains.
         LocalProtocolError: there is something to encrypt and nothing to encrypt it with.
     """
-    charge = charge_of(plan, sends)
+    charge = charge_of(plan, sends, trained=trained)
     numbers: NDArray[Any]
     sealed, form = b"", "open"
     if sends.how == "sum":
@@ -182,6 +246,10 @@ def protect(
                 raise DataError("The server weighs a noised sum, which changes what the noise is worth.")
             total = numbers + noise(plan, sends, len(numbers), source or Source())
             numbers = np.clip(total, -sends.grid.limit, sends.grid.limit).astype(np.int32)
+        if plan.sum == "masked":
+            if mask is None:
+                raise LocalProtocolError(f"The plan masks {sends.name!r}, but there is no mask for it.")
+            numbers, form = mask(numbers.astype(np.int64)), "masked"
     elif not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
         raise DataError(f"The {sends.name} is not finite; clean the records.")
     elif plan.scores == "ckks" and value.hidden.size:
@@ -200,8 +268,12 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
     encrypted = [s for s in sends if plan.scores == "ckks" and s.reveals_encrypted]
     match party:
         case "server":
-            seen = [s.reveals_encrypted if s in encrypted else _with_noise(plan, s) for s in sends]
-            return "of each client " + ", ".join(seen)
+            single = [s for s in sends if not (plan.sum == "masked" and s.how == "sum")]
+            seen = [s.reveals_encrypted if s in encrypted else _with_noise(plan, s) for s in single]
+            summed = [
+                f"the total over the cohort of {_with_noise(plan, s)}" for s in sends if s not in single
+            ]
+            return ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
         case "key-holder":
             return "blinded integers, uniform to it" if encrypted else "nothing: it takes no part"
         case _:
@@ -210,10 +282,12 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
 
 def _with_noise(plan: Plan, sends: Sends) -> str:
     if not noised(plan, sends):
-        return sends.reveals
+        return sends.reveals if sends.training is None else f"{sends.reveals}, trained privately"
     match plan.noise:
         case "local":
             return f"{sends.reveals} with noise on them"
+        case "distributed" if plan.sum == "masked":
+            return f"{sends.reveals}, noise of the honest clients' shares included"
         case "distributed":
             return (
                 f"{sends.reveals} with its own share of the noise on them (a stand-in for secure "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
 from securefl.errors import LocalProtocolError
@@ -45,11 +46,15 @@ class Sends:
         reveals: what the server sees of it in the clear, in words, for the privacy card.
         reveals_encrypted: what it sees of it where scores are encrypted; empty where it never is.
         on_model: whether clients compute it on the broadcast model.
-        reads: the client's records and what was broadcast alone, or also state that was trained on the
-            records. Removing one record moves a trained state without bound: its record-level epsilon is
-            infinite, whatever `sensitivity` says of the rest, which the noise is then merely scaled to.
+        reads: what it depends on beside the broadcast. The "records" alone; or also state that was "trained"
+            on them: removing one record moves that without bound, so record-level epsilon is infinite,
+            whatever `sensitivity` says of the rest, which the noise is then merely scaled to; or "nothing",
+            but a model whose training is accounted.
+        training: what the training that comes before it costs, where a model was broadcast; record level,
+            add or remove.
         sensitivity: L2, per (unit, adjacency); a pair that is absent is unbounded.
         extra: how often it is asked for beyond once a round, in a whole run.
+        cohort: the fewest clients that are asked for one sum of it; 0 where that is not known beforehand.
         grid: the integers that sums are taken on.
     """
 
@@ -58,10 +63,12 @@ class Sends:
     reveals: str
     reveals_encrypted: str = ""
     on_model: bool = True
-    reads: Literal["records", "trained"] = "records"
+    reads: Literal["records", "trained", "nothing"] = "records"
+    training: DpEvent | None = None
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
     grid: Grid = field(default_factory=Grid)
     extra: int = 0
+    cohort: int = 0
 
 
 @dataclass(frozen=True)

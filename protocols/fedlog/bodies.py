@@ -12,13 +12,15 @@ from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from dp_accounting import DpEvent
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from protocols.fedlog.head import solve
 from securefl.rounds import Device, Evaluation, Floats, Job, Kept
-from securefl.training import Objective, evaluate, pooled, to_vector, train
+from securefl.training import Objective, evaluate, pooled, to_vector
 from securefl.training.bodies import Bodies
+from securefl.training.client import train_on
 from securefl.training.heads import Activation, activated, frozen, last_dense, with_head
 from securefl.training.task import Problem
 
@@ -26,7 +28,8 @@ from securefl.training.task import Problem
 class Body(Protocol):
     """What turns a client's records into features.
 
-    `introductions`: in how many exchanges clients answer before there is a head.
+    `introductions`: in how many exchanges clients answer before there is a head. `training`: what each
+    training of it costs, where that is accounted.
     """
 
     @property
@@ -34,6 +37,9 @@ class Body(Protocol):
 
     @property
     def introductions(self) -> int: ...
+
+    @property
+    def training(self) -> DpEvent | None: ...
 
     def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
         """The client's model, its body ready for this round's statistic, and what it keeps of it."""
@@ -50,6 +56,7 @@ class Public:
     activation: Activation | None
     reads: Literal["records", "trained"] = "records"
     introductions: int = 0
+    training: DpEvent | None = None
 
     def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
         return self.problem.module(self.problem.initial), None
@@ -62,18 +69,28 @@ class Public:
 
 
 @dataclass(frozen=True, eq=False)
-class Private:
+class Trained:
     """Bodies that clients train under the frozen head and keep.
 
-    compact, apart: alpha and beta of FedLog-C (Eq. 15); with both 0 it is FedLog.
+    Where the problem says that training is private, a body is a private mechanism's output, the statistic is
+    what a public body's would be given it, and the two compose. compact, apart: alpha and beta of FedLog-C
+    (Eq. 15); with both 0 it is FedLog.
     """
 
     bodies: Bodies
     activation: Activation | None
     compact: float = 0.0
     apart: float = 0.0
-    reads: Literal["records", "trained"] = "trained"
     introductions: int = 1
+
+    @property
+    def reads(self) -> Literal["records", "trained"]:
+        return "trained" if self.training is None else "records"
+
+    @property
+    def training(self) -> DpEvent | None:
+        private = self.bodies.problem.private
+        return None if private is None else private.event
 
     def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
         problem = self.bodies.of(job.client)
@@ -83,16 +100,7 @@ class Private:
         statistic = job.model.astype(np.float64).reshape(problem.outputs, -1)
         with_head(model, solve(statistic))
         with activated(model, self.activation), frozen(last_dense(model)):
-            train(
-                model,
-                job.x,
-                job.y,
-                problem.local,
-                problem.loss,
-                job.rng,
-                job.round - 1,
-                objective=self._objective(statistic),
-            )
+            train_on(problem, model, job, self._objective(statistic))
         return model, {"model": to_vector(model)}
 
     def _objective(self, statistic: Floats) -> Objective | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
-from protocols.fedlog.bodies import Body, Private, Public
+from protocols.fedlog.bodies import Body, Public, Trained
 from protocols.fedlog.head import solve
 from protocols.fedlog.statistic import Clipping, Statistic
 from securefl.errors import ConfigError, DataError
@@ -24,8 +24,8 @@ class FedLog:
 
     body: "public", the model's body as its public seed makes it, frozen; "private", trained by each client on
         its records, which voids the record-level guarantee of the paper's theorem: epsilon per record is
-        infinite, and per client it is finite with `client_bound`; "dp-sgd", trained with its own accounting,
-        is not built yet.
+        infinite, and per client it is finite with `client_bound`; "dp-sgd", trained as [dpsgd] says, whose
+        cost and the statistic's compose to a finite epsilon per record.
     clip: how features are bounded; what noise is scaled to.
     client_bound: the largest norm of a client's whole statistic, to which it is scaled down.
     alpha, beta: FedLog-C's pull to the mean of the own class and push from the others (0.01 and 0 or 5e-4).
@@ -40,8 +40,10 @@ class FedLog:
     shorter: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.body == "dp-sgd":
-            raise ValueError('body = "dp-sgd" is not built yet; use body = "public".')
+        if self.body == "dp-sgd" and (self.alpha or self.beta):
+            raise ValueError(
+                'Expected alpha and beta with body = "private" only: DP-SGD clips the loss alone.'
+            )
         if self.body == "public" and (self.alpha or self.beta or self.shorter):
             raise ValueError(
                 'Expected alpha, beta and shorter with body = "private" only: others are not trained.'
@@ -56,15 +58,22 @@ class FedLog:
             raise ConfigError("FedLog is for classification; the data set has numeric targets.")
         width = last_dense(problem.module(problem.initial)).in_features
         body = self._body(problem)
-        return Heads(problem, body, Statistic(body, self.clip, problem.outputs, width, self.client_bound))
+        statistic = Statistic(body, self.clip, problem.outputs, width, problem.clients, self.client_bound)
+        return Heads(problem, body, statistic)
 
     def _body(self, problem: Problem) -> Body:
         activation = self.clip.activation()
         if self.body == "public":
             return Public(problem, activation)
+        if self.body == "private":
+            problem = replace(problem, private=None)
+        elif problem.private is None:
+            raise ConfigError(
+                'body = "dp-sgd" needs a section [dpsgd] that says how bodies are trained; add it.'
+            )
         bodies = Bodies(problem, self.shorter)
         bodies.of(0)  # a body that cannot be shortened is told here
-        return Private(bodies, activation, self.alpha, self.beta)
+        return Trained(bodies, activation, self.alpha, self.beta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +112,7 @@ class Heads:
 
     def _ask(self, state: State, roster: Roster) -> Ask:
         size = len(state.memory["sum"])
-        broadcast = state.model if self.body.reads == "trained" else state.model[:0]
+        broadcast = state.model if self.body.introductions else state.model[:0]
         return Ask(cohort=roster.everyone(), model=broadcast, sums=(Sum(self.statistic.sends, size),))
 
     def _learn(self, state: State, answers: Answers) -> State:
@@ -113,7 +122,7 @@ class Heads:
         if not answers.survivors:
             return state
         total, rounds = answers.totals["statistic"].value, np.ones(1)
-        if self.body.reads == "records":
+        if not self.body.introductions:
             total, rounds = total + state.memory["sum"], rounds + state.memory["rounds"]
         mean = (total / rounds).astype(np.float32)
         state = state.remember(sum=total, rounds=rounds)

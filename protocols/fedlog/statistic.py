@@ -72,7 +72,7 @@ def _unit_norm(features: Tensor) -> Tensor:
     return normalize(features, dim=1)
 
 
-def sends(clip: Clipping, width: int, body: Body, client_bound: float | None) -> Sends:
+def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, clients: int) -> Sends:
     """The statistic's sensitivities: exact for a body that the records had no part in.
 
     Add or remove a record: |(1, phi)|. Replace one: two classes change by that, or one by twice |phi|. A
@@ -91,10 +91,12 @@ def sends(clip: Clipping, width: int, body: Body, client_bound: float | None) ->
         how="sum",
         reveals="the sums of its features by class",
         reads=body.reads,
+        training=body.training,
         sensitivity=found,
         grid=GRID,
         on_model=False,
         extra=body.introductions,
+        cohort=clients,
     )
 
 
@@ -110,11 +112,12 @@ class Statistic:
     clip: Clipping
     classes: int
     width: int
+    clients: int
     client_bound: float | None = None
 
     @property
     def sends(self) -> Sends:
-        return sends(self.clip, self.width, self.body, self.client_bound)
+        return sends(self.clip, self.width, self.body, self.client_bound, self.clients)
 
     def compute(self, job: Job) -> Value:
         model, kept = self.body.prepare(job)

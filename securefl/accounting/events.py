@@ -1,19 +1,22 @@
 """Privacy events: their stored form, and what a history of them adds up to.
 
 The events are those of dp-accounting. Understood so far: nothing (`NoOpDpEvent`), an unprotected release
-(`NonPrivateDpEvent`), the Gaussian mechanism (`GaussianDpEvent`, deviation over sensitivity), and steps of
-the Poisson-sampled Gaussian mechanism, alone or repeated. A discrete Gaussian is stored as the Gaussian that
-bounds it (`securefl.dp.discrete`). Anything else is an `UnsupportedEvent`: never a guess.
+(`NonPrivateDpEvent`), the Gaussian mechanism (`GaussianDpEvent`, deviation over sensitivity), steps of the
+Poisson-sampled Gaussian mechanism, alone or repeated, and several of these together (`ComposedDpEvent`). A
+discrete Gaussian is stored as the Gaussian that bounds it (`securefl.dp.gaussian`). Anything else is an
+`UnsupportedEvent`: never a guess.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dp_accounting import (
+    ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,
     NonPrivateDpEvent,
@@ -25,7 +28,7 @@ from dp_accounting import (
 from securefl.errors import UnsupportedEvent
 from securefl.release import Charge
 
-Stored = dict[str, str | float | int]
+Stored = dict[str, Any]
 
 
 def steps_event(rate: float, noise_multiplier: float, count: int) -> DpEvent:
@@ -44,6 +47,8 @@ def dump_event(event: DpEvent) -> Stored:
             return {"event": "gaussian", "noise_multiplier": float(z)}
         case PoissonSampledDpEvent():
             return dump_event(SelfComposedDpEvent(event, 1))
+        case ComposedDpEvent(events=events) if events:
+            return {"event": "composed", "events": [dump_event(part) for part in events]}
         case SelfComposedDpEvent(
             event=PoissonSampledDpEvent(sampling_probability=q, event=GaussianDpEvent(noise_multiplier=z)),
             count=count,
@@ -77,7 +82,24 @@ def load_event(stored: Mapping[str, object]) -> DpEvent:
             **rest,
         } if 0 < q <= 1 and _positive(z) and count >= 1 and not rest:
             return steps_event(q, z, count)
+        case {"event": "composed", "events": [*events], **rest} if events and not rest:
+            # a tuple: events are counted by equality, and so must hash
+            return ComposedDpEvent(tuple(load_event(_object(part)) for part in events))
     raise UnsupportedEvent(f"The ledger holds an event this version does not know: {stored}.")
+
+
+def _object(stored: object) -> Mapping[str, object]:
+    if not isinstance(stored, dict):
+        raise UnsupportedEvent(f"Expected an event as an object, got {stored!r}.")
+    return stored
+
+
+def _parts(event: DpEvent) -> Iterator[DpEvent]:
+    if not isinstance(event, ComposedDpEvent):
+        yield event
+        return
+    for part in event.events:
+        yield from _parts(part)
 
 
 def _positive(z: float) -> bool:
@@ -113,18 +135,19 @@ class History:
         """Of events, each as often as counted. Raises UnsupportedEvent for one that is not understood."""
         endless, gaussians, steps = False, [], dict[tuple[float, float], int]()
         for event, times in events.items():
-            match dump_event(event):
-                case {"event": "non_private"} if times > 0:
-                    endless = True
-                case {"event": "gaussian", "noise_multiplier": float(z)}:
-                    gaussians.append(times * (1 / z) * (1 / z))
-                case {
-                    "event": "poisson_gaussian",
-                    "sampling_probability": float(q),
-                    "noise_multiplier": float(z),
-                    "count": int(count),
-                }:
-                    steps[q, z] = steps.get((q, z), 0) + times * count
+            for part in _parts(event):
+                match dump_event(part):
+                    case {"event": "non_private"} if times > 0:
+                        endless = True
+                    case {"event": "gaussian", "noise_multiplier": float(z)}:
+                        gaussians.append(times * (1 / z) * (1 / z))
+                    case {
+                        "event": "poisson_gaussian",
+                        "sampling_probability": float(q),
+                        "noise_multiplier": float(z),
+                        "count": int(count),
+                    }:
+                        steps[q, z] = steps.get((q, z), 0) + times * count
         # fsum: the same events in another order are the same number
         return cls(endless, math.fsum(gaussians), {key: count for key, count in steps.items() if count})
 

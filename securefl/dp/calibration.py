@@ -7,10 +7,11 @@ rdp, pld  by accountant, for checks
 
 from __future__ import annotations
 
-from math import e, inf, isfinite, log, sqrt
+from collections.abc import Mapping
+from math import e, exp, inf, isfinite, log, sqrt
 from typing import Literal
 
-from dp_accounting import GaussianDpEvent, get_sigma_gaussian
+from dp_accounting import DpEvent, GaussianDpEvent, get_sigma_gaussian
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
 
@@ -86,6 +87,30 @@ def paper_sigma(epsilon: float, delta: float, *, releases: int, sensitivity: flo
 def epsilon_of(sigma: float, delta: float, *, releases: int, sensitivity: float) -> float:
     """Epsilon that `releases` releases with this sigma really have, exactly."""
     return compose({GaussianDpEvent(sigma / sensitivity): releases}, delta)
+
+
+def multiplier_beside(epsilon: float, delta: float, *, releases: int, spent: Mapping[DpEvent, int]) -> float:
+    """The noise multiplier at which `releases` Gaussians, beside what is spent otherwise, cost epsilon.
+
+    Raises ConfigError where what is spent otherwise leaves nothing.
+    """
+    alone = compose(spent, delta)
+    if not alone < epsilon:
+        raise ConfigError(
+            f"Training alone costs epsilon {alone:.4g}, and {epsilon:g} was asked for in all: train fewer "
+            "steps or with more noise, or ask for a larger epsilon."
+        )
+
+    def excess(log_multiplier: float) -> float:
+        event = GaussianDpEvent(exp(log_multiplier))
+        return compose({**spent, event: releases}, delta) - epsilon
+
+    high = log(sigma(epsilon, delta, releases=releases, sensitivity=1.0))
+    low = high
+    while excess(high) > 0:
+        high += 1.0
+    found = float(brentq(excess, low - 1e-3, high, xtol=1e-5))
+    return exp(found + 1e-5)  # on the safe side of the root
 
 
 def _searched(

@@ -1,7 +1,8 @@
 """What surrounds the machines of an in-process study: records, ledger, keys, and work in waves.
 
-`ask` runs one Ask as an exchange; the rest is what its machines need from outside: training
-(clients), matching (server), opening (key holder), and the ledger in front of every client's bytes.
+`ask` runs one Ask as an exchange, and where sums are masked as an exchange of orders and numbers, followed
+by an aggregation. The rest is what the machines need from outside: training (clients), matching (server),
+opening (key holder), and the ledger in front of every client's bytes.
 """
 
 from __future__ import annotations
@@ -11,26 +12,30 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
 from securefl.dp.noise import Source
+from securefl.engines.clients import Clients, Records
 from securefl.engines.inprocess import InProcess, Traffic
+from securefl.engines.masked import Cohorts, nobody, totals
 from securefl.engines.scores import ScoreKeys
-from securefl.errors import DataError, RemoteProtocolError
-from securefl.exchange import Client, Contribute, KeyHolder, Match, Open, Server, Unblind, most_bytes
+from securefl.errors import ConfigError, RemoteProtocolError
+from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, most_bytes
 from securefl.messages import REFUSED, client_name
-from securefl.plan import Plan, charge_of, noise, noised, protect
-from securefl.release import KEY_HOLDER, SERVER, Charge, Release, ReleaseKey
-from securefl.rounds import Algorithm, Answers, Ask, Each, Job, Kept, Statistic
+from securefl.plan import Plan, noise, noised
+from securefl.release import KEY_HOLDER, SERVER
+from securefl.rounds import Algorithm, Answers, Ask, Each, Kept
+from securefl.secagg import Aborted, Durable, Masked, Summed, Unmasking
+from securefl.secagg.journal import Journal
 from securefl.wire import Header
 
-Records = tuple[NDArray[Any], NDArray[Any]]
+STAGES = 16
+"""How many exchanges one Ask may take under masks: orders and numbers, the aggregation, repetitions."""
 
 
 @dataclass
 class Log:
-    """What the person at this machine may see of one exchange, reasons of clients that abstained included.
+    """What the person at this machine may see of one Ask, reasons of clients that abstained included.
 
     It is no message: nothing in it feeds a machine or leaves this process.
     """
@@ -46,6 +51,7 @@ class StudyHost:
         records: x and y of each client.
         rng: a client's own stream, from (round, client).
         kept: what each client has kept on its device so far.
+        journal: where clients record what they must not do twice in an aggregation.
         keys: makes the session's score keys from the number of profiled elements, when first needed.
     """
 
@@ -59,28 +65,46 @@ class StudyHost:
         rng: Callable[[int, int], np.random.Generator],
         keys: Callable[[Each], ScoreKeys],
         kept: Mapping[int, Kept] | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._plan = plan
-        self._statistics: Mapping[str, Statistic] = {s.sends.name: s for s in algorithm.statistics}
+        statistics = {s.sends.name: s for s in algorithm.statistics}
+        self._offers = frozenset(statistics)
         self._ledger = ledger
-        self._records = records
-        self._rng = rng
+        self._clients = Clients(plan, statistics, ledger, records, rng=rng, kept=kept or {})
         self._make_keys = keys
         self._keys: ScoreKeys | None = None
         self._log = Log(Traffic())
-        self.kept: dict[int, Kept] = dict(kept or {})
+        self._journal = journal or Journal()
+        self._cohorts = Cohorts(plan)
+        self._spare = plan.spare
+
+    @property
+    def kept(self) -> Mapping[int, Kept]:
+        """What each client has kept on its device so far."""
+        return self._clients.kept
 
     def ask(self, engine: InProcess, ask: Ask, header: Header) -> tuple[Answers, Log]:
         """Run one Ask over the engine. The answers hold whoever answered well and in time."""
+        self._log = Log(Traffic())
+        if self._plan.sum == "masked":
+            header = replace(header, stage=STAGES * header.stage)
+        if self._plan.sum == "clear" or not ask.sums:
+            answers = self._exchange(engine, ask, header)
+        else:
+            numbers = self._exchange(engine, replace(ask, sums=()), header)
+            answers = replace(self._aggregate(engine, ask, header), each=numbers.each)
+        return self._as_promised(ask, answers), self._log
+
+    def _exchange(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
         sealed = [e for e in ask.each if e.query is not None and self._plan.scores == "ckks"]
         if sealed and self._keys is None:
             self._keys = self._make_keys(sealed[0])
+            self._clients.seal = self._keys.encryptor.encrypt
         size = self._keys.evaluator.ciphertext_bytes if sealed and self._keys else 0
         broadcast, contribution, request = most_bytes(ask, size)
         machines: dict[str, Any] = {
-            client_name(k): Client(
-                number=k, header=header, offers=frozenset(self._statistics), most_bytes=broadcast
-            )
+            client_name(k): Client(number=k, header=header, offers=self._offers, most_bytes=broadcast)
             for k in ask.cohort
         }
         machines[SERVER] = Server(
@@ -92,17 +116,45 @@ class StudyHost:
         )
         if sealed:
             machines[KEY_HOLDER] = KeyHolder(header=header, most_bytes=request)
-        self._log = Log(Traffic())
-        results, self._log.traffic = engine.run(machines, header)
-        return self._as_promised(ask, results[SERVER]), self._log
+        self._clients.orders.clear()
+        answers: Answers = self._run(engine, machines, header)[SERVER]
+        return answers
+
+    def _aggregate(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
+        """The masked sums; after an abort once more while there is a spare, without its culprit."""
+        cohort = list(ask.cohort)
+        while True:
+            header = replace(header, stage=header.stage + 1)
+            try:
+                machines = self._cohorts.machines(ask, cohort, header)
+            except ConfigError as error:  # the cohort is too small for what the plan asks for
+                self._log.abstained[SERVER] = str(error)
+                return nobody(ask)
+            outcome = self._run(engine, machines, header).get(SERVER)
+            if isinstance(outcome, Summed):
+                return totals(ask, machines[SERVER].agreement, outcome)
+            if isinstance(outcome, Aborted):
+                self._log.abstained[SERVER] = f"No sum, in phase {outcome.phase}: {outcome.reason}"
+            if isinstance(outcome, Aborted) and outcome.culprit is not None:
+                self._log.traffic.blamed[outcome.culprit] = outcome.reason
+                cohort = [k for k in cohort if client_name(k) != outcome.culprit]
+            if not self._spare or header.stage % STAGES == STAGES - 1:
+                return nobody(ask)
+            self._spare -= 1
+
+    def _run(self, engine: InProcess, machines: Mapping[str, Any], header: Header) -> dict[str, Any]:
+        results, traffic = engine.run(machines, header)
+        self._log.traffic.add(traffic)
+        return results
 
     def _as_promised(self, ask: Ask, answers: Answers) -> Answers:
         """What the server that sums does before anybody else sees a sum."""
         promised = [question for question in ask.sums if noised(self._plan, question.sends)]
-        if self._plan.noise == "distributed" and promised and len(answers.survivors) < self._plan.survivors:
-            short = f"{len(answers.survivors)} of at least {self._plan.survivors} contributions came"
+        least = self._plan.survivors(len(ask.cohort))
+        if self._plan.noise == "distributed" and promised and len(answers.survivors) < least:
+            short = f"{len(answers.survivors)} of at least {least} contributions came"
             self._log.abstained[SERVER] = f"{short}: the noise would fall short, so the sum is thrown away."
-            return Answers(survivors=(), totals={}, each={each.sends.name: {} for each in ask.each})
+            return replace(nobody(ask), each=answers.each)
         if self._plan.noise != "central":
             return answers
         totals = dict(answers.totals)
@@ -126,11 +178,19 @@ class StudyHost:
     # For the engine ---------------------------------------------------------------------------
 
     def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
-        """One wave of slow work; all clients' charges are reserved in one transaction first."""
+        """One wave of slow work; all clients' charges and acts are written in one transaction first."""
         orders = [order for _, order in needs]
-        contributions = self._contribute_many([o for o in orders if isinstance(o, Contribute)])
+        acts = [order for order in orders if isinstance(order, Durable)]
+        recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
+        tasks = {id(order): task for order in orders if (task := self._clients.task(order)) is not None}
+        contributions, abstained = self._clients.contribute_many(list(tasks.values()))
+        self._log.abstained |= abstained
         return [
-            contributions[order.client] if isinstance(order, Contribute) else self._serve(order)
+            recorded[id(order)]
+            if id(order) in recorded
+            else contributions[tasks[id(order)].client]
+            if id(order) in tasks
+            else self._serve(order)
             for order in orders
         ]
 
@@ -139,6 +199,10 @@ class StudyHost:
 
     def _serve(self, order: Any) -> Any:
         match order:
+            case Masked():
+                return None
+            case Unmasking():
+                return order.run()
             case Match():
                 return self._match(order)
             case Open():
@@ -146,69 +210,6 @@ class StudyHost:
             case Unblind():
                 return self._unblind(order)
         raise AssertionError(f"no work for {order}")
-
-    # Clients ----------------------------------------------------------------------------------
-
-    def _contribute_many(self, orders: Sequence[Contribute]) -> dict[int, tuple[Release, ...] | None]:
-        wants = {order.client: self._charges(order) for order in orders if self._scheduled(order)}
-        refused = self._ledger.reserve([want for own in wants.values() for want in own])
-        answers: dict[int, tuple[Release, ...] | None] = {}
-        for order in orders:
-            name = client_name(order.client)
-            if name in refused or order.client not in wants:
-                self._log.abstained[name] = str(refused.get(name, "The declared schedule is over."))
-                answers[order.client] = None
-                continue
-            try:
-                answers[order.client] = self._contribute(order, wants[order.client])
-            except DataError as error:
-                self._log.abstained[name] = str(error)
-                answers[order.client] = None
-        return answers
-
-    def _scheduled(self, order: Contribute) -> bool:
-        return order.header.round <= self._plan.schedule
-
-    def _charges(self, order: Contribute) -> list[tuple[ReleaseKey, Charge]]:
-        return [
-            (_key(order, name), charge_of(self._plan, self._statistics[name].sends))
-            for name in order.order.wants
-        ]
-
-    def _contribute(
-        self, order: Contribute, charges: Sequence[tuple[ReleaseKey, Charge]]
-    ) -> tuple[Release, ...]:
-        x, y = self._records[order.client]
-        wanted = [self._statistics[name].sends for name in order.order.wants]
-        # A noised sum hides whether there are records: silence would tell.
-        if not len(x) and not all(noised(self._plan, sends) for sends in wanted):
-            raise DataError("It has no records, so it abstains.")
-        releases, kept = [], self.kept.get(order.client, {})
-        for name, (key, _) in zip(order.order.wants, charges, strict=True):
-            job = Job(
-                client=order.client,
-                round=order.header.round,
-                x=x,
-                y=y,
-                model=order.broadcast.model,
-                public=dict(zip(order.broadcast.names, order.broadcast.arrays, strict=True)),
-                rng=self._rng(order.header.round, order.client),
-                kept=self.kept.get(order.client, {}),
-            )
-            value = self._statistics[name].compute(job)
-            kept = kept if value.keep is None else value.keep
-            releases.append(
-                protect(
-                    self._plan,
-                    self._statistics[name].sends,
-                    value,
-                    key=key,
-                    weight=order.order.weight,
-                    seal=self._keys.encryptor.encrypt if self._keys else None,
-                )
-            )
-        self.kept[order.client] = kept
-        return tuple(releases)
 
     # The server and the key holder --------------------------------------------------------------
 
@@ -259,10 +260,3 @@ class StudyHost:
         except RemoteProtocolError as error:
             self._log.abstained[error.sender] = str(error)
             return None
-
-
-def _key(order: Contribute, name: str) -> ReleaseKey:
-    header = order.header
-    return ReleaseKey(
-        client_name(order.client), header.session, header.round, header.stage, header.attempt, name
-    )

@@ -72,6 +72,14 @@ class Traffic:
     blamed: dict[str, str] = field(default_factory=dict)
     late: int = 0
 
+    def add(self, other: Traffic) -> None:
+        """Count another exchange's traffic in."""
+        for mine, theirs in ((self.sent, other.sent), (self.received, other.received)):
+            for party, count in theirs.items():
+                mine[party] = mine.get(party, 0) + count
+        self.blamed |= other.blamed
+        self.late += other.late
+
 
 class InProcess:
     """Drives machines to their results. Late parcels of one exchange reach the next one it drives."""

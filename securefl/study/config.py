@@ -13,16 +13,18 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_type_hints
 
+from dp_accounting import DpEvent
 from pydantic import TypeAdapter, ValidationError
 
 from securefl.data import NAMES, Corruption, Partition
-from securefl.dp.calibration import sigma
+from securefl.dp.calibration import multiplier_beside, sigma
 from securefl.engines.inprocess import Faults
 from securefl.errors import ConfigError
 from securefl.plan import Plan
 from securefl.release import Adjacency, Unit
 from securefl.rounds import Algorithm, Sends
 from securefl.training import LocalTraining, ModelConfig
+from securefl.training.dpsgd_config import DPSGD
 from securefl.training.task import Problem
 
 T = TypeVar("T")
@@ -81,11 +83,13 @@ class PrivacySection:
     budget: the most epsilon per client, `inf` for none. against: the parties it must hold against.
     unprotected: what may leave without noise; epsilon is then infinite. parameters: of CKKS; with
     "strong-encrypted" the baseline is encrypted too (mode E). epsilon: what the noise is calibrated for, over
-    all rounds, `inf` for no noise; calibration: "exact", or FedLog's theorem ("paper"). survivors, corrupt:
-    of distributed noise, how many contributions a sum has at least, and how many of them may be the server's.
+    all rounds, `inf` for no noise; calibration: "exact", or FedLog's theorem ("paper"). dropout, corrupt: of
+    masked sums and distributed noise, the largest shares of a cohort that may fall silent, and that may
+    collude with the server. secagg: "active", against a server that lies, or "semi-honest". spare: aborted
+    aggregations that may be tried again.
     """
 
-    sum: Literal["clear"]
+    sum: Literal["clear", "masked"]
     scores: Literal["clear", "ckks"]
     noise: Literal["none", "local", "distributed", "central"]
     unit: Unit
@@ -97,8 +101,10 @@ class PrivacySection:
     parameters: Literal["strong", "compact", "strong-encrypted"] = "strong"
     epsilon: float | None = None
     calibration: Literal["exact", "paper"] = "exact"
-    survivors: int | None = None
-    corrupt: int = 0
+    dropout: float | None = None
+    corrupt: float = 0.0
+    secagg: Literal["active", "semi-honest"] = "active"
+    spare: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:
@@ -107,22 +113,34 @@ class PrivacySection:
             raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
         if (self.noise == "none") != (self.epsilon is None):
             raise ValueError("Expected `epsilon` with noise, and none without.")
-        if (self.noise == "distributed") != (self.survivors is not None):
-            raise ValueError('Expected `survivors` with noise = "distributed", and with it alone.')
-        if self.survivors is not None and not 0 <= self.corrupt < self.survivors:
-            raise ValueError(f"Expected 0 <= corrupt < survivors, got {self.corrupt} and {self.survivors}.")
+        together = self.noise == "distributed" or self.sum == "masked"
+        if together != (self.dropout is not None):
+            raise ValueError(
+                'Expected `dropout` with sum = "masked" or noise = "distributed", and then alone.'
+            )
+        if self.spare < 0 or (self.spare and self.sum != "masked"):
+            raise ValueError('Expected spare >= 0, and only with sum = "masked".')
+        if self.dropout is not None and not (self.dropout >= 0 and 0 <= self.corrupt < 1 - self.dropout):
+            raise ValueError(
+                "Expected dropout >= 0, corrupt >= 0 and less than 1 together, "
+                f"got {self.dropout} and {self.corrupt}."
+            )
 
     def plan(self, rounds: int, sends: Sequence[Sends] = ()) -> Plan:
         """The plan of a run in which clients send these values, in as many rounds."""
         bounded = [s for s in sends if (self.unit, self.adjacency) in s.sensitivity and s.how == "sum"]
-        releases = sum(rounds + s.extra for s in bounded) or rounds
+        releases = sum(rounds + s.extra + self.spare for s in bounded) or rounds
+        training = [s.training for s in bounded if s.training is not None]
+        spent = {event: training.count(event) * (rounds + self.spare) for event in set(training)}
         return Plan(
             sum=self.sum,
             scores=self.scores,
             noise="none" if self.epsilon == inf else self.noise,
-            noise_multiplier=self._multiplier(releases),
-            survivors=self.survivors or 0,
+            noise_multiplier=self._multiplier(releases, spent),
+            dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
+            secagg=self.secagg,
+            spare=self.spare,
             unit=self.unit,
             adjacency=self.adjacency,
             delta=self.delta,
@@ -133,10 +151,12 @@ class PrivacySection:
             releases=releases,
         )
 
-    def _multiplier(self, releases: int) -> float:
-        """Sigma over sensitivity, for which all releases together cost `epsilon`."""
+    def _multiplier(self, releases: int, spent: Mapping[DpEvent, int]) -> float:
+        """Sigma over sensitivity, for which all releases, and the training before them, cost `epsilon`."""
         if self.epsilon is None or self.epsilon == inf:
             return 0.0
+        if spent:
+            return multiplier_beside(self.epsilon, self.delta, releases=releases, spent=spent)
         return sigma(self.epsilon, self.delta, releases=releases, sensitivity=1.0, method=self.calibration)
 
 
@@ -170,6 +190,7 @@ class Study:
     corruption: Corruption = field(default_factory=Corruption)
     network: Faults = field(default_factory=Faults)
     cost: CostSection = field(default_factory=CostSection)
+    dpsgd: DPSGD | None = None
     text: str = ""
 
 
@@ -182,8 +203,9 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "corruption": Corruption,
     "network": Faults,
     "cost": CostSection,
+    "dpsgd": DPSGD,
 }
-_OPTIONAL = ("corruption", "network", "cost")
+_OPTIONAL = ("corruption", "network", "cost", "dpsgd")
 
 
 def read(path: Path) -> Study:

@@ -23,6 +23,8 @@ from securefl.messages import client_name
 from securefl.plan import Plan, charge_of
 from securefl.release import PARTIES
 from securefl.rounds import Algorithm, Answers, Ask, Device, Each, Kept, Roster, State, play
+from securefl.secagg import parameters
+from securefl.secagg.journal import Journal
 from securefl.streams import stream
 from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint
@@ -60,8 +62,8 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
                 f"{statistic.sends.name!r} leaves without noise, which no budget bears: every client would "
                 f"refuse. Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
             )
-    if plan.survivors > study.data.clients:
-        raise ConfigError(f"Expected survivors <= {study.data.clients} clients, got {plan.survivors}.")
+    if plan.sum == "masked":
+        parameters(study.data.clients, plan.corrupt, plan.dropout, plan.secagg)  # told before anything runs
     algorithm.start()  # builds the model: a layer that does not exist is told here
     return algorithm, plan
 
@@ -88,7 +90,8 @@ def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> A
         state, records = checkpoint.load()
         for record in records:
             tell(record)
-        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint)
+        journal = stack.enter_context(Journal(home / "acts.sqlite")) if plan.sum == "masked" else None
+        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal)
         state = state or algorithm.start()
         for number in range(len(records) + 1, study.study.rounds + 1):
             state, record, kept = turn.play(number, state)
@@ -110,6 +113,7 @@ class _Turn:
         plan: Plan,
         ledger: Ledger,
         checkpoint: Checkpoint,
+        journal: Journal | None,
     ) -> None:
         self._study, self._arm, self._world = study, arm, world
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
@@ -123,6 +127,7 @@ class _Turn:
             rng=lambda number, client: stream(world.seed, "client", number, client),
             keys=self._fresh_keys,
             kept=checkpoint.kept(),
+            journal=journal,
         )
         self._logs: list[tuple[Ask, Log]] = []
 

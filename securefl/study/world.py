@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securefl.data import Split, load, unrelated
-from securefl.engines.host import Records
+from securefl.engines.clients import Records
 from securefl.errors import ConfigError
 from securefl.rounds import Floats, Roster
 from securefl.streams import public_seed, stream
@@ -113,6 +113,7 @@ def build(study: Study, seed: int) -> World:
         server_x=split.test.x,
         server_y=split.test.y,
         seed=public_seed(seed, "model"),
+        private=study.dpsgd,
     )
     preset = _preset(study)
     return World(

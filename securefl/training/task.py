@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from securefl.rounds import Evaluation
+from securefl.training.dpsgd import make_private
+from securefl.training.dpsgd_config import DPSGD
 from securefl.training.evaluation import Task, evaluate
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
@@ -28,6 +30,7 @@ class Problem:
         records: how many records they are declared to have in all, public; no client may claim more.
         server_x, server_y: records the server owns, for evaluation and baseline profiles (D^V).
         seed: public; the initial model and probe inputs follow from it.
+        private: how clients train with record-level privacy; None where they do not.
     """
 
     model: ModelConfig
@@ -40,6 +43,7 @@ class Problem:
     server_x: NDArray[Any]
     server_y: NDArray[Any]
     seed: int
+    private: DPSGD | None = None
 
     @property
     def loss(self) -> Loss:
@@ -52,12 +56,21 @@ class Problem:
 
     @cached_property
     def _module(self) -> nn.Module:
-        return self.model.build(self.shape, self.outputs, self.seed)
+        return self._built()[0]
 
     @cached_property
     def initial(self) -> NDArray[np.float32]:
         """The initial model as a vector (d,), float32."""
-        return to_vector(self.model.build(self.shape, self.outputs, self.seed))
+        return to_vector(self._built()[0])
+
+    @cached_property
+    def changes(self) -> tuple[str, ...]:
+        """What private training had to change in the model, a line for each layer."""
+        return self._built()[1]
+
+    def _built(self) -> tuple[nn.Module, tuple[str, ...]]:
+        model = self.model.build(self.shape, self.outputs, self.seed)
+        return (model, ()) if self.private is None else make_private(model)
 
     @cached_property
     def shorter(self) -> Problem:

@@ -96,7 +96,7 @@ def statistic(clip: Clipping, classes: int = 3, q: int = 4) -> Statistic:
         server_y=np.zeros(1, np.int64),
         seed=1,
     )
-    return Statistic(Public(problem, clip.activation()), clip, classes, 5)
+    return Statistic(Public(problem, clip.activation()), clip, classes, 5, 2)
 
 
 def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -295,10 +295,11 @@ def test_one_client_only_and_a_class_that_nobody_has(tmp_path: Path) -> None:
 
 
 def test_bodies_that_would_void_the_promise_are_refused() -> None:
-    with pytest.raises(ValueError, match="not built yet"):
-        FedLog(body="dp-sgd")
-    with pytest.raises(ConfigError, match="not built yet"):
-        study(clip=UNIT + '\nbody = "dp-sgd"')
+    unprepared = study(clip=UNIT + '\nbody = "dp-sgd"')
+    with pytest.raises(ConfigError, match=r"needs a section \[dpsgd\]"):
+        unprepared.arms[0].options.build(world().problem)
+    with pytest.raises(ValueError, match="DP-SGD clips the loss alone"):
+        FedLog(body="dp-sgd", alpha=0.01)
     with pytest.raises(ConfigError, match="epsilon"):
         parse(study().text.replace("epsilon = 1.0\n", ""))
 

@@ -15,7 +15,7 @@ from scipy import stats
 from test_fedlog import world as digits_world
 from tiny_study import plain, spied
 
-from protocols.fedlog.bodies import Private, class_means, clustering
+from protocols.fedlog.bodies import Trained, class_means, clustering
 from protocols.fedlog.head import solve
 from protocols.fedlog.options import FedLog
 from protocols.fedlog.statistic import GRID, Clipping, Statistic
@@ -203,7 +203,7 @@ def test_a_cut_off_run_goes_on_with_the_bodies_it_had(tmp_path: Path) -> None:
 
 def test_the_head_is_frozen_and_the_body_is_not() -> None:
     here = world()
-    body = Private(Bodies(here.problem), None)
+    body = Trained(Bodies(here.problem), None)
     x, y = here.records[0]
     statistic = np.random.default_rng(0).normal(size=(10, 33)) + 5
     before = to_vector(here.problem.module(here.problem.initial))
@@ -280,7 +280,7 @@ def test_fedlog_c_pulls_features_to_the_class_means() -> None:
     means = class_means(statistic)
 
     def distance(alpha: float) -> float:
-        body = Private(Bodies(here.problem), None, compact=alpha)
+        body = Trained(Bodies(here.problem), None, compact=alpha)
         model, _ = body.prepare(job(here, x, y, statistic.ravel().astype(np.float32)))
         return float(np.mean((body_features(model, x) - means[y]) ** 2))
 
@@ -347,8 +347,8 @@ def test_lg_fedavg_refuses_layers_there_are_not() -> None:
 PLAN = Plan(
     noise="distributed",
     noise_multiplier=3.0,
-    survivors=8,
-    corrupt=2,
+    dropout=0.2,
+    corrupt=0.2,
     adjacency="add-remove",
     delta=1e-5,
     schedule=1,
@@ -383,25 +383,25 @@ def test_a_grid_that_is_too_coarse_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="too coarse"):
         charge_of(replace(PLAN, noise_multiplier=0.03), sends())
     with pytest.raises(ConfigError, match="shares of at least 4 grid units"):
-        charge_of(replace(PLAN, noise_multiplier=0.1, survivors=2000), sends())
+        charge_of(replace(PLAN, noise_multiplier=0.1), replace(sends(), cohort=2500))
     charge_of(replace(PLAN, noise_multiplier=0.1), sends())
 
 
-def distributed(survivors: int, extra: str = "") -> Study:
+def distributed(dropout: float, extra: str = "") -> Study:
     of = study(
         'name = "FedLog"\nprotocol = "fedlog"',
         rounds=1,
         noise='"distributed"',
         epsilon="8.0",
-        survivors=str(survivors),
-        corrupt="2",
+        dropout=str(dropout),
+        corrupt="0.2",
         unprotected="[]",
     )
     return parse(of.text + extra)
 
 
 def test_a_run_with_distributed_noise(tmp_path: Path) -> None:
-    finished = run(distributed(8), tmp_path)
+    finished = run(distributed(0.2), tmp_path)
     (record,) = finished.records
     assert record["epsilon"]["others"] == pytest.approx(8.0, abs=1e-6)
     assert record["epsilon"]["server"] > 15, "the trusted sum: it sees single contributions"
@@ -410,7 +410,7 @@ def test_a_run_with_distributed_noise(tmp_path: Path) -> None:
 
 def test_a_sum_of_too_few_is_thrown_away(tmp_path: Path) -> None:
     """Fewer shares of noise than were promised are no release."""
-    lossy = distributed(10, "\n[network]\ndropout = 0.3\n")
+    lossy = distributed(0.0, "\n[network]\ndropout = 0.3\n")
     (record,) = run(lossy, tmp_path).records
     assert record["answered"] == [0] * 10
     assert "the noise would fall short" in record["abstained"]["server"]
@@ -419,13 +419,12 @@ def test_a_sum_of_too_few_is_thrown_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ("survivors = 8\ncorrupt = 8", "corrupt < survivors"),
-        ("corrupt = 0", "Expected `survivors`"),
-        ("survivors = 11\ncorrupt = 2", "survivors <= 10 clients"),
+        ("dropout = 0.2\ncorrupt = 0.8", "less than 1 together"),
+        ("corrupt = 0.0", "Expected `dropout`"),
     ],
 )
 def test_distributed_noise_needs_its_numbers(changed: str, said: str, tmp_path: Path) -> None:
-    text = distributed(8).text.replace("survivors = 8\ncorrupt = 2", changed)
+    text = distributed(0.2).text.replace("dropout = 0.2\ncorrupt = 0.2", changed)
 
     def prepare() -> None:
         of = parse(text)

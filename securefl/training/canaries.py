@@ -1,0 +1,132 @@
+"""Trying to catch record-level private training at giving away more than it claims.
+
+Canaries are records whose gradients are orthogonal: one in each coordinate of a linear layer, always steeper
+than the clipping norm. Half of them are in the data. What an adversary may see, every noised step, is a
+Gaussian in each coordinate, moved by C in the steps that drew the canary; the likelihood ratio of a step,
+summed over the steps, is the best test between in and out (Neyman and Pearson). Coordinates, and runs, are
+independent, so one run gives thousands of trials (Nasr et al., USENIX Security 2023, with all canaries at
+once). Thresholds are chosen on one half of the trials, and their error rates bounded on the other (Clopper
+and Pearson); an (epsilon, delta) mechanism satisfies 1 - miss <= e^epsilon false alarm + delta, and the same
+with the two errors swapped (Kairouz et al., ICML 2015).
+
+At delta 1e-5 a bound needs millions of trials, so the claim is tested along its curve, at larger deltas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import log, log1p
+from typing import Any, Final
+
+import numpy as np
+from dp_accounting import DpEvent
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+from torch import nn
+
+from securefl.accounting.composition import compose
+from securefl.dp.noise import Source
+from securefl.training.dpsgd import train_privately
+from securefl.training.dpsgd_config import DPSGD
+from securefl.training.vector import load_vector, to_vector
+
+Floats = NDArray[np.float64]
+Train = Callable[..., DpEvent]
+DELTAS: Final = (1e-3, 1e-2, 0.05)
+ALARM: Final = 1e-6
+"""False alarm of the audit of one delta; both bounds of both errors hold together."""
+_CANDIDATES: Final = 200
+_STEEP: Final = 1e3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caught:
+    """Epsilon at one delta: claimed, and the lower bound that the canaries prove."""
+
+    delta: float
+    claimed: float
+    lower: float
+
+    @property
+    def passed(self) -> bool:
+        return self.lower <= self.claimed
+
+
+def audit(
+    config: DPSGD,
+    *,
+    deltas: Sequence[float] = DELTAS,
+    canaries: int = 1000,
+    runs: int = 300,
+    layer: Callable[[int], nn.Module] = lambda width: nn.Linear(width, 1, bias=False),
+    shape: tuple[int, ...] = (),
+    train: Train = train_privately,
+) -> tuple[Caught, ...]:
+    """Claim and lower bound at each delta, of `config.steps` steps of plain SGD by `config`.
+
+    canaries: in a run, half of them in the data; runs: with fresh randomness each. layer, shape: a linear
+    model from `canaries` inputs of `shape` each to one output, for a look at another way of clipping than
+    that of dense layers. train: what is audited.
+    """
+    made = [_scores(config, canaries, layer(canaries), shape, train) for _ in range(runs)]
+    inside, outside = (np.concatenate(parts) for parts in zip(*made, strict=True))
+    claims = [compose({config.event: 1}, delta) for delta in deltas]
+    return tuple(
+        Caught(delta=delta, claimed=claim, lower=_lower_bound(inside, outside, delta))
+        for delta, claim in zip(deltas, claims, strict=True)
+    )
+
+
+def _scores(
+    config: DPSGD, canaries: int, model: nn.Module, shape: tuple[int, ...], train: Train
+) -> tuple[Floats, Floats]:
+    """One run: log likelihood ratios of canaries inside and outside of the data."""
+    inside = canaries // 2
+    x: NDArray[Any] = np.zeros((inside, canaries, *shape), np.float32)
+    x[np.arange(inside), np.arange(inside)] = _STEEP * config.clip_norm
+    y = np.full((inside, 1), -1, np.float32)
+    # the rate undoes the divisor: a step from zero is minus the noised sum, 1 the clipping norm
+    step = replace(
+        config,
+        steps=1,
+        optimizer="sgd",
+        momentum=0.0,
+        weight_decay=0.0,
+        proximal=0.0,
+        learning_rate=config.expected_batch / config.clip_norm,
+    )
+    start, scores = np.zeros(canaries, np.float32), np.zeros(canaries)
+    for _ in range(config.steps):
+        load_vector(model, start)
+        train(model, x, y, step, "mse", Source())
+        scores += _log_ratio(
+            -to_vector(model).astype(np.float64), config.sampling_rate, config.noise_multiplier
+        )
+    return scores[:inside], scores[inside:]
+
+
+def _log_ratio(seen: Floats, q: float, z: float) -> Floats:
+    """log of ((1 - q) N(0, z^2) + q N(1, z^2)) / N(0, z^2)."""
+    drawn: Floats = (2 * seen - 1) / (2 * z**2) + log(q)
+    return drawn if q == 1 else np.logaddexp(log1p(-q), drawn)
+
+
+def _lower_bound(inside: Floats, outside: Floats, delta: float) -> float:
+    """Epsilon proved at confidence 1 - ALARM; thresholds are chosen on even trials, judged on odd ones."""
+    bounds = [0.0]
+    for better, worse in ((inside, outside), (-outside, -inside)):
+        candidates = np.quantile(np.concatenate([better[::2], worse[::2]]), np.linspace(0, 1, _CANDIDATES))
+        guesses = [_epsilon(better[::2], worse[::2], threshold, delta) for threshold in candidates]
+        threshold = float(candidates[int(np.argmax(guesses))])
+        bounds.append(_epsilon(better[1::2], worse[1::2], threshold, delta))
+    return max(bounds)
+
+
+def _epsilon(better: Floats, worse: Floats, threshold: float, delta: float) -> float:
+    """log((P(better > t) - delta) / P(worse > t)), the first at its lowest and the second at its highest."""
+    hits, alarms = int(np.sum(better > threshold)), int(np.sum(worse > threshold))
+    # four bounds in an audit
+    least = betaincinv(hits, len(better) - hits + 1, ALARM / 4) if hits else 0.0
+    most = betaincinv(alarms + 1, len(worse) - alarms, 1 - ALARM / 4) if alarms < len(worse) else 1.0
+    return float(log((least - delta) / most)) if least > delta else 0.0

@@ -1,0 +1,32 @@
+"""One client's training in one round, in the clear or with record-level privacy, as the problem says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+
+from securefl.dp.noise import Source
+from securefl.rounds import Job, Sends
+from securefl.training.dpsgd import train_privately
+from securefl.training.local import Objective, train
+from securefl.training.task import Problem
+
+
+def train_on(problem: Problem, model: nn.Module, job: Job, objective: Objective | None = None) -> None:
+    """Train the model's free parameters, in place, on the job's records.
+
+    objective: as for `train`; private training minimises the mean loss alone. Its sampling and noise come
+    from the operating system, never from `job.rng`.
+    """
+    if problem.private is not None:
+        train_privately(model, job.x, job.y, problem.private, problem.loss, Source())
+        return
+    train(model, job.x, job.y, problem.local, problem.loss, job.rng, job.round - 1, objective=objective)
+
+
+def with_training(sends: Sends, problem: Problem) -> Sends:
+    """What clients of this problem send where it comes of their trained model alone."""
+    if problem.private is None:
+        return sends
+    return replace(sends, reads="nothing", training=problem.private.event)

@@ -1,0 +1,234 @@
+"""Training with record-level differential privacy; Opacus gives the gradients of other than dense layers.
+
+What is guaranteed, for data sets that differ by one record added or removed: the model that comes back is
+`steps` compositions of the Poisson-sampled Gaussian mechanism with noise multiplier z (`DPSGD.event`),
+whatever the records are, because
+
+- each record enters a step with probability q, drawn apart from all others,
+- its gradient has norm at most C, or counts as zero where it is not finite,
+- Gaussian noise of deviation z C is added to the sum in every step, to an empty one too,
+- nothing else reads the records: no size, no batch norm, no schedule.
+
+Sampling and noise come from `securefl.dp.noise.Source`, keyed by the operating system; torch's and numpy's
+seeds play no part. Opacus' own noise is not used (it repeats under one `torch.manual_seed`, and a generator
+takes a seed of 64 bits), nor its `secure_mode`, which needs a package that no longer installs.
+
+Caveat: all this holds of real numbers, and floats only come near. How many records share a batch changes
+another record's gradient by about 1e-7 of it, and by more where a ReLU sits on its kink (0.5 % was seen), so
+one record moves the sum by slightly more than C; and the last bits of a noised float can tell more than the
+mechanism should (Mironov, CCS 2012). Nothing here rounds to a grid. Time and memory also depend on the
+records: a concern where somebody measures them on the client.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import gcd
+from typing import Any, Final
+
+import numpy as np
+import torch
+from dp_accounting import DpEvent
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils import vector_to_parameters
+
+from securefl.dp.noise import Source
+from securefl.errors import ConfigError, DataError
+from securefl.keys import SecretKey
+from securefl.training.dpsgd_config import DPSGD
+from securefl.training.losses import Loss, records
+from securefl.training.optimizers import SGD, Adam
+from securefl.training.per_record import clipped_sums
+from securefl.training.tensors import in_mode
+
+_HANDLERS: Final = list(logging.root.handlers)
+from opacus.grad_sample import GradSampleModule  # noqa: E402
+from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer  # noqa: E402
+from opacus.validators import ModuleValidator  # noqa: E402
+
+# importing opacus sends every library's log to standard error
+logging.root.handlers[:] = _HANDLERS
+
+
+def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+    """A copy that `train_privately` takes, and what was changed in it, a line for each layer.
+
+    Batch norm mixes a batch's records and keeps their statistics, so group norm (Wu and He, ECCV 2018)
+    takes its place: 32 groups or as many as leave each two channels, and one group behind dense layers. Its
+    scales and shifts start anew, at 1 and 0. The result depends on the model alone, and all parties of a
+    round must make it.
+    """
+    made = copy.deepcopy(model)
+    changes = []
+    for name, layer in list(made.named_modules()):
+        if not isinstance(layer, _BatchNorm):
+            continue
+        fresh = _group_norm(layer).train(layer.training)
+        fresh.requires_grad_(any(parameter.requires_grad for parameter in layer.parameters()))
+        changes.append(f"{name or 'the model'}: {layer} became {fresh}")
+        if name:
+            made.set_submodule(name, fresh)
+        else:
+            made = fresh
+    return made, tuple(changes)
+
+
+def _group_norm(layer: _BatchNorm) -> nn.GroupNorm:
+    # ModuleValidator.fix of Opacus copies through pickle, skips frozen layers, and gives up to 32 channels a
+    # group each, in which, behind a dense layer, every value is normalised to 0
+    channels = layer.num_features
+    single = isinstance(layer, nn.BatchNorm1d)
+    groups = 1 if single else min(gcd(32, channels), max(1, channels // 2))
+    return nn.GroupNorm(groups, channels, affine=layer.affine)
+
+
+def train_privately(
+    model: nn.Module, x: NDArray[Any], y: NDArray[Any], config: DPSGD, loss: Loss, source: Source
+) -> DpEvent:
+    """Train the parameters that require a gradient, in place; returns `config.event`, whatever the records.
+
+    x: (n, *shape), y as for `train`; n may be 0 or 1. `source` is `Source()`; a keyed one in tests only. A
+    record that is not finite, or whose loss or gradient is not, or whose label the model does not know,
+    counts as zero in the steps that draw it. The modes of all modules are restored and no hook stays.
+    A `forward` of your own that mixes records between layers is not detected, and its weights, where they
+    are used outside of their layer, are not trained.
+
+    Raises ConfigError for a frozen model, for layers that mix records (see `make_private`), and for those
+    whose gradients per record cannot be had. Raises DataError for arrays that do not fit, and where the model
+    stops being finite, which the noised steps decide and so costs nothing more.
+    """
+    inputs, targets = records(x, y, loss)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    _require_private(model, trained)
+    values = torch.cat([parameter.detach().reshape(-1) for parameter in trained])
+    start = values.clone() if config.proximal else None
+    optimizer = _optimizer(config)
+    with (
+        in_mode(model, training=True),
+        _layers(model) as layers,
+        _views_of(values, trained),
+        clipped_sums(model, layers, trained, config.clip_norm, loss, _gradients) as clipped_sum,
+    ):
+        for _ in range(config.steps):
+            chosen = _poisson(len(inputs), config.sampling_rate, source)
+            gradient = clipped_sum(inputs[chosen], targets[chosen])
+            gradient.add_(_noise(len(values), source), alpha=config.noise_multiplier * config.clip_norm)
+            gradient.div_(config.expected_batch)
+            if config.weight_decay:
+                gradient.add_(values, alpha=config.weight_decay)
+            if start is not None:
+                gradient.add_(values - start, alpha=config.proximal)
+            optimizer.step(values, gradient)
+    if not bool(torch.isfinite(values).all()):
+        raise DataError(
+            f"Private training diverged at learning rate {config.learning_rate:g}: the model is no longer "
+            "finite; lower the learning rate, or raise expected_batch."
+        )
+    return config.event
+
+
+def _poisson(n: int, rate: float, source: Source) -> Tensor:
+    """Which of n records are in a step: each with probability floor(q 2^64) / 2^64, on its own."""
+    # a stream of its own, so that how much was drawn, and with it the noise, does not depend on n
+    words = Source(SecretKey(source.words(4).tobytes())).words(n)
+    drawn = words < np.uint64(int(rate * 2**64)) if rate < 1 else np.ones(n, np.bool_)
+    return torch.from_numpy(np.flatnonzero(drawn))
+
+
+def _noise(length: int, source: Source) -> Tensor:
+    return torch.from_numpy(source.normal(length).astype(np.float32))
+
+
+def _optimizer(config: DPSGD) -> SGD | Adam:
+    match config.optimizer:
+        case "sgd":
+            return SGD(rate=config.learning_rate, momentum=config.momentum)
+        case "adam":
+            return Adam(rate=config.learning_rate)
+
+
+def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
+    if not trained:
+        raise ConfigError("Expected a parameter to train, all of the model's are frozen; leave one free.")
+    mixing = [f"{name}: {layer}" for name, layer in model.named_modules() if _mixes_records(layer)]
+    if mixing:
+        raise ConfigError(
+            f"Expected layers that keep records apart, found {', '.join(mixing)}; replace batch norm by "
+            "`make_private`, on all sides."
+        )
+    invalid = [
+        f"{name}: {layer}"
+        for name, layer in model.named_modules()
+        if any(p.requires_grad for p in layer.parameters(recurse=False)) and _refused(layer)
+    ]
+    if invalid:
+        raise ConfigError(
+            f"Record-level privacy cannot train {', '.join(invalid)}; freeze it, or use another model."
+        )
+
+
+def _mixes_records(layer: nn.Module) -> bool:
+    return isinstance(layer, _BatchNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats)
+
+
+def _refused(layer: nn.Module) -> bool:
+    check = ModuleValidator.VALIDATORS.get(type(layer))
+    return bool(next(layer.buffers(), None) is not None or (check is not None and check(layer)))
+
+
+@contextmanager
+def _views_of(values: Tensor, parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Let the parameters be views of `values`, so that one update moves them all; then separate them."""
+    vector_to_parameters(values, parameters)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.data = parameter.data.clone()
+
+
+# Gradients per record, from Opacus --------------------------------------------------------------------
+
+
+@contextmanager
+def _layers(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """The outermost layers that hold trained parameters of their own, made ready for `_gradients`."""
+    layers = list(_trained_layers(model))
+    generic = [layer for layer in layers if not _has_sampler(layer)]
+    try:
+        for layer in generic:
+            prepare_layer(layer)
+        yield layers
+    finally:
+        for layer in generic:
+            vars(layer).pop("ft_compute_sample_grad", None)
+
+
+def _trained_layers(module: nn.Module) -> Iterator[nn.Module]:
+    if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+        yield module
+        if not _has_sampler(module):
+            return  # its own computation is repeated for each record, with its children in it
+    for child in module.children():
+        yield from _trained_layers(child)
+
+
+def _has_sampler(layer: nn.Module) -> bool:
+    # the sampler of convolutions pads with zeros
+    padded = getattr(layer, "padding_mode", "zeros")
+    return type(layer) in GradSampleModule.GRAD_SAMPLERS and padded == "zeros"
+
+
+def _gradients(layer: nn.Module, taken: Tensor, slope: Tensor) -> dict[nn.Parameter, Tensor]:
+    """A `Sampler`. Opacus' convolutions read their input by strides, and wrongly unless it is contiguous."""
+    if not _has_sampler(layer):
+        found: dict[nn.Parameter, Tensor] = ft_compute_per_sample_gradient(layer, [taken], slope)
+        return found
+    found = GradSampleModule.GRAD_SAMPLERS[type(layer)](layer, [taken.contiguous()], slope)
+    return found

@@ -1,0 +1,64 @@
+"""What record-level private training is told: public figures only, none of them read off the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from dp_accounting import DpEvent
+
+from securefl.accounting.events import steps_event
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGD:
+    """How a client trains privately in one round (DP-SGD: Abadi et al., CCS 2016, algorithm 1).
+
+    clip_norm: C, the L2 norm that no record's gradient exceeds.
+    noise_multiplier: z; the noise on the sum of clipped gradients has deviation z C in every coordinate.
+    sampling_rate: q in (0, 1]; each record enters each step with this probability, on its own.
+    expected_batch: what the noised sum is divided by, such as q times a declared nominal size of a client.
+        Under add-or-remove adjacency the real size is private: q and this number are public configuration,
+        and neither may be worked out from the records.
+    steps: noised steps in the round; each counts, one with an empty batch too.
+    optimizer: "sgd" or "adam" (betas 0.9 and 0.999), on the noised gradient.
+    learning_rate: of every step. momentum: of SGD.
+    weight_decay: weight of |w|^2 / 2. proximal: FedProx's mu, weight of |w - w_global|^2 / 2. Both read no
+        records, join the gradient behind the noise and cost nothing.
+
+    Raises ValueError for values out of range.
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+    sampling_rate: float
+    expected_batch: float
+    steps: int
+    optimizer: Literal["sgd", "adam"]
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("clip_norm", "noise_multiplier", "expected_batch", "learning_rate"):
+            value = getattr(self, name)
+            self._require(name, value > 0 and isfinite(value), "> 0, finite")
+        self._require("sampling_rate", 0 < self.sampling_rate <= 1, "in (0, 1]")
+        self._require("steps", self.steps >= 1, ">= 1")
+        self._require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
+        for name in ("weight_decay", "proximal"):
+            value = getattr(self, name)
+            self._require(name, value >= 0 and isfinite(value), ">= 0, finite")
+        if self.optimizer == "adam" and self.momentum:
+            raise ValueError("Momentum belongs to SGD; leave it out with optimizer 'adam'.")
+
+    def _require(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            raise ValueError(f"Expected {name} {expected}, {name}={getattr(self, name)} came.")
+
+    @property
+    def event(self) -> DpEvent:
+        """What a round costs, known before it: Poisson-sampled Gaussians, add or remove one record."""
+        return steps_event(self.sampling_rate, self.noise_multiplier, self.steps)

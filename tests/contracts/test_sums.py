@@ -1,0 +1,157 @@
+"""Every protocol gives the same models however its sums are summed, whether clients drop out or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_study import run, spied, text, world
+
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.errors import ConfigError
+from securefl.secagg import client as machine
+from securefl.study.config import Study, parse
+from securefl.study.results import collect, privacy_card
+from securefl.study.run import arm_folder, composition
+
+OPTIONS = {"fedlog": ["", 'body = "private"'], "lg_fedavg": ["", "layers = 2"]}
+ARMS = [
+    (point.name, options)
+    for point in sorted(entry_points(group="securefl.protocols"), key=lambda point: point.name)
+    for options in OPTIONS.get(point.name, ["fraction = 1.0"])
+]
+
+
+def one(name: str, options: str, sum_: str, *, extra: str = "", privacy: str = "", **changes: Any) -> Study:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
+    permitted = '["statistic"]' if name == "fedlog" else None
+    written = text(arm, clients=7, extra=extra, unprotected=permitted, **changes)
+    masked = f'sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\n{privacy}'
+    return parse(written.replace('sum = "clear"', masked) if sum_ == "masked" else written)
+
+
+@pytest.mark.parametrize(("name", "options"), ARMS)
+class TestSums:
+    def test_masked_sums_are_the_clear_ones_bit_for_bit(
+        self, name: str, options: str, tmp_path: Path
+    ) -> None:
+        clear, _ = spied(one(name, options, "clear"), tmp_path / "clear")
+        masked, finished = spied(one(name, options, "masked"), tmp_path / "masked")
+        for a, b in zip(clear.states, masked.states, strict=True):
+            assert np.array_equal(a.model, b.model)
+        assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+
+    def test_what_is_opened_is_the_sum_over_the_survivors(
+        self, name: str, options: str, tmp_path: Path
+    ) -> None:
+        """Over a network that loses messages: the same asks, answered in the clear by the survivors alone."""
+        lossy = "[network]\nreorder = true\nduplicate = 0.2\ndropout = 0.03\n"
+        spy, finished = spied(one(name, options, "masked", extra=lossy, rounds=4), tmp_path)
+        assert len(finished.records) == 4
+        assert all(not record["blamed"] for record in finished.records)
+        opened = [(ask, answers) for ask, answers in spy.asks if ask.sums]
+        assert any(answers.survivors for _, answers in opened)
+        assert any(set(ask.cohort) - set(answers.survivors) for ask, answers in opened), "nobody was lost"
+        for ask, answers in opened:
+            assert not answers.survivors or len(answers.survivors) >= 0.7 * len(ask.cohort)
+            for question in ask.sums:
+                if answers.survivors:
+                    weight = sum(ask.weights.get(k, 1.0) for k in answers.survivors)
+                    assert answers.totals[question.sends.name].weight == weight
+
+    def test_the_server_learns_totals(self, name: str, options: str, tmp_path: Path) -> None:
+        of = one(name, options, "masked", rounds=1)
+        collected = collect(of, [run(of, tmp_path)])
+        algorithm, plan = composition(of, of.arms[0], world(of))
+        server = privacy_card(collected, {"x": (algorithm, plan)})[0]
+        assert "the total over the cohort of" in server.learns
+
+
+def test_a_dropped_client_is_not_in_the_sum(tmp_path: Path) -> None:
+    """Client 2 never gets a word through: the clear sum without it is the masked one."""
+    of = one("fedavg", "fraction = 1.0", "masked", rounds=1)
+    here = world(of)
+    records = list(here.records)
+    records[2] = (records[2][0][:0], records[2][1][:0])  # it has no records, so it abstains
+    spoilt = replace(here, records=records)
+    masked, finished = spied(of, tmp_path / "masked", spoilt)
+    clear, _ = spied(one("fedavg", "fraction = 1.0", "clear", rounds=1), tmp_path / "clear", spoilt)
+    assert finished.records[0]["answered"][2] == 0
+    assert np.array_equal(masked.states[-1].model, clear.states[-1].model)
+
+
+def test_distributed_noise_under_masks_has_the_epsilon_of_the_sum(tmp_path: Path) -> None:
+    privacy = 'adjacency = "add-remove"\nnoise = "distributed"\nepsilon = 2.0\n'
+    of = one("fedlog", "", "masked", rounds=2)
+    written = (
+        of.text.replace('adjacency = "replace-one"\n', "")
+        .replace('noise = "none"\n', privacy)
+        .replace('unprotected = ["statistic"]', "unprotected = []")
+    )
+    of = parse(written)
+    finished = run(of, tmp_path)
+    for party in ("server", "others"):
+        assert finished.records[-1]["epsilon"][party] == pytest.approx(2.0, abs=1e-6)
+    terms = Terms(unit="record", adjacency="add-remove", delta=of.privacy.delta, schedule=2)
+    with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
+        assert len(ledger.rows()) == 2 * 7
+        assert {row[7] for row in ledger.rows()} == {"committed"}
+
+
+def test_the_server_never_sees_a_single_contribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the clients' vectors look like on their way: uniform words, not the small integers of a statistic.
+
+    The mean of n uniform 64-bit words is within 6 deviations of the middle: false alarm 1e-8 a client.
+    """
+    seen: list[np.ndarray[Any, Any]] = []
+    original = machine._Masker.__call__
+
+    def watched(self: Any, number: int, integers: Any) -> Any:
+        out = original(self, number, integers)
+        seen.append(np.asarray(out))
+        return out
+
+    monkeypatch.setattr(machine._Masker, "__call__", watched)
+    run(one("fedlog", "", "masked", rounds=1), tmp_path)
+    assert len(seen) == 7
+    for packed in seen:
+        mean = packed.astype(float).mean()
+        assert abs(mean - 127.5) < 6 * np.sqrt((256**2 - 1) / 12 / packed.size)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("dropout = 0.9", "less than 1 together"),
+        ("dropout = 0.6", "at least 5 survivors of 7 clients"),
+        ("dropout = -0.1", "dropout >= 0"),
+        ("", "Expected `dropout`"),
+        ("dropout = 0.3\nspare = -1", "spare >= 0"),
+    ],
+)
+def test_masked_sums_need_their_numbers(changed: str, said: str, tmp_path: Path) -> None:
+    written = one("fedavg", "fraction = 1.0", "masked").text.replace("dropout = 0.3", changed)
+
+    def prepare() -> None:
+        of = parse(written)
+        composition(of, of.arms[0], world(of))
+
+    with pytest.raises(ConfigError, match=said):
+        prepare()
+
+
+def test_a_cohort_of_one_is_not_opened(tmp_path: Path) -> None:
+    """Its sum would be its own value."""
+    finished = run(one("fedavg", "fraction = 0.1", "masked"), tmp_path)
+    assert [sum(record["answered"]) for record in finished.records] == [0, 0]
+    assert "two clients or more" in finished.records[0]["abstained"]["server"]
+
+
+def test_clear_sums_know_no_dropout() -> None:
+    written = one("fedavg", "fraction = 1.0", "clear").text
+    with pytest.raises(ConfigError, match="dropout"):
+        parse(written.replace('sum = "clear"', 'sum = "clear"\ndropout = 0.3'))
