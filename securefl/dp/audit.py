@@ -8,7 +8,7 @@ runs.
 3. A lower bound on epsilon from releases of two neighbouring data sets, as a Gaussian-DP estimate. It must
    not exceed the claim; how near it comes (0.95 with 20,000 releases a side) says how tight the claim is.
 
-The fourth, canaries through DP-SGD's optimiser, comes with DP-SGD.
+The fourth, canaries through DP-SGD's optimiser, is `securefl.training.canaries`.
 """
 
 from __future__ import annotations

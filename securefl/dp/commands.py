@@ -16,7 +16,6 @@ from dp_accounting import DpEvent
 from securefl.accounting.composition import Running, compose, rdp_epsilon
 from securefl.accounting.events import History, load_charge, load_event
 from securefl.accounting.store import VERSION, refusing_damage
-from securefl.dp import audit as auditing
 from securefl.dp import calibration
 from securefl.dp.calibration import Method
 from securefl.errors import ConfigError, DataError, UnsupportedEvent
@@ -93,30 +92,6 @@ def _sensitivity(
     if features is None or bound is None or unit_l2 or features < 2:
         raise click.UsageError("Give --sensitivity, or --features (at least 2) with --bound, or --unit-l2.")
     return calibration.sensitivity(adjacency, bound * sqrt(features - 1))
-
-
-@click.command(epilog="Example:  securefl audit --json")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
-def audit(as_json: bool) -> None:
-    """Try to catch every mechanism at giving away more than it claims (half a minute).
-
-    For each: a search for records that move it more than its sensitivity, its noise against the claimed law,
-    and a lower bound on epsilon by telling two neighbouring data sets apart. Exit code 1 if one fails.
-    """
-    findings = []
-    for mechanism in auditing.mechanisms():
-        found = auditing.audit(mechanism)
-        findings.append(found)
-        if not as_json:
-            click.echo(
-                f"{found.name:48} claimed epsilon {found.claimed:7.4f}   at least {found.lower:7.4f}   "
-                f"{found.verdict}"
-            )
-    if as_json:
-        shown = [{**vars(found), "failed": list(found.failed)} for found in findings]
-        click.echo(json.dumps(shown, indent=1))
-    if any(found.failed for found in findings):
-        raise SystemExit(1)
 
 
 @click.group(epilog="Example:  securefl ledger show runs/demo/arms/fedavg-full/seed-7/ledger.sqlite")

@@ -8,7 +8,6 @@ from torch import nn
 
 from securefl.dp.noise import Source
 from securefl.rounds import Job, Sends
-from securefl.training.dpsgd import train_privately
 from securefl.training.local import Objective, train
 from securefl.training.task import Problem
 
@@ -20,6 +19,8 @@ def train_on(problem: Problem, model: nn.Module, job: Job, objective: Objective 
     from the operating system, never from `job.rng`.
     """
     if problem.private is not None:
+        from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
+
         train_privately(model, job.x, job.y, problem.private, problem.loss, Source())
         return
     train(model, job.x, job.y, problem.local, problem.loss, job.rng, job.round - 1, objective=objective)

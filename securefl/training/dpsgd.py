@@ -36,12 +36,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.nn.utils import vector_to_parameters
 
 from securefl.dp.noise import Source
 from securefl.errors import ConfigError, DataError
 from securefl.keys import SecretKey
 from securefl.training.dpsgd_config import DPSGD
+from securefl.training.local import views_of
 from securefl.training.losses import Loss, records
 from securefl.training.optimizers import SGD, Adam
 from securefl.training.per_record import clipped_sums
@@ -112,7 +112,7 @@ def train_privately(
     with (
         in_mode(model, training=True),
         _layers(model) as layers,
-        _views_of(values, trained),
+        views_of(values, trained),
         clipped_sums(model, layers, trained, config.clip_norm, loss, _gradients) as clipped_sum,
     ):
         for _ in range(config.steps):
@@ -180,17 +180,6 @@ def _mixes_records(layer: nn.Module) -> bool:
 def _refused(layer: nn.Module) -> bool:
     check = ModuleValidator.VALIDATORS.get(type(layer))
     return bool(next(layer.buffers(), None) is not None or (check is not None and check(layer)))
-
-
-@contextmanager
-def _views_of(values: Tensor, parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Let the parameters be views of `values`, so that one update moves them all; then separate them."""
-    vector_to_parameters(values, parameters)
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.data = parameter.data.clone()
 
 
 # Gradients per record, from Opacus --------------------------------------------------------------------

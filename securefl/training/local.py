@@ -113,7 +113,7 @@ def train(
     minimised = objective or _mean(loss)
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     total = torch.zeros(())
-    with in_mode(model, training=True), _views_of(values, trained):
+    with in_mode(model, training=True), views_of(values, trained):
         for batch, wanted in _batches(inputs, targets, config, rng):
             for norm in norms:
                 norm.train(len(batch) > 1)
@@ -160,7 +160,7 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 
 
 @contextmanager
-def _views_of(values: Tensor, parameters: list[nn.Parameter]) -> Iterator[None]:
+def views_of(values: Tensor, parameters: list[nn.Parameter]) -> Iterator[None]:
     """Let the parameters be views of `values`, so that one update moves them all; then separate them.
 
     Left as views they would be aligned differently from a model that was loaded, which can

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from securefl.rounds import Evaluation
-from securefl.training.dpsgd import make_private
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.evaluation import Task, evaluate
 from securefl.training.local import LocalTraining
@@ -70,7 +69,11 @@ class Problem:
 
     def _built(self) -> tuple[nn.Module, tuple[str, ...]]:
         model = self.model.build(self.shape, self.outputs, self.seed)
-        return (model, ()) if self.private is None else make_private(model)
+        if self.private is None:
+            return model, ()
+        from securefl.training.dpsgd import make_private  # Opacus takes two seconds to import
+
+        return make_private(model)
 
     @cached_property
     def shorter(self) -> Problem:
