@@ -18,6 +18,7 @@ from securefl.errors import ConfigError
 from securefl.study import results, session
 from securefl.study.config import Study, parse, read, slug
 from securefl.study.progress import Bars
+from securefl.study.sweep import has_sweep
 
 
 def packaged() -> Mapping[str, str]:
@@ -32,10 +33,21 @@ def packaged() -> Mapping[str, str]:
 
 def find(study: str) -> Study:
     """A study by path, or by the name of a packaged one."""
+    text = text_of(study)
+    if has_sweep(text):
+        raise ConfigError(f"{study} has a section [sweep]; run it with: securefl sweep {study}")
+    return read(Path(study)) if Path(study).is_file() else parse(text)
+
+
+def text_of(study: str) -> str:
+    """The TOML of a study by path, or by the name of a packaged one."""
     if Path(study).is_file():
-        return read(Path(study))
+        try:
+            return Path(study).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ConfigError(f"{study} is not text in UTF-8; save it as such.") from None
     if study in packaged():
-        return parse(packaged()[study])
+        return packaged()[study]
     raise ConfigError(
         f"No file and no packaged study {study!r}; packaged are {', '.join(packaged()) or 'none'}."
     )

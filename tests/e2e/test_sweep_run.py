@@ -1,0 +1,251 @@
+"""Whole sweeps of a tiny study: tables, page, resuming, failing cells, and what ends workers."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+from tiny_study import FEDAVG, text
+
+from securefl.errors import ConfigError, SecureFLError
+from securefl.study.commands import run as run_command
+from securefl.study.sweep import Cell, parse_sweep
+from securefl.study.sweep_command import sweep
+from securefl.study.sweep_run import finished, run_cells
+
+FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
+NOISED = (
+    text(FEDLOG, unprotected="[]", seeds="[3, 4]")
+    .replace('noise = "none"', 'noise = "local"')
+    .replace('against = ["server", "key-holder", "others"]', 'against = ["server", "others"]')
+    .replace("[]", '["statistic"]')
+)
+GRID = '[sweep.grid]\n"privacy.epsilon" = [8.0, inf]\n"study.rounds" = [1, 2]\n'
+LONG = text(FEDAVG) + '[sweep.grid]\n"study.rounds" = [3, 150]\n"local.learning_rate" = [0.1, 0.2]\n'
+# A shell that puts the tests in the background has its children ignore Ctrl-C.
+CODE = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from securefl.study.sweep_command import sweep; sweep()"
+)
+
+
+def swept(toml: Path, out: Path, *options: str) -> Result:
+    return CliRunner().invoke(sweep, [str(toml), "--out", str(out), "--workers", "2", *options])
+
+
+def written(folder: Path, content: str) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(content)
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Result]:
+    """TOML, folder and result of a sweep of two by two cells."""
+    folder = tmp_path_factory.mktemp("sweep")
+    toml, out = written(folder, NOISED + GRID), folder / "out"
+    return toml, out, swept(toml, out, "--json")
+
+
+def refuse(word: str) -> None:
+    raise AssertionError(f"{word} is not JSON")
+
+
+def test_json_alone_is_printed(done: tuple[Path, Path, Result]) -> None:
+    _, out, result = done
+    assert (result.exit_code, result.stderr) == (0, "")
+    found = json.loads(result.stdout, parse_constant=refuse)
+    assert (found["cells"], found["failed"]) == (4, {})
+    assert found["page"] == str(out / "sweep.html")
+    assert len(found["summary"]) == 4 * 2
+    asked = [(row["privacy.epsilon"], row["epsilon_true"]) for row in found["summary"]]
+    assert asked[0] == (8.0, pytest.approx(8.0, rel=1e-3))
+    assert asked[-1] == ("inf", "inf")
+
+
+def test_a_sweep_folder_holds_everything(done: tuple[Path, Path, Result]) -> None:
+    toml, out, _ = done
+    assert (out / "sweep.toml").read_text() == toml.read_text()
+    cells = {f"epsilon-{e}-rounds-{r}" for e in ("8", "inf") for r in (1, 2)}
+    assert {path.name for path in (out / "cells").iterdir()} == cells
+    for cell in cells:
+        assert (out / "cells" / cell / "report.html").is_file()
+    plots = {path.name for path in (out / "plots").iterdir()}
+    assert plots == {"accuracy_epsilon.png", "rounds_epsilon.png", "accuracy_bytes.png"}
+
+    results = pd.read_csv(out / "results.csv")
+    assert len(results) == 2 * 2 * (1 + 2)
+    assert set(results["privacy.epsilon"]) == {8.0, math.inf}
+    assert results.groupby("study.rounds")["round"].max().to_dict() == {1: 1, 2: 2}
+    own = pd.read_csv(out / "cells" / "epsilon-8-rounds-2" / "metrics.csv")
+    mine = results[results["cell"] == "epsilon-8-rounds-2"]
+    assert mine["accuracy"].tolist() == own["accuracy"].tolist()
+    summary = pd.read_csv(out / "summary.csv")
+    last = own[(own["seed"] == 4) & (own["round"] == 2)]["accuracy"].item()
+    here = summary[(summary["cell"] == "epsilon-8-rounds-2") & (summary["seed"] == 4)]
+    assert here["final_accuracy"].item() == last
+    assert here["bytes_up"].item() == own[own["seed"] == 4]["bytes_up"].sum()
+
+
+def test_a_cell_is_the_run_of_its_study(done: tuple[Path, Path, Result], tmp_path: Path) -> None:
+    """Noise comes from the operating system, so the cells without it are compared."""
+    _, out, _ = done
+    cell = out / "cells" / "epsilon-inf-rounds-2"
+    alone = CliRunner().invoke(run_command, [str(cell / "study.toml"), "--out", str(tmp_path / "run")])
+    assert alone.exit_code == 0, alone.output
+    tables = [pd.read_csv(folder / "metrics.csv") for folder in (cell, tmp_path / "run")]
+    first, second = (table.drop(columns="wall_seconds") for table in tables)
+    pd.testing.assert_frame_equal(first, second)
+
+
+def test_finished_cells_are_not_run_again(done: tuple[Path, Path, Result]) -> None:
+    toml, out, first = done
+    state = {path: path.stat().st_mtime_ns for path in (out / "cells").rglob("*") if path.is_file()}
+    again = swept(toml, out, "--json")
+    assert (again.exit_code, again.stdout) == (0, first.stdout)
+    assert {path: path.stat().st_mtime_ns for path in (out / "cells").rglob("*") if path.is_file()} == state
+    told = swept(toml, out)
+    assert f"Going on with the sweep in {out}: 4 of 4 cells are finished." in told.stderr
+    assert told.stdout.splitlines()[-1] == f"Page: {out / 'sweep.html'}"
+
+
+def test_another_configuration_is_refused(done: tuple[Path, Path, Result], tmp_path: Path) -> None:
+    _, out, _ = done
+    other = swept(written(tmp_path, NOISED + GRID.replace("8.0", "4.0")), out)
+    assert other.exit_code == 1
+    assert isinstance(other.exception, ConfigError)
+    assert "holds a sweep of another configuration; choose another folder" in str(other.exception)
+
+
+def test_nothing_runs_where_a_cell_would_be_refused(tmp_path: Path) -> None:
+    bad = swept(written(tmp_path, NOISED + GRID.replace("[1, 2]", "[1, 0]")), tmp_path / "out")
+    assert bad.exit_code == 1
+    assert "In the cell epsilon = 8, rounds = 0: [study] Expected rounds >= 1" in str(bad.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_run_names_the_command_for_a_sweep(tmp_path: Path) -> None:
+    toml = written(tmp_path, NOISED + GRID)
+    result = CliRunner().invoke(run_command, [str(toml), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert str(result.exception) == f"{toml} has a section [sweep]; run it with: securefl sweep {toml}"
+
+
+def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path) -> None:
+    toml = written(tmp_path, text(FEDAVG) + '[sweep.grid]\n"data.clients" = [5000, 6, 4]\n')
+    result = swept(toml, tmp_path / "out")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SecureFLError)
+    message = str(result.exception)
+    assert message.startswith("1 of 3 cells failed: clients = 5000: Expected clients <= ")
+    assert message.endswith(f"securefl sweep {tmp_path / 'out' / 'sweep.toml'} --out {tmp_path / 'out'}")
+    lines = result.stderr.splitlines()
+    assert sum("finished" in line for line in lines) == 2
+    assert any(line.endswith(": finished") and "clients = 4" in line for line in lines)
+    assert set(pd.read_csv(tmp_path / "out" / "results.csv")["data.clients"]) == {4, 6}
+    assert "clients = 5000: Expected clients" in (tmp_path / "out" / "sweep.html").read_text()
+
+
+class Killer:
+    """Kills one worker after the first round it hears of."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, str | None] = {}
+        self.killed = False
+
+    def begun(self, cell: Cell, place: int) -> None:
+        pass
+
+    def round(self, place: int, done: int, accuracy: float) -> None:
+        if not self.killed:
+            self.killed = True
+            multiprocessing.active_children()[0].kill()
+
+    def ended(self, cell: Cell, place: int, error: str | None) -> None:
+        self.ends[cell.name] = error
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_its_pools_cells_and_no_others(tmp_path: Path) -> None:
+    content = text(FEDAVG) + '[sweep.grid]\n"study.rounds" = [150, 151, 2, 3]\n'
+    of = parse_sweep(content)
+    watch = Killer()
+    failed = run_cells(of, tmp_path, workers=2, watch=watch)
+    assert watch.killed
+    assert 1 <= len(failed) <= 2
+    assert set(failed) <= {"rounds = 150", "rounds = 151"}
+    assert "was ended from outside" in next(iter(failed.values()))
+    assert all(finished(of.home(tmp_path, cell)) for cell in of.cells if cell.name not in failed)
+    assert watch.ends["rounds = 2"] is None
+    assert len(watch.ends) == 4
+
+
+# Interruption -----------------------------------------------------------------------------------
+
+
+def started(folder: Path) -> tuple[Path, Path, subprocess.Popen[str]]:
+    """A long sweep in a process of its own, in which some cell is finished and another is not."""
+    toml, out = written(folder, LONG), folder / "out"
+    running = subprocess.Popen(
+        [sys.executable, "-c", CODE, str(toml), "--out", str(out), "--workers", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not any((out / "cells").glob("*/cell.json")):
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.05)
+    return toml, out, running
+
+
+def group_is_gone(group: int) -> None:
+    """Wait until no process of the group is left; the test's time limit ends a wait for ever."""
+    while True:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_sweep_leaves_no_worker_and_goes_on(how: signal.Signals, tmp_path: Path) -> None:
+    toml, out, running = started(tmp_path)
+    try:
+        if how == signal.SIGINT:
+            os.killpg(running.pid, how)  # as a terminal does: the workers get it too
+        else:
+            running.send_signal(how)
+        stdout, stderr = running.communicate(timeout=60)
+        assert stdout == ""
+        assert "Traceback" not in stderr
+        if how == signal.SIGINT:
+            advice = f"Go on with: securefl sweep {out / 'sweep.toml'} --out {out}"
+            assert any(line.endswith(advice) for line in stderr.splitlines())
+        group_is_gone(running.pid)
+    finally:
+        running.kill()
+        running.communicate()
+    before: dict[Path, Any] = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/cell.json")}
+    assert 1 <= len(before) < 4
+    assert not (out / "results.csv").exists()
+
+    result = swept(toml, out)
+    assert result.exit_code == 0, result.output
+    assert f"{len(before)} of 4 cells are finished." in result.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert len(pd.read_csv(out / "results.csv")) == 2 * 3 + 2 * 150
