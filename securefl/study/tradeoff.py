@@ -147,7 +147,8 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
 
 def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
     """The series of a sweep, in the order of its cells."""
-    names = ["arm", *(key for key in sweep.keys if key != EPSILON and key != "arm.protocol"), "protocol"]
+    keys = _independent([key for key in sweep.keys if key not in (EPSILON, "arm.protocol")], summary)
+    names = ["arm", *keys, "protocol"]
     groups = [
         (dict(zip(names, map(show, values), strict=True)), rows)
         for values, rows in summary.groupby(names, sort=False, dropna=False)
@@ -158,6 +159,19 @@ def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
         Series(number=n, label=_label(values, told, short), values=values, rows=rows)
         for n, (values, rows) in enumerate(groups)
     ]
+
+
+def _independent(keys: Sequence[str], summary: pd.DataFrame) -> list[str]:
+    """The keys without those that follow from the others and epsilon, the last ones first.
+
+    Such as a noise multiplier that was written down for every epsilon: it makes no series of its own.
+    """
+    kept = list(keys)
+    for key in reversed(keys):
+        others = ["arm", "asked", *(name for name in kept if name != key)]
+        if summary.groupby(others, dropna=False)[key].nunique(dropna=False).max() == 1:
+            kept.remove(key)
+    return kept
 
 
 def _telling(values: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[str]:

@@ -277,7 +277,17 @@ def test_settings_that_go_together_are_named_once(tmp_path: Path) -> None:
     fill(found, tmp_path)
     series = series_of(found, summary_table(found, tmp_path, results_table(found, tmp_path)))
     assert series[0].label == "unit, delta 0.0001"
-    assert set(filters(found, series)) == {"arm", "privacy.delta", "study.rounds"}
+    assert set(filters(found, series)) == {"arm", "privacy.delta"}, "one box for both"
+
+
+def test_what_follows_from_epsilon_is_no_series_of_its_own(tmp_path: Path) -> None:
+    """Such as a noise multiplier that was written down for each epsilon."""
+    lists = [f'"privacy.epsilon" = {e}\n"privacy.delta" = {d}' for e, d in ((1.0, 1e-4), (2.0, 1e-6))]
+    found = sweep("", *lists)
+    fill(found, tmp_path)
+    series = series_of(found, summary_table(found, tmp_path, results_table(found, tmp_path)))
+    assert [own.label for own in series] == ["unit", "bounded"]
+    assert [point.asked for point in series[0].points("final_accuracy")] == [1.0, 2.0]
 
 
 def test_the_band_is_students() -> None:
