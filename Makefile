@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test slow check bench clean
+.PHONY: demo test slow check bench sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,12 @@ bench: $(VENV)/.tested  ## figures of the README, as ratios in one run
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py
 	$(BIN)/python benchmarks/fedlog_head.py
+	$(BIN)/python benchmarks/fedlog_synthetic.py
+	$(BIN)/python benchmarks/dpsgd.py
+
+sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and half an hour (MNIST, needs SECUREFL_DATA)
+	$(BIN)/securefl sweep fedlog_tradeoff
+	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
