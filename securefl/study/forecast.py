@@ -1,0 +1,111 @@
+"""What a study would cost before it runs: who learns what, epsilon after the schedule, bytes, time."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from dp_accounting import DpEvent
+
+from securefl.accounting.composition import compose
+from securefl.plan import Plan, charge_of, learns
+from securefl.release import PARTIES
+from securefl.rounds import Sends
+from securefl.study.config import Arm, Study
+from securefl.study.run import composition, run_arm
+from securefl.study.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Of one arm, for a client that takes part in every round.
+
+    learns, epsilon: by party, epsilon after the whole schedule. affordable: rounds that the budget buys, None
+    where it has no limit. bytes_up, bytes_down: of all clients in the first and in a later round, and seconds
+    on this machine, from a rehearsal of two rounds that keeps nothing. changes: what private training changes
+    in the model.
+    """
+
+    arm: str
+    learns: dict[str, str]
+    epsilon: dict[str, float]
+    affordable: int | None
+    bytes_up: tuple[int, int]
+    bytes_down: tuple[int, int]
+    seconds: tuple[float, float]
+    changes: tuple[str, ...]
+
+    def total_seconds(self, rounds: int, seeds: int) -> float:
+        return seeds * (self.seconds[0] + (rounds - 1) * self.seconds[1])
+
+
+def forecast(study: Study, arm: Arm, world: World) -> Forecast:
+    """Raises ConfigError where the study could not run."""
+    algorithm, plan = composition(study, arm, world)
+    sent = [statistic.sends for statistic in algorithm.statistics]
+    first, later = _rehearsed(study, arm, world)
+    return Forecast(
+        arm=arm.name,
+        learns={party: learns(plan, sent, party) for party in PARTIES},
+        epsilon={party: compose(_events(plan, sent, party, plan.schedule), plan.delta) for party in PARTIES},
+        affordable=_affordable(plan, sent),
+        bytes_up=(first["bytes_up"], later["bytes_up"]),
+        bytes_down=(first["bytes_down"], later["bytes_down"]),
+        seconds=(first["wall_seconds"], later["wall_seconds"]),
+        changes=world.problem.changes,
+    )
+
+
+def _events(plan: Plan, sent: Sequence[Sends], party: str, rounds: int) -> Counter[DpEvent]:
+    """Every round once, and before it the exchanges that introduce a client."""
+    events: Counter[DpEvent] = Counter()
+    for sends in sent:
+        introductions = sends.extra if sends.how == "sum" else 1
+        events[charge_of(plan, sends).by_party()[party]] += rounds
+        events[charge_of(plan, sends, trained=False).by_party()[party]] += introductions
+    return +events
+
+
+def _affordable(plan: Plan, sent: Sequence[Sends]) -> int | None:
+    if plan.budget is None:
+        return None
+    budget = plan.budget
+
+    def bears(rounds: int) -> bool:
+        spent = [_events(plan, sent, party, rounds) for party in plan.against]
+        return all(compose(events, plan.delta) <= budget for events in spent)
+
+    low, high = 0, plan.schedule + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if bears(middle) else (low, middle)
+    return low
+
+
+def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The records of the first round and of a later one, in a folder that is thrown away."""
+    short = replace(study, study=replace(study.study, rounds=min(2, study.study.rounds)))
+    with tempfile.TemporaryDirectory() as folder:
+        records = run_arm(short, arm, world, Path(folder), lambda record: None).records
+    return records[0], records[-1]
+
+
+def as_json(study: Study, forecasts: Sequence[Forecast]) -> dict[str, Any]:
+    """For scripts; an infinite epsilon is the text "inf"."""
+    rounds, seeds = study.study.rounds, len(study.study.seeds)
+    return {
+        "study": study.study.name,
+        "unit": study.privacy.unit,
+        "adjacency": study.privacy.adjacency,
+        "delta": study.privacy.delta,
+        "seconds": sum(own.total_seconds(rounds, seeds) for own in forecasts),
+        "arms": [
+            {**vars(own), "epsilon": {p: "inf" if e == inf else e for p, e in own.epsilon.items()}}
+            for own in forecasts
+        ],
+    }

@@ -1,0 +1,64 @@
+"""`securefl plan` says before a run what the run's ledger says after it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from test_fedlog import study as fedlog
+from test_private_training import AVERAGING, private
+from tiny_study import FEDPROF, run, study, world
+
+from securefl.errors import ConfigError
+from securefl.study.config import Study
+from securefl.study.forecast import forecast
+from securefl.study.plan_command import plan
+
+STUDIES = {
+    "FedLog, local noise": lambda: fedlog("local", epsilon=2.0, rounds=3),
+    "FedLog, dp-sgd": lambda: private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="6.0", rounds=3),
+    "FedAvg, private": lambda: private("fedavg", AVERAGING["fedavg"], rounds=3),
+    "FedProf": lambda: study(FEDPROF.replace("0.5", "1.0"), rounds=2),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_epsilon_and_bytes_are_those_of_the_run(name: str, tmp_path: Path) -> None:
+    of: Study = STUDIES[name]()
+    here = world(of)
+    found = forecast(of, of.arms[0], here)
+    records = run(of, tmp_path, here=here).records
+    for party, epsilon in found.epsilon.items():
+        assert records[-1]["epsilon"][party] == pytest.approx(epsilon, rel=1e-3)
+    assert found.bytes_up == (records[0]["bytes_up"], records[-1]["bytes_up"])
+    assert found.bytes_down == (records[0]["bytes_down"], records[-1]["bytes_down"])
+    assert found.affordable is None
+
+
+def test_a_budget_buys_as_many_rounds_as_it_says(tmp_path: Path) -> None:
+    of = fedlog("local", epsilon=2.0, rounds=4, budget="1.5")
+    here = world(of)
+    found = forecast(of, of.arms[0], here)
+    answered = [sum(record["answered"]) > 0 for record in run(of, tmp_path, here=here).records]
+    assert found.affordable == sum(answered) == 2
+
+
+def test_the_page_and_the_json() -> None:
+    runner = CliRunner()
+    page = runner.invoke(plan, ["fedlog_digits"])
+    assert page.exit_code == 0, page.output
+    assert "FedLog on digits: 2 arms, 1 round, 20 clients" in page.stdout
+    assert "ε   1.00   learns the broadcast models" in page.stdout
+    assert "trusted to sum them and add the noise" in page.stdout
+    told = runner.invoke(plan, ["fedlog_digits", "--json"])
+    arms = json.loads(told.stdout)["arms"]
+    assert [arm["epsilon"]["server"] for arm in arms] == ["inf", "inf"]
+    assert arms[0]["epsilon"]["others"] == pytest.approx(1.0)
+
+
+def test_what_cannot_run_is_told() -> None:
+    of = private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="0.1")
+    with pytest.raises(ConfigError, match="Training alone costs"):
+        forecast(of, of.arms[0], world(of))
