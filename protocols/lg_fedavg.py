@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.averaging import UPDATE, Averaging, Uniform, check_fraction
+from securefl.errors import DataError
 from securefl.rounds import Algorithm, Device, Evaluation, Job, Kept, Sends, Statistic, Value, Vector
 from securefl.training import evaluate, pooled, to_vector
 from securefl.training.bodies import Bodies
 from securefl.training.client import train_on, with_training
-from securefl.training.heads import last_layers, places
+from securefl.training.heads import last_layers
+from securefl.training.heads import places as places_of
 from securefl.training.task import Problem
 
 
@@ -79,7 +81,10 @@ class LastLayers:
         """The client's whole model (d,): what it kept, under the shared layers."""
         problem = self.bodies.of(client)
         vector: Vector = np.array(kept.get("model", problem.initial), dtype=np.float32)
-        vector[self._shared(problem)] = shared
+        places = self._shared(problem)
+        if shared.shape != places.shape:
+            raise DataError(f"Expected {len(places)} shared values, got the shape {shared.shape}.")
+        vector[places] = shared
         return vector
 
     def taken(self, client: int, model: Vector) -> Vector:
@@ -88,7 +93,7 @@ class LastLayers:
 
     def _shared(self, problem: Problem) -> NDArray[np.int64]:
         module = problem.module(problem.initial)
-        return places(module, last_layers(module, self.layers))
+        return places_of(module, last_layers(module, self.layers))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from protocols.fedlog.head import solve
+from securefl.errors import DataError
 from securefl.rounds import Device, Evaluation, Floats, Job, Kept
 from securefl.training import Objective, evaluate, pooled, to_vector
 from securefl.training.bodies import Bodies
@@ -97,6 +98,9 @@ class Trained:
         model = problem.module(np.asarray(job.kept.get("model", problem.initial)))
         if not job.model.size:  # nobody has a head yet: the statistic is that of the initial body
             return model, None
+        width = last_dense(model).in_features
+        if job.model.size != problem.outputs * (1 + width):
+            raise DataError(f"Expected a broadcast statistic of {problem.outputs} x {1 + width} values.")
         statistic = job.model.astype(np.float64).reshape(problem.outputs, -1)
         with_head(model, solve(statistic))
         with activated(model, self.activation), frozen(last_dense(model)):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dp_accounting import ComposedDpEvent, GaussianDpEvent
 from scipy import stats
 from test_fedlog import world as digits_world
 from tiny_study import plain, spied
@@ -22,14 +23,17 @@ from protocols.fedlog.statistic import GRID, Clipping, Statistic
 from protocols.lg_fedavg import LastLayers, LGFedAvg
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.dp.noise import Source
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, DataError
+from securefl.keys import SecretKey
 from securefl.plan import Plan, charge_of, noise
 from securefl.release import UNPROTECTED
 from securefl.rounds import Job
 from securefl.study.config import Study, parse
 from securefl.study.run import ArmRun, composition, run_arm
 from securefl.study.world import World, build
+from securefl.training import client
 from securefl.training.bodies import Bodies
+from securefl.training.dpsgd_config import DPSGD
 from securefl.training.heads import activated, body_features, last_dense
 from securefl.training.models import ModelConfig
 from securefl.training.vector import to_vector
@@ -105,6 +109,8 @@ def ledger(of: Study, folder: Path, schedule: int | None) -> Ledger:
 def moved(body: str, client_bound: float | None = None, records: int = 6) -> list[float]:
     """|T - T'| of a client's statistic over removed records, each time prepared anew as the protocol does."""
     here = world()
+    if body == "dp-sgd":
+        here = replace(here, problem=replace(here.problem, private=DPSGD_CONFIG))
     options = FedLog(body=body, client_bound=client_bound)  # type: ignore[arg-type]
     (made,) = options.build(here.problem).statistics
     x, y = here.records[0]
@@ -123,6 +129,39 @@ def moved(body: str, client_bound: float | None = None, records: int = 6) -> lis
 def job(here: World, x: Any, y: Any, model: Any, kept: Mapping[str, Any] | None = None) -> Job:
     rng = np.random.default_rng(1)
     return Job(client=0, round=1, x=x, y=y, model=model, public={}, rng=rng, kept=kept or {})
+
+
+DPSGD_CONFIG = DPSGD(
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    sampling_rate=0.5,
+    expected_batch=10,
+    steps=20,
+    optimizer="sgd",
+    learning_rate=0.3,
+)
+
+
+def test_a_private_mechanisms_body_moves_too_and_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the same sampling and noise a record moves the statistic further than D, by way of the body: what
+    holds is no sensitivity but a composition, of the training's event and the statistic's given the body."""
+    monkeypatch.setattr(client, "Source", lambda: Source(SecretKey(bytes(range(32)))))
+    assert max(moved("dp-sgd")) > np.sqrt(2)
+    problem = replace(world().problem, private=DPSGD_CONFIG)
+    (made,) = FedLog(body="dp-sgd").build(problem).statistics
+    charge = charge_of(replace(PLAN, noise="local"), made.sends)
+    assert charge.server == ComposedDpEvent((GaussianDpEvent(3.0), DPSGD_CONFIG.event))
+
+
+def test_a_broadcast_of_another_size_costs_an_answer_and_not_the_process() -> None:
+    here = world()
+    x, y = here.records[0]
+    for size in (1, 329, 331):
+        model = np.zeros(size, np.float32)
+        for options in (FedLog(body="private"), LGFedAvg()):
+            made = options.build(here.problem).statistics[0]
+            with pytest.raises(DataError, match="Expected"):
+                made.compute(job(here, x, y, model))
 
 
 def test_the_papers_claim_holds_for_a_public_body_only() -> None:
