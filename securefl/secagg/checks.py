@@ -66,7 +66,8 @@ def read_dealt(closed: Closed, channels: Channels, dealt: Dealt) -> Opened:
     least = closed.agreement.parameters.least_survivors
     if not _ascending(dealers, closed.members) or own not in dealers or len(dealers) < least:
         raise refusal(SHARE, f"Expected {least} or more ascending members of the roster, us among them.")
-    near = [member for member in closed.graph.neighbours[own] if member in set(dealers)]
+    dealt_by = set(dealers)
+    near = [member for member in closed.graph.neighbours[own] if member in dealt_by]
     if any(len(part) != len(near) for part in (dealt.sealed, dealt.marks, dealt.evidence)):
         raise refusal(SHARE, f"Expected the shares of our {len(near)} neighbours, got {len(dealt.sealed)}.")
     pairs: dict[int, Pair] = {}

@@ -177,6 +177,10 @@ def check_evidence(
     closed: Closed, dealer: int, holder: int, marks: Commitment, sealed: Share, evidence: bytes
 ) -> None:
     """CryptoError unless the dealer signed these hashes and these sealed bytes for this holder."""
+    # Cut elsewhere, the same bytes have the same leaf: a server that moved one would get an honest dealer's
+    # key shown.
+    if len(marks.raw) != MARKS_BYTES or len(sealed.raw) != SEALED_BYTES:
+        raise CryptoError("Expected hashes and sealed shares of the agreed lengths.")
     signature, seed, path = Signature(evidence[:64]), Commitment(evidence[64:96]), evidence[96:]
     leaf = leaf_of(holder, marks, sealed.raw)
     root = root_of(leaf, closed.graph.holders(dealer).index(holder), path)

@@ -214,6 +214,23 @@ DEALT: dict[str, tuple[Callable[[Dealt], Dealt], str]] = {
         ),
         "did not sign",
     ),
+    # The leaf is the hash of both together: cut elsewhere it is the same leaf, which the dealer signed.
+    "a byte of the box among the hashes": (
+        lambda d: replace(
+            d,
+            marks=swapped(d.marks, 2, Commitment(d.marks[2].raw + d.sealed[2].raw[:1])),
+            sealed=swapped(d.sealed, 2, Share(d.sealed[2].raw[1:])),
+        ),
+        "did not sign",
+    ),
+    "a byte of the hashes in the box": (
+        lambda d: replace(
+            d,
+            marks=swapped(d.marks, 2, Commitment(d.marks[2].raw[:-1])),
+            sealed=swapped(d.sealed, 2, Share(d.marks[2].raw[-1:] + d.sealed[2].raw)),
+        ),
+        "did not sign",
+    ),
     "a neighbour fewer": (
         lambda d: replace(d, sealed=d.sealed[1:], marks=d.marks[1:], evidence=d.evidence[1:]),
         "neighbours",

@@ -1,0 +1,389 @@
+"""Both implementations of secure aggregation give the bytes of secagg/*.json, and refuse what it refuses.
+
+The first is asked through its machines where they show the answer, through the functions below elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import make_secagg
+import numpy as np
+import pytest
+from make_secagg import COHORTS, FOLDER, SECOND, Given, changed, keys, plain, randomness, raw, terms_of
+from second_secagg import PRIME, Refused
+from tiny_secagg import release
+
+from securefl.errors import ConfigError, CryptoError, RemoteProtocolError
+from securefl.keys import Commitment, PublicKey, SecretKey, Share, Signature
+from securefl.release import SERVER, Delivered
+from securefl.secagg import (
+    Aborted,
+    Agreement,
+    Channels,
+    Client,
+    Identity,
+    Parameters,
+    Roster,
+    Server,
+    Vector,
+    complaints,
+)
+from securefl.secagg import client as states
+from securefl.secagg.agreement import digest
+from securefl.secagg.dealing import Dealing, Pair, _seal, published, seed_mark, share_key, signed
+from securefl.secagg.graph import draw, offsets_of
+from securefl.secagg.masks import apply
+from securefl.secagg.messages import (
+    Advertise,
+    Consistent,
+    Dealt,
+    MaskedInput,
+    Quorum,
+    RosterClosed,
+    Shares,
+    Survivors,
+    Unmask,
+)
+from securefl.secagg.packing import pack, unpack, word
+from securefl.secagg.shamir import combine, split
+from securefl.signing import AgreementKey, SigningKey
+from securefl.wire import Header
+
+
+def load(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+FILES = ("derivations", "complaints", *(f"round_{name}" for name in COHORTS))
+ACCEPTED = {one["name"]: one for name in FILES for one in load(name)}
+REFUSED = load("refused")
+
+
+def identity(given: Given, number: int) -> Identity:
+    own, name = keys(given, number), terms_of(given)["members"][number]["name"]
+    return Identity(name, SigningKey(SecretKey(own["identity"])), AgreementKey(SecretKey(own["channel"])))
+
+
+def agreed(given: Given) -> Agreement:
+    of = terms_of(given)
+    members = len(of["members"])
+    names = ("corrupt", "neighbours", "threshold", "quorum", "least_survivors", "least_degree")
+    parameters = Parameters(
+        mode="active" if of["active"] else "semi-honest",
+        clients=members,
+        **{name: of[name] for name in names},
+        failure=0.0,
+        security=math.inf,
+    )
+    vectors = [Vector(name=v[0], length=v[1], bits=v[2], bound=v[3]) for v in of["vectors"]]
+    return Agreement(
+        header=Header(bytes.fromhex(of["session"]), of["round"], of["attempt"], of["stage"]),
+        roster=Roster(tuple(identity(given, number).member() for number in range(members))),
+        parameters=parameters,
+        vectors=tuple(vectors),
+    )
+
+
+def machine(given: Given, number: int) -> Client:
+    of = agreed(given)
+    channels = Channels(identity(given, number), of.roster, of.header.session)
+    return Client(agreement=of, channels=channels, random=randomness(given, number))
+
+
+def roster(entries: Iterable[dict[str, Any]]) -> RosterClosed:
+    rows = [(e["number"], PublicKey(e["mask_key"]), e["nonce"], Signature(e["signature"])) for e in entries]
+    members, mask_keys, nonces, signatures = zip(*rows, strict=True)
+    return RosterClosed(
+        members=members, keys=mask_keys, nonces=tuple(map(Commitment, nonces)), signatures=signatures
+    )
+
+
+def dealing_state(given: Given, number: int, entries: Any = None) -> tuple[Client, Any]:
+    one = machine(given, number)
+    state = one.provide(one.begin().state, True).state
+    rows = entries or [vars(entry) for entry in make_secagg.entries(given)]
+    return one, one.receive(state, SERVER, roster(rows)).state
+
+
+def holding(given: Given, number: int) -> tuple[Client, Any]:
+    one, state = dealing_state(given, number)
+    held = states.Holding(closed=state.closed, dealers=tuple(given["dealers"]), pairs={}, sent=True)
+    return one, held
+
+
+def said(dealer: int, of: dict[str, Any]) -> Dealing:
+    sealed = tuple(Share(box) for holder, box in of["sealed"].items() if holder != dealer)
+    marks = tuple(map(Commitment, of["marks"].values()))
+    return Dealing(Commitment(of["seed_mark"]), marks, sealed, Signature(of["signature"]))
+
+
+def handed(of: dict[str, Any]) -> Dealt:
+    boxes = of["boxes"].values()
+    return Dealt(
+        dealers=tuple(of["dealers"]),
+        sealed=tuple(Share(box["sealed"]) for box in boxes),
+        marks=tuple(Commitment(box["marks"]) for box in boxes),
+        evidence=tuple(box["evidence"] for box in boxes),
+    )
+
+
+# The kinds of cases, answered by the first implementation -----------------------------------------------
+
+
+def first_agreement(given: Given) -> Any:
+    of = agreed(given)
+    digests = {"parameters": of.parameters.digest(), "roster": of.roster.digest}
+    return digests | {"terms": of.context[40:72], "context": of.context}
+
+
+def first_channel(given: Given) -> Any:
+    return machine(given, given["own"]).channels.secret(given["other"]).reveal()
+
+
+def first_advertise(given: Given) -> Any:
+    one = machine(given, given["own"])
+    sent = one.provide(one.begin().state, True).out[0].message
+    entry = {"mask_key": sent.key.raw, "nonce": sent.nonce.raw, "signature": sent.signature.raw}
+    return {"number": given["own"], **entry}
+
+
+def first_close(given: Given) -> Any:
+    return dealing_state(given, given["own"], raw(given)["entries"])[1].closed.context
+
+
+def first_offsets(given: Given) -> Any:
+    return offsets_of(given["members"], given["neighbours"])
+
+
+def first_graph(given: Given) -> Any:
+    seed = digest(b"graph", raw(given)["CONTEXT"])
+    return draw(given["members"], given["neighbours"], seed).neighbours
+
+
+def first_split(given: Given) -> Any:
+    """It draws 48 bytes per coefficient, the highest power first."""
+    drawn = b"".join(int(c, 16).to_bytes(48, "little") for c in reversed(given["coefficients"]))
+    threshold = len(given["coefficients"]) + 1
+    points = [holder + 1 for holder in given["holders"]]
+    shares = split(raw(given)["secret"], points, threshold, lambda count: drawn[:count])
+    return dict(zip(given["holders"], shares, strict=True))
+
+
+def first_combine(given: Given) -> Any:
+    shares = {holder + 1: share for holder, share in raw(given)["shares"].items()}
+    return combine(shares, given["threshold"])
+
+
+def first_marks(given: Given) -> Any:
+    of = raw(given)
+    marks = Pair(*of["opened"]).marks(of["CONTEXT"], of["dealer"], of["holder"])
+    return {"marks": marks.raw, "seed mark": seed_mark(of["CONTEXT"], of["dealer"], of["seed"]).raw}
+
+
+def first_seal(given: Given) -> Any:
+    of, (one, state) = raw(given), dealing_state(given, given["dealer"])
+    pair = of["dealer"], of["holder"]
+    key = share_key(state.closed, one.channels, *pair)
+    assert key == share_key(state.closed, machine(given, pair[1]).channels, *pair)
+    sealed = _seal(Pair(*of["opened"]), key, state.closed, *pair, lambda count: of["nonce"])
+    return {"share key": key.reveal(), "sealed": sealed.raw}
+
+
+def first_dealing(given: Given) -> Any:
+    of, (_, state) = raw(given), dealing_state(given, 0)
+    checked = published(state.closed, of["dealer"], said(of["dealer"], of["dealing"]))
+    text = signed(state.closed, of["dealer"], checked.dealing.seed, checked.tree.root)
+    return {"signed": text, "evidence": {h: checked.evidence(h) for h in of["dealing"]["marks"]}}
+
+
+def first_receive(given: Given) -> Any:
+    one, state = dealing_state(given, given["own"])
+    step = one.receive(state, SERVER, handed(raw(given)))
+    shown = step.out[0].message.keys if step.result == "complained" else ()
+    return {"complaints": [key.raw for key in shown]}
+
+
+def first_judge(given: Given) -> Any:
+    of, (_, state) = raw(given), dealing_state(given, 0)
+    dealt = {of["dealer"]: published(state.closed, of["dealer"], said(of["dealer"], of["dealing"]))}
+    shown = Share(of["dealer"].to_bytes(4, "little") + of["key"])
+    try:
+        [(_, proven)] = complaints.judge(state.closed, dealt, of["holder"], [shown])
+    except CryptoError:
+        return "holder"
+    return "dealer" if proven else "open"
+
+
+def first_keystream(given: Given) -> Any:
+    words = np.zeros(given["length"], word(given["bits"]))
+    apply(words, given["vector"], add=[SecretKey(raw(given)["seed"])])
+    return words.tolist()
+
+
+def first_pack(given: Given) -> Any:
+    return pack(np.array(given["values"], word(given["bits"])), given["bits"]).tobytes()
+
+
+def first_unpack(given: Given) -> Any:
+    packed = np.frombuffer(raw(given)["packed"], np.uint8)
+    return unpack(packed, given["length"], given["bits"]).tolist()
+
+
+def first_pair(given: Given) -> Any:
+    _, state = dealing_state(given, given["own"])
+    return state.closed.mask_seed(given["own"], state.key, given["other"]).reveal()
+
+
+def first_masked(given: Given) -> Any:
+    one, state = dealing_state(given, given["own"])
+    step = one.receive(state, SERVER, handed(raw(given)))
+    assert step.need is not None
+    order = step.need.order
+    names = [vector.name for vector in order.vectors]
+    releases = tuple(
+        release(order, at, name, np.array(x))
+        for at, (name, x) in enumerate(zip(names, given["x"], strict=True))
+    )
+    message = one.provide(step.state, releases).out[0].message
+    packed = [np.asarray(sent._numbers).tobytes() for sent in releases]
+    text = state.closed.input_of(given["own"], given["dealers"])
+    return {"packed": packed, "signed": text, "signature": message.signature.raw}
+
+
+def first_survivors(given: Given) -> Any:
+    one, held = holding(given, given["own"])
+    came = Survivors(survivors=tuple(given["survivors"]), dropped=tuple(given["dropped"]))
+    step = one.receive(held, SERVER, came)
+    assert step.need is not None
+    text = held.closed.survival(given["dealers"], given["survivors"])
+    signature = one.channels.identity.signing.sign(text)
+    if one.agreement.parameters.mode == "active":
+        signature = one.provide(step.state, True).out[0].message.signature
+    return {"signed": text, "signature": signature.raw, "record": step.need.order.digest}
+
+
+def first_quorum(given: Given) -> Any:
+    of, (one, held) = raw(given), holding(given, given["own"])
+    state = states.Agreeing(held=held, survivors=tuple(given["survivors"]), act="sign", signed=True)
+    came = Quorum(
+        signers=tuple(of["signers"]),
+        signatures=tuple(map(Signature, of["signers"].values())),
+        others=tuple(of["inputs"]),
+        inputs=tuple(map(Signature, of["inputs"].values())),
+    )
+    step = one.receive(state, SERVER, came)
+    assert step.need is not None
+    assert step.need.order.act == "unmask"
+    return "enough"
+
+
+def first_aggregate(given: Given) -> Any:
+    of, one = raw(given), Server(agreement=agreed(given), patience=0)
+    names = [member["name"] for member in COHORTS[given["cohort"]]["members"]]
+    step: Any = one.begin()
+    state = step.state
+    for phase, sent in enumerate(messages(of, one.agreement)):
+        for number, message in sent.items():
+            if state.phase < phase:
+                state = closed_phase(one, state)
+            step = one.receive(state, names[number], message)
+            state = step.state
+    if step.need is None:
+        step = one.deadline(state)
+    outcome = stated(step.result) if step.need is None else stated(step.need.order.run())
+    totals = [outcome.totals[vector.name].tolist() for vector in one.agreement.vectors]
+    return {"survivors": [names.index(name) for name in outcome.survivors], "totals": totals}
+
+
+def closed_phase(server: Server, state: Any) -> Any:
+    step = server.deadline(state)
+    stated(step.result)
+    return step.state
+
+
+def stated(result: Any) -> Any:
+    """An abort is a refusal."""
+    if isinstance(result, Aborted):
+        raise CryptoError(result.reason)
+    return result
+
+
+def messages(of: dict[str, Any], agreement: Agreement) -> list[dict[int, Any]]:
+    """Of each phase, by member."""
+    advertised = {
+        e["number"]: Advertise(
+            key=PublicKey(e["mask_key"]), nonce=Commitment(e["nonce"]), signature=Signature(e["signature"])
+        )
+        for e in of["entries"]
+    }
+    shared = {}
+    for dealer, parts in of["dealings"].items():
+        one = said(dealer, parts)
+        shared[dealer] = Shares(seed=one.seed, marks=one.marks, sealed=one.sealed, signature=one.signature)
+    masked = {}
+    for number, sent in of["inputs"].items():
+        releases: Any = tuple(
+            Delivered(vector.name, "masked", np.frombuffer(packed, np.uint8), b"")
+            for vector, packed in zip(agreement.vectors, sent["packed"], strict=True)
+        )
+        masked[number] = MaskedInput(releases=releases, signature=Signature(sent["signature"]))
+    signatures = {n: Consistent(signature=Signature(sent)) for n, sent in of["signatures"].items()}
+    answers = {n: Unmask(shares=tuple(map(Share, sent.values()))) for n, sent in of["answers"].items()}
+    return [advertised, shared, masked, signatures, answers]
+
+
+FIRST: dict[str, Callable[[Given], Any]] = {name: globals()[f"first_{name}"] for name in SECOND}
+
+
+def test_every_kind_has_a_case() -> None:
+    assert {one["kind"] for one in ACCEPTED.values()} == set(SECOND)
+    assert load("cohorts") == COHORTS
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_the_second_reproduces(name: str) -> None:
+    one = ACCEPTED[name]
+    assert plain(SECOND[one["kind"]](one["given"])) == one["expected"]
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_the_first_reproduces(name: str) -> None:
+    one = ACCEPTED[name]
+    assert plain(FIRST[one["kind"]](one["given"])) == one["expected"]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case["name"])
+def test_the_second_refuses(case: Given) -> None:
+    base = ACCEPTED[case["base"]]
+    with pytest.raises(Refused, match=re.escape(case["refusal"]["second"])):
+        SECOND[base["kind"]](changed(base, case["change"]))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(one, id=one["name"]) for one in REFUSED],
+)
+def test_the_first_refuses(case: Given) -> None:
+    base = ACCEPTED[case["base"]]
+    with pytest.raises(
+        (ConfigError, CryptoError, RemoteProtocolError), match=re.escape(case["refusal"]["first"])
+    ):
+        FIRST[base["kind"]](changed(base, case["change"]))
+
+
+@pytest.mark.parametrize("name", COHORTS)
+def test_the_sum_is_that_of_the_plain_integers(name: str) -> None:
+    of = ACCEPTED[f"aggregate {name}"]["expected"]
+    for v, (_, length, bits, _) in enumerate(COHORTS[name]["vectors"]):
+        x = [make_secagg.values({"cohort": name}, n)[v] for n in of["survivors"]]
+        assert of["totals"][v] == [sum(one[i] for one in x) % 2**bits for i in range(length)]
+
+
+def test_the_prime_is_the_smallest_above_2_to_256() -> None:
+    assert pow(3, PRIME - 1, PRIME) == 1
+    assert all(pow(3, 2**256 + odd - 1, 2**256 + odd) != 1 for odd in range(1, 297, 2))
