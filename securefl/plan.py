@@ -37,8 +37,8 @@ class Plan:
     """All that a guarantee hangs on; its digest names the session.
 
     Attributes:
-        sum: how sums are summed: "clear", or "masked", by secure aggregation, of which the server learns the
-            total alone.
+        sum: how sums are summed: "clear"; or "masked", by secure aggregation, or "ckks", encrypted under the
+            key holder's key, of which the server learns the total alone.
         scores: how `each` numbers are opened: "clear", or "ckks" (encrypted; the server learns the
             numbers, the key holder nothing).
         noise: where noise is added to sums that declare a sensitivity: by each client ("local"), in shares of
@@ -56,7 +56,7 @@ class Plan:
         releases: the most noised releases of one holder, for which the noise was calibrated.
     """
 
-    sum: Literal["clear", "masked"] = "clear"
+    sum: Literal["clear", "masked", "ckks"] = "clear"
     scores: Literal["clear", "ckks"] = "clear"
     noise: Literal["none", "local", "distributed", "central"] = "none"
     noise_multiplier: float = 0.0
@@ -123,7 +123,7 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
                 return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
             case "distributed":
                 _check_grid(plan, sends)
-                seen = event if plan.sum == "masked" else _own_share(plan, sends)
+                seen = event if plan.sum != "clear" else _own_share(plan, sends)
                 return Charge(server=seen, key_holder=NoOpDpEvent(), others=event)
             case "central" if SERVER not in plan.against:
                 return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
@@ -217,6 +217,7 @@ def protect(
     weight: float,
     seal: Callable[[Floats], bytes] | None,
     mask: Callable[[NDArray[np.int64]], NDArray[np.uint8]] | None = None,
+    encrypt: Callable[[NDArray[np.int64]], bytes] | None = None,
     trained: bool = True,
     source: Source | None = None,
 ) -> Release:
@@ -225,7 +226,7 @@ def protect(
     Args:
         weight: public weight in a sum, in (0, 1].
         seal: encrypts the hidden part for the key holder; needed where `plan.scores` is "ckks".
-        mask: masks the integers of this sum; needed where `plan.sum` is "masked".
+        mask, encrypt: hide the integers of this sum; needed where `plan.sum` is "masked" or "ckks".
         trained: as for `charge_of`.
         source: of the client's noise; the operating system's outside of tests.
 
@@ -250,6 +251,10 @@ def protect(
             if mask is None:
                 raise LocalProtocolError(f"The plan masks {sends.name!r}, but there is no mask for it.")
             numbers, form = mask(numbers.astype(np.int64)), "masked"
+        elif plan.sum == "ckks":
+            if encrypt is None:
+                raise LocalProtocolError(f"The plan encrypts {sends.name!r}, but there is no key for it.")
+            numbers, sealed, form = np.zeros(0), encrypt(numbers.astype(np.int64)), "encrypted"
     elif not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
         raise DataError(f"The {sends.name} is not finite; clean the records.")
     elif plan.scores == "ckks" and value.hidden.size:
@@ -268,14 +273,15 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
     encrypted = [s for s in sends if plan.scores == "ckks" and s.reveals_encrypted]
     match party:
         case "server":
-            single = [s for s in sends if not (plan.sum == "masked" and s.how == "sum")]
+            single = [s for s in sends if s.how == "each" or plan.sum == "clear"]
             seen = [s.reveals_encrypted if s in encrypted else _with_noise(plan, s) for s in single]
             summed = [
                 f"the total over the cohort of {_with_noise(plan, s)}" for s in sends if s not in single
             ]
             return ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
         case "key-holder":
-            return "blinded integers, uniform to it" if encrypted else "nothing: it takes no part"
+            takes_part = encrypted or plan.sum == "ckks"
+            return "blinded integers, uniform to it" if takes_part else "nothing: it takes no part"
         case _:
             return "the broadcast models, and each client whether it was selected itself"
 
@@ -286,7 +292,7 @@ def _with_noise(plan: Plan, sends: Sends) -> str:
     match plan.noise:
         case "local":
             return f"{sends.reveals} with noise on them"
-        case "distributed" if plan.sum == "masked":
+        case "distributed" if plan.sum != "clear":
             return f"{sends.reveals}, noise of the honest clients' shares included"
         case "distributed":
             return (

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from securefl.accounting.ledger import Ledger
 from securefl.errors import DataError
 from securefl.exchange import Contribute
+from securefl.exchange.encrypted import Encrypt
 from securefl.messages import client_name
-from securefl.plan import Plan, charge_of, noised, protect
-from securefl.release import Charge, Release, ReleaseKey
+from securefl.plan import Plan, charge_of, protect
+from securefl.release import NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
 from securefl.rounds import Floats, Job, Kept, Statistic
 from securefl.secagg import Masked
 from securefl.wire import Header
@@ -25,20 +26,22 @@ Records = tuple[NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What one client is to release in one exchange; `masks` by name, where sums are masked."""
+    """What one client is to release in one exchange; `masks` or `encryptors` by name, for hidden sums."""
 
     client: int
     header: Header
     wants: tuple[str, ...]
     order: Contribute
     masks: Mapping[str, Callable[[NDArray[np.int64]], NDArray[np.uint8]]] = field(default_factory=dict)
+    encryptors: Mapping[str, Callable[[NDArray[np.int64]], bytes]] = field(default_factory=dict)
 
 
 class Clients:
     """Records, streams and kept state of all clients, and the ledger in front of them.
 
     `kept` is what each has on its device; `orders` the newest order of each, which an aggregation carries
-    out; `seal` encrypts the hidden part of a value, once there is a key for it.
+    out; `seal` encrypts the hidden part of a value, once there is a key for it, and `encryptors` the vectors
+    of the sum at hand.
     """
 
     def __init__(
@@ -59,6 +62,14 @@ class Clients:
         self.kept: dict[int, Kept] = dict(kept)
         self.orders: dict[int, Contribute] = {}
         self.seal: Callable[[Floats], bytes] | None = None
+        self.refused: set[int] = set()
+        """Whose budget, or schedule, bore no more when it was asked last."""
+        self.encryptors: Mapping[str, Callable[[NDArray[np.int64]], bytes]] = {}
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every client was refused by its ledger."""
+        return len(self.refused) == len(self._records)
 
     def task(self, order: Any) -> Task | None:
         """What a client is asked to release now; an order is remembered for the aggregation after it."""
@@ -67,18 +78,20 @@ class Clients:
                 self.orders[order.client] = order
                 return Task(client=order.client, header=order.header, wants=order.order.wants, order=order)
             case Masked():
-                number = next((k for k in self.orders if client_name(k) == order.client), None)
-                if number is None:  # the broadcast did not reach it
-                    return None
                 masks = {v.name: partial(order.mask, i) for i, v in enumerate(order.vectors)}
-                return Task(
-                    client=number,
-                    header=order.header,
-                    wants=tuple(masks),
-                    order=self.orders[number],
-                    masks=masks,
-                )
+                return self._second(order.client, order.header, masks=masks)
+            case Encrypt():
+                return self._second(order.client, order.header, encryptors=self.encryptors)
         return None
+
+    def _second(self, name: str, header: Header, **hiding: Mapping[str, Any]) -> Task | None:
+        """The sums of an order that came before; None where the broadcast did not reach the client."""
+        number = next((k for k in self.orders if client_name(k) == name), None)
+        if number is None:
+            return None
+        (hidden,) = hiding.values()
+        order = self.orders[number]
+        return Task(client=number, header=header, wants=tuple(hidden), order=order, **hiding)
 
     def contribute_many(
         self, tasks: Sequence[Task]
@@ -92,8 +105,10 @@ class Clients:
             name = client_name(task.client)
             if name in refused or task.client not in wants:
                 abstained[name] = str(refused.get(name, "The declared schedule is over."))
+                self.refused.add(task.client)
                 answers[task.client] = None
                 continue
+            self.refused.discard(task.client)
             try:
                 answers[task.client] = self._contribute(task, wants[task.client])
             except DataError as error:
@@ -113,9 +128,8 @@ class Clients:
 
     def _contribute(self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]]) -> tuple[Release, ...]:
         x, y = self._records[task.client]
-        wanted = [self._statistics[name].sends for name in task.wants]
-        # A noised sum hides whether there are records: silence would tell.
-        if not len(x) and not all(noised(self._plan, sends) for sends in wanted):
+        # What has a finite price hides whether there are records: silence would tell.
+        if not len(x) and any(charge in (UNPROTECTED, NO_COST) for _, charge in charges):
             raise DataError("It has no records, so it abstains.")
         broadcast = task.order.broadcast
         releases, kept = [], self.kept.get(task.client, {})
@@ -141,6 +155,7 @@ class Clients:
                     weight=task.order.order.weight,
                     seal=self.seal,
                     mask=task.masks.get(name),
+                    encrypt=task.encryptors.get(name),
                     trained=bool(broadcast.model.size),
                 )
             )

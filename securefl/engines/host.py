@@ -17,10 +17,12 @@ from securefl.accounting.ledger import Ledger
 from securefl.dp.noise import Source
 from securefl.engines.clients import Clients, Records
 from securefl.engines.inprocess import InProcess, Traffic
-from securefl.engines.masked import Cohorts, nobody, totals
+from securefl.engines.masked import Cohorts, centred_totals, nobody, totals
 from securefl.engines.scores import ScoreKeys
+from securefl.engines.sums import EncryptedSums
 from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, most_bytes
+from securefl.exchange.encrypted import Blind, Encrypt, Opened, Take, Unopened
 from securefl.messages import REFUSED, client_name
 from securefl.plan import Plan, noise, noised
 from securefl.release import KEY_HOLDER, SERVER
@@ -77,6 +79,8 @@ class StudyHost:
         self._log = Log(Traffic())
         self._journal = journal or Journal()
         self._cohorts = Cohorts(plan)
+        self._sums: EncryptedSums | None = None
+        self._summing = False
         self._spare = plan.spare
 
     @property
@@ -84,16 +88,23 @@ class StudyHost:
         """What each client has kept on its device so far."""
         return self._clients.kept
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether no client's ledger bore what it was asked for last."""
+        return self._clients.exhausted
+
     def ask(self, engine: InProcess, ask: Ask, header: Header) -> tuple[Answers, Log]:
         """Run one Ask over the engine. The answers hold whoever answered well and in time."""
         self._log = Log(Traffic())
-        if self._plan.sum == "masked":
+        if self._plan.sum != "clear":
             header = replace(header, stage=STAGES * header.stage)
         if self._plan.sum == "clear" or not ask.sums:
             answers = self._exchange(engine, ask, header)
         else:
             numbers = self._exchange(engine, replace(ask, sums=()), header)
+            self._summing = True
             answers = replace(self._aggregate(engine, ask, header), each=numbers.each)
+            self._summing = False
         return self._as_promised(ask, answers), self._log
 
     def _exchange(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
@@ -121,26 +132,39 @@ class StudyHost:
         return answers
 
     def _aggregate(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
-        """The masked sums; after an abort once more while there is a spare, without its culprit."""
+        """The hidden sums; after an abort once more while there is a spare, without its culprit."""
         cohort = list(ask.cohort)
         while True:
             header = replace(header, stage=header.stage + 1)
             try:
-                machines = self._cohorts.machines(ask, cohort, header)
+                machines = self._machines(ask, cohort, header)
             except ConfigError as error:  # the cohort is too small for what the plan asks for
                 self._log.abstained[SERVER] = str(error)
                 return nobody(ask)
-            outcome = self._run(engine, machines, header).get(SERVER)
-            if isinstance(outcome, Summed):
-                return totals(ask, machines[SERVER].agreement, outcome)
-            if isinstance(outcome, Aborted):
-                self._log.abstained[SERVER] = f"No sum, in phase {outcome.phase}: {outcome.reason}"
-            if isinstance(outcome, Aborted) and outcome.culprit is not None:
-                self._log.traffic.blamed[outcome.culprit] = outcome.reason
-                cohort = [k for k in cohort if client_name(k) != outcome.culprit]
+            match self._run(engine, machines, header).get(SERVER):
+                case Summed() as summed:
+                    return totals(ask, centred_totals(machines[SERVER].agreement, summed), summed.survivors)
+                case Opened() as opened:
+                    return totals(ask, opened.totals, opened.survivors)
+                case Aborted(phase=phase, reason=reason, culprit=culprit):
+                    self._log.abstained[SERVER] = f"No sum, in phase {phase}: {reason}"
+                    if culprit is not None:
+                        self._log.traffic.blamed[culprit] = reason
+                        cohort = [k for k in cohort if client_name(k) != culprit]
+                case Unopened(reason=reason):
+                    self._log.abstained[SERVER] = f"No sum: {reason}"
             if not self._spare or header.stage % STAGES == STAGES - 1:
                 return nobody(ask)
             self._spare -= 1
+
+    def _machines(self, ask: Ask, cohort: Sequence[int], header: Header) -> dict[str, Any]:
+        if self._plan.sum == "masked":
+            return self._cohorts.machines(ask, cohort, header)
+        if self._sums is None:
+            self._sums = EncryptedSums(self._plan)
+        machines = self._sums.machines(ask, cohort, header)
+        self._clients.encryptors = {name: of.encryptor.encrypt for name, of in self._sums.parts.items()}
+        return machines
 
     def _run(self, engine: InProcess, machines: Mapping[str, Any], header: Header) -> dict[str, Any]:
         results, traffic = engine.run(machines, header)
@@ -199,8 +223,14 @@ class StudyHost:
 
     def _serve(self, order: Any) -> Any:
         match order:
-            case Masked():
+            case Masked() | Encrypt():
                 return None
+            case Blind():
+                return self._sums and self._sums.blind(order.totals)
+            case Take():
+                return self._sums and self._sums.take(order.blinded, order.replies)
+            case Open() if self._summing:
+                return self._sums and self._sums.open(order.items)
             case Unmasking():
                 return order.run()
             case Match():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.messages import client_name
-from securefl.plan import Plan
+from securefl.plan import Plan, noised
 from securefl.release import SERVER
 from securefl.rounds import Answers, Ask, Total
 from securefl.secagg import (
@@ -52,11 +53,16 @@ class Cohorts:
             identity.name: Client(
                 agreement=agreement,
                 channels=self._channel(identity, roster, header.session),
-                least_survivors=max(2, plan.survivors(clients)),
+                least_survivors=self._least(ask, clients),
             )
             for identity in identities
         }
         return {SERVER: Server(agreement=agreement), **machines}
+
+    def _least(self, ask: Ask, clients: int) -> int:
+        """A client's own minimum: shares of noise were sized for cohorts of the declared size."""
+        declared = max((sum_.sends.cohort for sum_ in ask.sums if noised(self._plan, sum_.sends)), default=0)
+        return max(2, self._plan.survivors(max(clients, declared)))
 
     def _identity(self, name: str) -> Identity:
         if name not in self._identities:
@@ -83,16 +89,19 @@ def vectors(ask: Ask, clients: int) -> tuple[Vector, ...]:
     )
 
 
-def totals(ask: Ask, agreement: Agreement, summed: Summed) -> Answers:
+def centred_totals(agreement: Agreement, summed: Summed) -> dict[str, NDArray[np.int64]]:
+    """The totals as signed integers."""
+    return {v.name: centred(summed.totals[v.name], v.bits) for v in agreement.vectors}
+
+
+def totals(ask: Ask, integers: Mapping[str, NDArray[np.int64]], names: Sequence[str]) -> Answers:
     """What the server has of an aggregation; the numbers of the ask come from elsewhere."""
-    survivors = tuple(k for k in ask.cohort if client_name(k) in set(summed.survivors))
+    survivors = tuple(k for k in ask.cohort if client_name(k) in set(names))
     weight = sum(ask.weights.get(k, 1.0) for k in survivors)
-    bits = {vector.name: vector.bits for vector in agreement.vectors}
-    found = {}
-    for question in ask.sums:
-        name = question.sends.name
-        integers = centred(summed.totals[name], bits[name])
-        found[name] = Total(integers.astype(np.float64) * question.sends.grid.step, weight)
+    found = {
+        sum_.sends.name: Total(integers[sum_.sends.name].astype(np.float64) * sum_.sends.grid.step, weight)
+        for sum_ in ask.sums
+    }
     return Answers(survivors=survivors, totals=found, each={})
 
 

@@ -86,10 +86,11 @@ class PrivacySection:
     all rounds, `inf` for no noise; calibration: "exact", or FedLog's theorem ("paper"). dropout, corrupt: of
     masked sums and distributed noise, the largest shares of a cohort that may fall silent, and that may
     collude with the server. secagg: "active", against a server that lies, or "semi-honest". spare: aborted
-    aggregations that may be tried again.
+    aggregations that may be tried again. force_delta: allow a delta of 1 / n or more, which allows publishing
+    one of n records (or clients) as it is.
     """
 
-    sum: Literal["clear", "masked"]
+    sum: Literal["clear", "masked", "ckks"]
     scores: Literal["clear", "ckks"]
     noise: Literal["none", "local", "distributed", "central"]
     unit: Unit
@@ -105,6 +106,7 @@ class PrivacySection:
     corrupt: float = 0.0
     secagg: Literal["active", "semi-honest"] = "active"
     spare: int = 0
+    force_delta: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:
@@ -113,13 +115,13 @@ class PrivacySection:
             raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
         if (self.noise == "none") != (self.epsilon is None):
             raise ValueError("Expected `epsilon` with noise, and none without.")
-        together = self.noise == "distributed" or self.sum == "masked"
+        together = self.noise == "distributed" or self.sum != "clear"
         if together != (self.dropout is not None):
             raise ValueError(
-                'Expected `dropout` with sum = "masked" or noise = "distributed", and then alone.'
+                'Expected `dropout` with sum = "masked" or "ckks", or noise = "distributed", and else none.'
             )
-        if self.spare < 0 or (self.spare and self.sum != "masked"):
-            raise ValueError('Expected spare >= 0, and only with sum = "masked".')
+        if self.spare < 0 or (self.spare and self.sum == "clear"):
+            raise ValueError('Expected spare >= 0, and none with sum = "clear".')
         if self.dropout is not None and not (self.dropout >= 0 and 0 <= self.corrupt < 1 - self.dropout):
             raise ValueError(
                 "Expected dropout >= 0, corrupt >= 0 and less than 1 together, "

@@ -13,6 +13,7 @@ from tiny_study import run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import ConfigError
+from securefl.he.sums import SumEncryptor
 from securefl.secagg import client as machine
 from securefl.study.config import Study, parse
 from securefl.study.results import collect, privacy_card
@@ -30,27 +31,28 @@ def one(name: str, options: str, sum_: str, *, extra: str = "", privacy: str = "
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
     permitted = '["statistic"]' if name == "fedlog" else None
     written = text(arm, clients=7, extra=extra, unprotected=permitted, **changes)
-    masked = f'sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\n{privacy}'
-    return parse(written.replace('sum = "clear"', masked) if sum_ == "masked" else written)
+    hidden = f'sum = "{sum_}"\ndropout = 0.3\ncorrupt = 0.15\n{privacy}'
+    return parse(written if sum_ == "clear" else written.replace('sum = "clear"', hidden))
 
 
+@pytest.mark.parametrize("how", ["masked", "ckks"])
 @pytest.mark.parametrize(("name", "options"), ARMS)
 class TestSums:
-    def test_masked_sums_are_the_clear_ones_bit_for_bit(
-        self, name: str, options: str, tmp_path: Path
+    def test_hidden_sums_are_the_clear_ones_bit_for_bit(
+        self, name: str, options: str, how: str, tmp_path: Path
     ) -> None:
         clear, _ = spied(one(name, options, "clear"), tmp_path / "clear")
-        masked, finished = spied(one(name, options, "masked"), tmp_path / "masked")
-        for a, b in zip(clear.states, masked.states, strict=True):
+        hidden, finished = spied(one(name, options, how), tmp_path / "hidden")
+        for a, b in zip(clear.states, hidden.states, strict=True):
             assert np.array_equal(a.model, b.model)
         assert not any(record["blamed"] or record["abstained"] for record in finished.records)
 
     def test_what_is_opened_is_the_sum_over_the_survivors(
-        self, name: str, options: str, tmp_path: Path
+        self, name: str, options: str, how: str, tmp_path: Path
     ) -> None:
         """Over a network that loses messages: the same asks, answered in the clear by the survivors alone."""
         lossy = "[network]\nreorder = true\nduplicate = 0.2\ndropout = 0.03\n"
-        spy, finished = spied(one(name, options, "masked", extra=lossy, rounds=4), tmp_path)
+        spy, finished = spied(one(name, options, how, extra=lossy, rounds=4), tmp_path)
         assert len(finished.records) == 4
         assert all(not record["blamed"] for record in finished.records)
         opened = [(ask, answers) for ask, answers in spy.asks if ask.sums]
@@ -63,17 +65,18 @@ class TestSums:
                     weight = sum(ask.weights.get(k, 1.0) for k in answers.survivors)
                     assert answers.totals[question.sends.name].weight == weight
 
-    def test_the_server_learns_totals(self, name: str, options: str, tmp_path: Path) -> None:
-        of = one(name, options, "masked", rounds=1)
+    def test_the_server_learns_totals(self, name: str, options: str, how: str, tmp_path: Path) -> None:
+        of = one(name, options, how, rounds=1)
         collected = collect(of, [run(of, tmp_path)])
         algorithm, plan = composition(of, of.arms[0], world(of))
         server = privacy_card(collected, {"x": (algorithm, plan)})[0]
         assert "the total over the cohort of" in server.learns
 
 
-def test_a_dropped_client_is_not_in_the_sum(tmp_path: Path) -> None:
-    """Client 2 never gets a word through: the clear sum without it is the masked one."""
-    of = one("fedavg", "fraction = 1.0", "masked", rounds=1)
+@pytest.mark.parametrize("how", ["masked", "ckks"])
+def test_a_dropped_client_is_not_in_the_sum(how: str, tmp_path: Path) -> None:
+    """Client 2 never gets a word through: the clear sum without it is the hidden one."""
+    of = one("fedavg", "fraction = 1.0", how, rounds=1)
     here = world(of)
     records = list(here.records)
     records[2] = (records[2][0][:0], records[2][1][:0])  # it has no records, so it abstains
@@ -84,9 +87,10 @@ def test_a_dropped_client_is_not_in_the_sum(tmp_path: Path) -> None:
     assert np.array_equal(masked.states[-1].model, clear.states[-1].model)
 
 
-def test_distributed_noise_under_masks_has_the_epsilon_of_the_sum(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["masked", "ckks"])
+def test_distributed_noise_in_a_hidden_sum_has_the_epsilon_of_the_sum(how: str, tmp_path: Path) -> None:
     privacy = 'adjacency = "add-remove"\nnoise = "distributed"\nepsilon = 2.0\n'
-    of = one("fedlog", "", "masked", rounds=2)
+    of = one("fedlog", "", how, rounds=2)
     written = (
         of.text.replace('adjacency = "replace-one"\n', "")
         .replace('noise = "none"\n', privacy)
@@ -144,11 +148,29 @@ def test_masked_sums_need_their_numbers(changed: str, said: str, tmp_path: Path)
         prepare()
 
 
-def test_a_cohort_of_one_is_not_opened(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "said"), [("masked", "two clients or more"), ("ckks", "at least 2")])
+def test_a_cohort_of_one_is_not_opened(how: str, said: str, tmp_path: Path) -> None:
     """Its sum would be its own value."""
-    finished = run(one("fedavg", "fraction = 0.1", "masked"), tmp_path)
+    finished = run(one("fedavg", "fraction = 0.1", how), tmp_path)
     assert [sum(record["answered"]) for record in finished.records] == [0, 0]
-    assert "two clients or more" in finished.records[0]["abstained"]["server"]
+    assert said in finished.records[0]["abstained"]["server"]
+
+
+def test_a_spoilt_ciphertext_costs_its_sender_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose contribution is cut, foreign or junk is blamed; the sum is that of the others."""
+    original = SumEncryptor.encrypt
+    count = iter(range(10**6))
+
+    def spoilt(self: SumEncryptor, integers: Any) -> bytes:
+        good = original(self, integers)
+        return {1: good[:-1], 3: bytes(len(good))}.get(next(count), good)
+
+    monkeypatch.setattr(SumEncryptor, "encrypt", spoilt)
+    of = one("fedavg", "fraction = 1.0", "ckks", rounds=1)
+    spy, finished = spied(of, tmp_path)
+    assert set(finished.records[0]["blamed"]) == {"client-0001", "client-0003"}
+    assert finished.records[0]["answered"] == [1, 0, 1, 0, 1, 1, 1]
+    assert not np.array_equal(spy.states[0].model, spy.states[-1].model)
 
 
 def test_clear_sums_know_no_dropout() -> None:

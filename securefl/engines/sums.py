@@ -1,0 +1,124 @@
+"""Encrypted sums of an in-process study: one key for a session, and the parties' parts for each sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from securefl.errors import RemoteProtocolError
+from securefl.exchange.encrypted import SumClient, SumServer
+from securefl.exchange.key_holder import KeyHolder
+from securefl.exchange.sizes import OVERHEAD
+from securefl.he.keys import KeyPair
+from securefl.he.openings import Openings
+from securefl.he.parameters import STRONG
+from securefl.he.sums import Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
+from securefl.messages import REFUSED, client_name
+from securefl.plan import Plan
+from securefl.release import KEY_HOLDER, SERVER
+from securefl.rounds import Ask, Sum
+from securefl.signing import SigningKey
+from securefl.wire import Header
+
+MOST_INTEGERS = 2**28
+"""tau: how many integers one session's key opens at most, over all its sums; the flooding is sized for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What client, server and key holder have of one vector's sum."""
+
+    encryptor: SumEncryptor
+    evaluator: SumEvaluator
+    opener: SumOpener
+
+
+class EncryptedSums:
+    """The key holder's key lives as long as the process: a resumed run takes another one, and counts anew."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._keys = KeyPair.generate(STRONG)
+        self._signing = SigningKey.generate()
+        self._openings = Openings()
+        self.parts: dict[str, Parts] = {}
+
+    def machines(self, ask: Ask, cohort: Sequence[int], header: Header) -> dict[str, Any]:
+        """Server, key holder and clients of one sum. ConfigError where a total fits no ciphertext."""
+        clients = tuple(client_name(k) for k in cohort)
+        terms = {sum_.sends.name: self._terms(sum_, len(clients), header) for sum_ in ask.sums}
+        self.parts = {name: self._made(own) for name, own in terms.items()}
+        names = tuple(terms)
+        sizes = sum(parts.evaluator.message_bytes for parts in self.parts.values())
+        server = SumServer(
+            header=header,
+            cohort=clients,
+            names=names,
+            least=max(2, self._plan.survivors(len(clients))),
+            message_bytes=sizes,
+            reply_bytes=sizes,
+            add=self._add,
+        )
+        return {
+            SERVER: server,
+            KEY_HOLDER: KeyHolder(header=header, most_bytes=sizes + 128 * len(names) + OVERHEAD),
+            **{name: SumClient(name=name, header=header, names=names) for name in clients},
+        }
+
+    def _terms(self, question: Sum, clients: int, header: Header) -> SumTerms:
+        return SumTerms(
+            length=question.size,
+            bound=question.sends.grid.limit,
+            clients=clients,
+            parameters=STRONG,
+            openings=MOST_INTEGERS,
+            place=Place(
+                session=header.session,
+                round=header.round,
+                attempt=header.attempt,
+                stage=str(header.stage),
+                name=question.sends.name,
+            ),
+        )
+
+    def _made(self, terms: SumTerms) -> Parts:
+        return Parts(
+            SumEncryptor(self._keys.public, terms),
+            SumEvaluator(self._keys.public, terms, self._signing),
+            SumOpener(self._keys, terms, self._signing.public, openings=self._openings),
+        )
+
+    def _add(self, name: str, total: Any, message: bytes, sender: str) -> Any:
+        return self.parts[name].evaluator.add(total, message, sender=sender)
+
+    def blind(self, totals: Any) -> tuple[Any, tuple[bytes, ...]]:
+        """The server's request for each total, in the order of the names."""
+        made = {name: self.parts[name].evaluator.request(total) for name, total in totals.items()}
+        return {name: blinded for name, (blinded, _) in made.items()}, tuple(
+            item for _, item in made.values()
+        )
+
+    def open(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """The key holder's replies; an item that it refuses is empty."""
+        return tuple(
+            self._opened(parts, item) for parts, item in zip(self.parts.values(), items, strict=False)
+        )
+
+    def _opened(self, parts: Parts, item: bytes) -> bytes:
+        try:
+            return parts.opener.open(item, sender=SERVER)
+        except RemoteProtocolError:
+            return REFUSED
+
+    def take(self, blinded: Any, replies: tuple[bytes, ...]) -> dict[str, NDArray[Any]] | None:
+        """The sums, or None where a reply is none or the total is impossible."""
+        try:
+            return {
+                name: self.parts[name].evaluator.unblind(own, reply, sender=KEY_HOLDER)
+                for (name, own), reply in zip(blinded.items(), replies, strict=True)
+            }
+        except RemoteProtocolError:
+            return None

@@ -1,0 +1,218 @@
+"""What all parties of an encrypted sum declare in public, and how integers stand in a ciphertext.
+
+Coding. The first prime p_0 of the modulus carries noise, the others carry integers: a coefficient that
+holds x is 0 mod p_0 and x mod every other p_j (a multiple of p_0 in Z_Q, by the Chinese remainder theorem;
+no rounding anywhere). Under noise e it decrypts to e mod p_0 and x + e mod p_j. With |e| < p_0 / 2 the first
+residue *is* e, and taking it off leaves x mod p_j exactly; sums and pads go through this unchanged.
+
+Lanes. Sums lie within +-S, S = clients * bound. L of them share a residue as balanced digits to the base
+2 S + 1, with base^L <= p_j, so digits of a sum never carry into each other and no sum wraps.
+
+Flooding. As in `terms`: sigma = sqrt(12 tau) 2^(s/2) t with s = 40, tau every integer this key opens, over
+all vectors, and t eight standard deviations of the noise of `clients` ciphertexts and one more. By Pinsker
+all tau coefficients together, with or without the clients' noise in them, are told apart with an advantage
+of at most 2^-22.8.
+
+Exactness. It fails where |noise + flooding| reaches p_0 / 2, which `SumTerms` keeps ten sigma beyond the
+noise. For a Gaussian that has probability 1.6e-23 for an integer and 5e-15 for 2^28 of them. Here it never
+happens: what `gaussians` draws ends at 8.6 sigma, and the noise of a fresh ciphertext at N / 2 + 4 (half a
+unit of rounding, for the special prime, in each polynomial, one of them times a ternary key).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, floor, log2, sqrt
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.he.gate import Residues
+from securefl.he.parameters import Parameters
+from securefl.he.terms import FLOODING_BITS
+
+Integers = NDArray[np.int64]
+MARGIN: Final = 10
+"""How many sigma of flooding stay below half of p_0."""
+_FLOAT_BITS: Final = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which sum this is; a ciphertext made for one place is refused at every other."""
+
+    session: bytes
+    round: int
+    attempt: int
+    stage: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumTerms:
+    """Public terms of one sum: vectors of `length` integers within +-bound, of at most `clients` clients.
+
+    openings: tau, how many integers the key opens at most, over all its sums; see `integers`.
+    Raises ConfigError if a sum could wrap, or noise and flooding do not fit the first prime.
+    """
+
+    length: int
+    bound: int
+    clients: int
+    parameters: Parameters
+    openings: int
+    place: Place
+
+    def __post_init__(self) -> None:
+        if min(self.length, self.bound, self.clients) < 1:
+            raise ConfigError(
+                f"Expected length, bound and clients above 0, {self.length}, {self.bound} and "
+                f"{self.clients} came."
+            )
+        if self.lanes < 1:
+            raise ConfigError(
+                f"Sums reach {self.largest}, {self.parameters.name!r} holds {(min(self.payload) - 1) // 2}: "
+                "declare a smaller bound, fewer clients or larger parameters."
+            )
+        if self.openings < self.integers:
+            raise ConfigError(
+                f"One sum opens {self.integers} integers, openings is {self.openings}: declare more."
+            )
+        noise = (self.clients + 1) * self.parameters.poly_modulus_degree
+        if 2 * (MARGIN * self.sigma + noise) > self.parameters.primes[0]:
+            raise ConfigError(
+                f"The flooding for {self.openings} integers of {self.clients} clients does not fit "
+                f"{self.parameters.name!r}: declare fewer openings for a key, or fewer clients."
+            )
+
+    @property
+    def payload(self) -> tuple[int, ...]:
+        """The primes that carry integers."""
+        return self.parameters.primes[1:]
+
+    @property
+    def largest(self) -> int:
+        """S, the largest absolute value of a sum."""
+        return self.clients * self.bound
+
+    @cached_property
+    def lanes(self) -> int:
+        """L, how many integers share a residue."""
+        base, count = 2 * self.largest + 1, 0
+        while base ** (count + 1) <= min(self.payload):
+            count += 1
+        return count
+
+    @property
+    def ciphertexts(self) -> int:
+        """How many ciphertexts a vector takes."""
+        return ceil(self.length / (self.lanes * len(self.payload) * self.parameters.poly_modulus_degree))
+
+    @property
+    def integers(self) -> int:
+        """How many integers one opening takes of tau: every residue of every coefficient, used or not."""
+        return self.ciphertexts * len(self.payload) * self.parameters.poly_modulus_degree
+
+    @cached_property
+    def sigma(self) -> float:
+        """Standard deviation of the flooding of a coefficient."""
+        noise_bound = 8 * self.parameters.fresh_noise * sqrt(self.clients + 1)
+        return sqrt(12 * self.openings) * 2 ** (FLOODING_BITS / 2) * noise_bound
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Binds bytes to these terms and this place: other terms refuse them."""
+        return hashlib.sha256(f"securefl/he/sums/1|{self!r}".encode()).digest()
+
+    # Coding -------------------------------------------------------------------------------------
+
+    def encode(self, integers: Integers) -> Residues:
+        """A vector, int64 of shape (length,), as residues (ciphertexts, primes, N) of coefficients.
+
+        Raises LocalProtocolError for another dtype or shape, or an integer beyond the bound.
+        """
+        if integers.dtype != np.int64 or integers.shape != (self.length,):
+            raise LocalProtocolError(
+                f"Expected {self.length} int64 values, {integers.dtype} of shape {integers.shape} came."
+            )
+        # not by abs: that of -2^63 is itself
+        if not (-self.bound <= int(integers.min()) and int(integers.max()) <= self.bound):
+            raise LocalProtocolError(f"Expected integers within +-{self.bound}; clip or scale them first.")
+        digits = np.zeros(self._shape, dtype=np.int64)
+        digits.reshape(-1)[: self.length] = integers
+        base = 2 * self.largest + 1
+        words = np.zeros_like(digits[:, :, 0])
+        for lane in reversed(range(self.lanes)):
+            words = words * base + digits[:, :, lane]
+        rows = np.zeros((self.ciphertexts, len(self.parameters.primes), words.shape[-1]), dtype=np.uint64)
+        rows[:, 1:] = np.mod(words, np.array(self.payload, dtype=np.int64)[:, None])
+        return rows
+
+    def decode(self, words: Residues) -> Integers:
+        """The inverse for sums, from words (ciphertexts, payload, N) below their primes: int64 (length,).
+
+        Raises RemoteProtocolError for words that are no sum of vectors within the bound; of an unknown
+        sender, as a client and the key holder can both have done it.
+        """
+        rest = centred(words, self.payload)
+        base, digits = 2 * self.largest + 1, np.zeros(self._shape, dtype=np.int64)
+        for lane in range(self.lanes):
+            digits[:, :, lane] = np.mod(rest + self.largest, base) - self.largest
+            rest = (rest - digits[:, :, lane]) // base
+        flat = digits.reshape(-1)
+        if rest.any() or flat[self.length :].any():
+            raise RemoteProtocolError(
+                f"The sum is not one of {self.clients} vectors within +-{self.bound}: the reply, or a "
+                "client's vector, is out of range. Discard the round.",
+                phase="sum",
+            )
+        return flat[: self.length].copy()
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int]:
+        return (self.ciphertexts, len(self.payload), self.lanes, self.parameters.poly_modulus_degree)
+
+
+def centred(residues: Residues, primes: tuple[int, ...]) -> Integers:
+    """The representatives nearest to zero of residues (..., primes, N)."""
+    signed, moduli = residues.astype(np.int64), np.array(primes, dtype=np.int64)[:, None]
+    nearest: Integers = np.where(signed > moduli // 2, signed - moduli, signed)
+    return nearest
+
+
+def plus(left: Residues, right: Residues, primes: tuple[int, ...]) -> Residues:
+    """left + right of shape (..., primes, N), mod primes below 2^63."""
+    total = left + right
+    # where no prime is to be taken off, the difference wraps to something larger
+    reduced: Residues = np.minimum(total, total - np.array(primes, dtype=np.uint64)[:, None])
+    return reduced
+
+
+def uniform(modulus: int, count: int, rng: random.Random) -> NDArray[np.uint64]:
+    """`count` values uniform below `modulus`, by rejection: no bias."""
+    mask = np.uint64((1 << modulus.bit_length()) - 1)
+    kept = np.empty(0, dtype=np.uint64)
+    while len(kept) < count:
+        drawn = _words(count - len(kept), rng) & mask
+        kept = np.concatenate([kept, drawn[drawn < modulus]])
+    return kept
+
+
+def gaussians(sigma: float, count: int, rng: random.Random) -> Integers:
+    """`count` integers near N(0, sigma^2), sigma below 2^58, every bit of them random (see `flooding`)."""
+    low = max(0, floor(log2(sigma)) - _FLOAT_BITS)
+    radius = np.sqrt(-2 * np.log(((_words(count, rng) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53))
+    angle = (_words(count, rng) >> np.uint64(11)) * (2 * np.pi * 2.0**-53)
+    coarse = np.rint(radius * np.cos(angle) * (sigma / 2**low)).astype(np.int64)
+    fine = (_words(count, rng) & np.uint64((1 << low) - 1)).astype(np.int64)
+    drawn: Integers = (coarse << low) + fine
+    return drawn
+
+
+def _words(count: int, rng: random.Random) -> NDArray[np.uint64]:
+    return np.frombuffer(rng.randbytes(8 * count), dtype="<u8").astype(np.uint64)
