@@ -7,7 +7,7 @@ holds phi fixed, and says nothing of such a statistic (specification of DP, 2.12
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -103,8 +103,12 @@ class Trained:
             raise DataError(f"Expected a broadcast statistic of {problem.outputs} x {1 + width} values.")
         statistic = job.model.astype(np.float64).reshape(problem.outputs, -1)
         with_head(model, solve(statistic))
-        with activated(model, self.activation), frozen(last_dense(model)):
-            train_on(problem, model, job, self._objective(statistic))
+        before = to_vector(model)
+        try:
+            with activated(model, self.activation), frozen(last_dense(model)):
+                train_on(problem, model, _usable(job, problem.outputs), self._objective(statistic))
+        except DataError:  # to fall silent would tell of the records: the body stays as it was
+            model = problem.module(before)
         return model, {"model": to_vector(model)}
 
     def _objective(self, statistic: Floats) -> Objective | None:
@@ -127,6 +131,13 @@ class Trained:
         with_head(model, head)
         with activated(model, self.activation):
             return evaluate(model, device.x, device.y, problem.kind)
+
+
+def _usable(job: Job, classes: int) -> Job:
+    """The job without records that are not finite or have no label; as in the statistic they take no part."""
+    finite = np.isfinite(job.x.reshape(len(job.x), -1)).all(axis=1)
+    known = finite & (job.y >= 0) & (job.y < classes)
+    return replace(job, x=job.x[known], y=job.y[known])
 
 
 # FedLog-C ---------------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ class Clipping:
     bound: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.bound <= 1024:
-            raise ValueError(f"Expected 0 < clip.bound <= 1024, got {self.bound}.")
+        if not 1 / _UNIT <= self.bound <= 1024:
+            raise ValueError(f"Expected clip.bound from 2^-10 to 1024, got {self.bound}.")
 
     def limit(self, width: int) -> int | None:
         """The largest integer norm of a record's clipped features, in grid units; None for no limit."""

@@ -25,7 +25,7 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
-from securefl.errors import UnsupportedEvent
+from securefl.errors import DataError, UnsupportedEvent
 from securefl.release import Charge
 
 Stored = dict[str, Any]
@@ -113,8 +113,11 @@ def dump_charge(charge: Charge) -> str:
 
 def load_charge(stored: str) -> Charge:
     """The inverse of `dump_charge`."""
-    by_party = {party: load_event(event) for party, event in json.loads(stored).items()}
-    return Charge(server=by_party["server"], key_holder=by_party["key-holder"], others=by_party["others"])
+    try:
+        by_party = {party: load_event(_object(event)) for party, event in _object(json.loads(stored)).items()}
+        return Charge(server=by_party["server"], key_holder=by_party["key-holder"], others=by_party["others"])
+    except (ValueError, KeyError):
+        raise DataError(f"The ledger holds a charge that is none: {stored[:80]!r}. Restore it.") from None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ A study keeps all its holders in one SQLite file; each holder is accounted alone
 from __future__ import annotations
 
 import math
+import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,14 +24,15 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
-from securefl.accounting.composition import Filter, Running
+from securefl.accounting.composition import Filter, Running, compose
 from securefl.accounting.events import History, dump_charge, load_charge
-from securefl.accounting.store import Terms, connect, now, refusing_damage
+from securefl.accounting.store import IDENTITY, Terms, connect, now, refusing_damage
 from securefl.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
 from securefl.wire import Header, encode
 
 _LARGEST_MEMORY = 4096
+_NEAR = 1.001
 _WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))
 _KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
 
@@ -63,6 +65,8 @@ class Ledger:
 
     def _agree(self, terms: Terms) -> None:
         with self._transaction():
+            fresh = secrets.token_hex(16)
+            self._db.execute("INSERT OR IGNORE INTO terms VALUES (?, ?)", (IDENTITY, fresh))
             for field in fields(terms):
                 asked = repr(getattr(terms, field.name))
                 self._db.execute("INSERT OR IGNORE INTO terms VALUES (?, ?)", (field.name, asked))
@@ -74,6 +78,12 @@ class Ledger:
                         f"This ledger was made with {field.name} = {stored}, now {asked} is asked for; "
                         "use the old value, or a new ledger for a new promise."
                     )
+
+    @property
+    def identity(self) -> str:
+        """Drawn when the ledger was made: a lost ledger that is begun anew is another one."""
+        row = self._db.execute("SELECT value FROM terms WHERE name = ?", (IDENTITY,)).fetchone()
+        return str(row[0])
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -87,7 +97,9 @@ class Ledger:
                 if self._db.in_transaction:  # a full disk has rolled back already
                     self._db.execute("ROLLBACK")
                 raise
-        except sqlite3.OperationalError as error:
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.DatabaseError as error:
             raise DataError(f"The ledger cannot be written ({error}); nothing was released.") from None
 
     # The door ---------------------------------------------------------------------------------
@@ -158,7 +170,10 @@ class Ledger:
             return True
         if self.terms.adaptive:
             return Filter(budget, self.terms.delta).allows(History.of(events))
-        return self._epsilon(events) <= budget
+        running = self._epsilon(events)
+        if budget < running <= budget * _NEAR:  # the running figure is a little above the exact one
+            return compose(events, self.terms.delta) <= budget
+        return running <= budget
 
     def rounds_left(self, holder: str, round_: Sequence[Charge], *, most: int = 10_000) -> int:
         """How many more rounds of these charges the budget bears for this holder; at most `most`."""

@@ -25,6 +25,9 @@ CREATE TABLE IF NOT EXISTS releases (
 VERSION = 2
 
 
+IDENTITY = "identity"
+
+
 def now() -> str:
     """The time in UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

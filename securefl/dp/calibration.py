@@ -62,7 +62,12 @@ def sigma(
         raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
     if releases < 1 or not (isfinite(sensitivity) and sensitivity > 0):
         raise ConfigError(f"Expected releases >= 1 and a sensitivity > 0, got {releases} and {sensitivity}.")
-    exact = float(get_sigma_gaussian(epsilon, delta)) * sqrt(releases) * sensitivity
+    try:
+        exact = float(get_sigma_gaussian(epsilon, delta)) * sqrt(releases) * sensitivity
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"No noise can be worked out for epsilon {epsilon:g}: take a smaller one."
+        ) from None
     match method:
         case "exact":
             return exact

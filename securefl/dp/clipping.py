@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -44,6 +44,10 @@ def to_grid(records: Floats, step: float, limit: int) -> Integers:
     """
     if not (0 < step < np.inf and limit >= 1):
         raise ConfigError(f"Expected a step > 0 and a limit >= 1, got {step} and {limit}.")
+    if limit >= 2**31:
+        raise ConfigError(f"Expected a limit below 2^31 grid units, got {limit}: squares would overflow.")
+    if not np.isfinite(records).all():
+        raise DataError("Expected finite records: reject the others first.")
     integers = np.trunc(l2(records, limit * step) / step).astype(np.int64)
     while (over := np.sum(integers**2, axis=1) > limit**2).any():
         integers[over] = np.trunc(integers[over] * (1 - 2.0**-20)).astype(np.int64)

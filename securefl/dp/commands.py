@@ -189,7 +189,9 @@ def _count(listed: object, times: int, into: Counter[DpEvent]) -> None:
         raise DataError(f"Expected a list of events, got {type(listed).__name__}.")
     for entry in listed:
         match entry:
-            case {"repeat": int(often), "events": inner, **rest} if not rest and 0 <= often <= LARGEST_REPEAT:
+            case {"repeat": int(often), "events": inner, **rest} if (
+                not rest and often is not True and 0 <= often <= LARGEST_REPEAT
+            ):
                 _count(inner, times * often, into)
             case {"event": _, **_rest}:
                 event, often = _event(dict(entry))

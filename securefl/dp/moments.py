@@ -62,9 +62,10 @@ class MomentsMechanism:
         """The records' integer vectors, summed: (2 q + 1,). Records that are not finite take no part."""
         x = outputs[clipping.finite(outputs)]
         unit = int(1 / self.step)
-        means = clipping.to_grid(x / self.bound, self.step, unit)
-        with np.errstate(over="ignore"):
-            squares = np.minimum(x**2, np.finfo(np.float64).max)
+        # clipped before they are divided: a bound below 1 would make a huge record infinite
+        means = clipping.to_grid(clipping.l2(x, self.bound) / self.bound, self.step, unit)
+        root = sqrt(self.square_bound)
+        squares = np.clip(x, -root, root) ** 2
         variances = clipping.to_grid(squares / self.square_bound, self.step, unit)
         count = np.full((len(x), 1), int(WEIGHT * unit), dtype=np.int64)
         total: NDArray[np.int64] = np.concatenate([count, means, variances], axis=1).sum(axis=0)

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import refusing_damage
-from securefl.errors import LocalProtocolError
+from securefl.errors import DataError, LocalProtocolError
 from securefl.rounds import Kept, State
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS session (only INTEGER PRIMARY KEY CHECK (only = 1), nonce BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS ledger (only INTEGER PRIMARY KEY CHECK (only = 1), identity TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS kept (client INTEGER PRIMARY KEY, arrays BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS state (only INTEGER PRIMARY KEY CHECK (only = 1), arrays BLOB NOT NULL) STRICT;
@@ -50,6 +51,17 @@ class Checkpoint:
         self._db.execute("INSERT OR IGNORE INTO session VALUES (1, ?)", (secrets.token_bytes(32),))
         nonce: bytes = self._db.execute("SELECT nonce FROM session").fetchone()[0]
         return nonce
+
+    def bind(self, identity: str) -> None:
+        """Go on with this ledger only; DataError where the run began with another one, now lost."""
+        if not self.load()[1]:
+            self._db.execute("INSERT OR REPLACE INTO ledger VALUES (1, ?)", (identity,))
+        row = self._db.execute("SELECT identity FROM ledger").fetchone()
+        if row is None or row[0] != identity:
+            raise DataError(
+                "The ledger beside this run's checkpoint is not the one that the run began with: it was lost "
+                "or replaced, and with it what was released. Restore it, or begin a new run elsewhere."
+            )
 
     def save(
         self, number: int, state: State, record: dict[str, Any], kept: Mapping[int, Kept] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -239,14 +240,27 @@ def as_json(results: Results) -> dict[str, Any]:
     arms = []
     for arm in results.summary:
         epsilon = {p: "inf" if math.isinf(e) else e for p, e in arm.epsilon.items()}
-        arms.append({**vars(arm), "epsilon": epsilon})
+        rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
+        arms.append({**vars(arm), "epsilon": epsilon, "rounds": rounds})
     return {"arms": arms, "sentences": list(sentences(results))}
 
 
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
-    """How many rounds of this arm and seed a run folder holds."""
+    """How many rounds of this arm and seed a run folder holds; all of them where budgets ended it early."""
     path = arm_folder(folder, arm, seed) / "checkpoint.sqlite"
     if not path.is_file():
         return 0
     with Checkpoint(path) as checkpoint:
-        return len(checkpoint.load()[1])
+        records = checkpoint.load()[1]
+    return sys.maxsize if records and records[-1]["ended"] else len(records)
+
+
+def ended_early(results: Results, rounds: int) -> list[str]:
+    """A sentence for each arm that stopped because no client's ledger bore a further round."""
+    last = results.metrics.groupby("arm", sort=False)["round"].max()
+    return [
+        f"{arm} ended after round {reached} of {rounds}: no client's budget bears another one; the model of "
+        "the last round that was answered is kept."
+        for arm, reached in last.items()
+        if reached < rounds
+    ]

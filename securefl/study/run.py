@@ -15,6 +15,7 @@ import numpy as np
 
 from securefl.accounting.composition import compose
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.dp.calibration import check_delta
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess
 from securefl.engines.scores import ScoreKeys
@@ -51,7 +52,10 @@ def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
 
 def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     """The arm's algorithm and plan. Raises ConfigError for a release that the plan could never allow."""
-    algorithm = arm.options.build(world.problem)
+    unit, problem = study.privacy.unit, world.problem
+    holders = problem.records if unit == "record" else problem.clients
+    check_delta(study.privacy.delta, holders, force=study.privacy.force_delta)
+    algorithm = arm.options.build(problem)
     sent = [statistic.sends for statistic in algorithm.statistics]
     plan = study.privacy.plan(study.study.rounds, sent)
     for statistic in algorithm.statistics:
@@ -87,6 +91,7 @@ def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> A
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger(home / "ledger.sqlite", terms))
         checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
+        checkpoint.bind(ledger.identity)
         state, records = checkpoint.load()
         for record in records:
             tell(record)
@@ -94,6 +99,8 @@ def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> A
         turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal)
         state = state or algorithm.start()
         for number in range(len(records) + 1, study.study.rounds + 1):
+            if records and records[-1]["ended"]:
+                break
             state, record, kept = turn.play(number, state)
             checkpoint.save(number, state, record, kept)
             records.append(record)
@@ -190,6 +197,7 @@ class _Turn:
             "error_bound": self._host.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
+            "ended": self._host.exhausted,
         }
 
     def _devices(self) -> list[Device]:

@@ -40,7 +40,9 @@ class World:
         """
         problem = self.problem
         if problem.kind == "classification":
-            held = np.array([np.bincount(y, minlength=problem.outputs) for _, y in self.records], dtype=float)
+            held = np.array(
+                [[np.sum(y == k) for k in range(problem.outputs)] for _, y in self.records], float
+            )
         else:
             held = np.ones((len(self.records), 1))
         classes = problem.server_y if problem.kind == "classification" else np.zeros(len(problem.server_x))

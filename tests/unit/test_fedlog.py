@@ -261,10 +261,11 @@ def test_a_budget_that_ends_stops_releases_and_keeps_the_model(tmp_path: Path) -
     of = study("local", epsilon=2.0, rounds=4, budget="1.5")
     finished = run(of, tmp_path)
     answered = [sum(record["answered"]) for record in finished.records]
-    assert answered == [20, 20, 0, 0]
+    assert answered == [20, 20, 0], "round 3 is refused by everybody, and round 4 is not played"
     assert finished.records[-1]["epsilon"]["server"] <= 1.5
-    for number in (2, 3):  # the same model, to the last digit of its loss
-        assert finished.records[number]["loss"] == finished.records[1]["loss"]
+    assert finished.records[2]["loss"] == finished.records[1]["loss"], "the same model, to the last digit"
+    assert [record["ended"] for record in finished.records] == [False, False, True]
+    assert len(run(of, tmp_path).records) == 3, "a resumed run knows it"
     assert "0 rounds like it remain" in str(finished.records[2]["abstained"])
 
 
