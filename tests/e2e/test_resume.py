@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tiny_study import FEDAVG, FEDPROF, plain, study, world
 
-from securefl.study.config import Study
+from securefl.errors import ConfigError, DataError
+from securefl.study.config import Study, parse
 from securefl.study.run import ArmRun, arm_folder, run_arm
 
 FEDADAM = FEDAVG.replace("FedAvg", "FedAdam").replace("fedavg", "fedadam")
@@ -108,6 +109,34 @@ def test_a_resumed_run_under_encryption_takes_a_fresh_key(tmp_path: Path) -> Non
     assert sorted(ledger_rows(of, tmp_path / "cut")) == sorted(ledger_rows(of, tmp_path / "whole"))
     same = [a["selected"] == b["selected"] for a, b in zip(resumed.records, whole.records, strict=True)]
     assert sum(same) >= 5
+
+
+@pytest.mark.parametrize("how", ["emptied", "deleted", "another's"])
+def test_a_run_does_not_go_on_without_its_ledger(how: str, tmp_path: Path) -> None:
+    """What was released would be counted from zero."""
+    of = study(FEDPROF, rounds=4)
+    with pytest.raises(Stopped):
+        run(of, tmp_path / "a", stop_after(2))
+    run(study(FEDPROF, rounds=4), tmp_path / "b")
+    ledger = arm_folder(tmp_path / "a", of.arms[0], 3) / "ledger.sqlite"
+    for extra in ("-wal", "-shm"):
+        ledger.with_name(ledger.name + extra).unlink(missing_ok=True)
+    match how:
+        case "emptied":
+            ledger.write_bytes(b"")
+        case "deleted":
+            ledger.unlink()
+        case _:
+            ledger.write_bytes((arm_folder(tmp_path / "b", of.arms[0], 3) / "ledger.sqlite").read_bytes())
+    with pytest.raises(DataError, match="not the one that the run began with"):
+        run(of, tmp_path / "a")
+
+
+def test_a_delta_that_allows_publishing_a_record_is_refused(tmp_path: Path) -> None:
+    loose = study(FEDPROF).text.replace("delta = 1e-4", "delta = 0.5")
+    with pytest.raises(ConfigError, match="at least 1 / n"):
+        run(parse(loose), tmp_path)
+    run(parse(loose.replace("delta = 0.5", "delta = 0.5\nforce_delta = true")), tmp_path)
 
 
 def test_a_longer_schedule_is_another_plan(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from securefl.cli import cli
 from securefl.dp import calibration, clipping, gaussian
 from securefl.dp.moments import LossMechanism, MomentsMechanism
 from securefl.dp.noise import Source
-from securefl.errors import ConfigError, SecureFLError
+from securefl.errors import ConfigError, DataError, SecureFLError
 from securefl.keys import SecretKey
 
 ANY = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -154,6 +154,53 @@ def test_no_record_moves_a_profile_by_more_than_its_sensitivity() -> None:
     assert 0.95 * MOMENTS.sensitivity < removed <= MOMENTS.sensitivity
     other = replace(MOMENTS, adjacency="replace-one")
     assert removed < replaced <= other.sensitivity
+
+
+@pytest.mark.parametrize(("bound", "square_bound"), [(2.0, 0.5), (0.5, 0.25), (1e-3, 1e-6), (1e3, 1e-3)])
+def test_bounds_below_one_hold_for_huge_records_too(bound: float, square_bound: float) -> None:
+    """A record divided by a bound below 1 can leave the floats: it is clipped first."""
+    made = MomentsMechanism(bound=bound, square_bound=square_bound, noise_multiplier=1.0)
+    base = np.zeros((2, 3))
+    for value in (1e300, -1e300, 1e308, 1.4e154, 1e-300, np.finfo(float).max):
+        for record in (np.full(3, value), np.array([value, 0.0, 1.0])):
+            moved = made.sums(np.vstack([base, record])) - made.sums(base)
+            assert np.linalg.norm(moved.astype(float)) <= made.sensitivity
+
+
+def test_a_grid_takes_no_record_that_is_not_finite_and_no_limit_that_overflows() -> None:
+    for value in (np.inf, np.nan):
+        with pytest.raises(DataError, match="finite records"):
+            clipping.to_grid(np.full((1, 2), value), 1.0, 10)
+    with pytest.raises(ConfigError, match="below 2"):
+        clipping.to_grid(np.ones((1, 2)), 1.0, 2**31)
+
+
+def test_no_integer_is_out_of_reach_in_the_tails() -> None:
+    """At sigma 2^20 grid units and 6.5 deviations, 53-bit uniforms would reach one integer in seven.
+
+    The tail probability's spacing there is below what one integer is worth.
+    """
+
+    class Tail(Source):
+        def words(self, count: int) -> np.ndarray:
+            high = np.full(count // 2, 1 << 12, dtype=np.uint64)  # a tail probability of 2^-52 or so
+            low = np.linspace(0, 2**64 - 1025, count // 2).astype(np.uint64)
+            return np.concatenate([high, low])
+
+    drawn = np.abs(Tail().normal(2_000_001)) * 2.0**20
+    assert drawn.min() > 8 * 2**20
+    steps = np.diff(np.unique(np.rint(drawn)))
+    assert len(steps) > 1000
+    assert steps.max() == 1
+
+
+def test_noise_is_symmetric_and_normal_in_its_tails() -> None:
+    """10^6 draws: how many beyond 3 deviations on each side, within 7 of the count's (false alarm 1e-11)."""
+    drawn = Source().normal(1_000_000)
+    expected = 1e6 * stats.norm.sf(3)
+    for side in (drawn > 3, drawn < -3):
+        assert abs(np.sum(side) - expected) < 7 * np.sqrt(expected)
+    assert abs(drawn.mean()) < 6e-3
 
 
 def test_a_noised_profile_is_near_the_true_one() -> None:

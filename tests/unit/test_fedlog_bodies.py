@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,43 @@ def test_a_private_mechanisms_body_moves_too_and_is_paid_for(monkeypatch: pytest
     (made,) = FedLog(body="dp-sgd").build(problem).statistics
     charge = charge_of(replace(PLAN, noise="local"), made.sends)
     assert charge.server == ComposedDpEvent((GaussianDpEvent(3.0), DPSGD_CONFIG.event))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, 1e20])
+@pytest.mark.parametrize("label", [3, -1, 99])
+def test_no_record_silences_a_client_that_is_charged_a_finite_epsilon(
+    value: float, label: int, tmp_path: Path
+) -> None:
+    """Not by features that are not finite or make training diverge, nor by a label that is none."""
+    of = study(
+        FEDLOG + "\nclient_bound = 30.0",
+        rounds=2,
+        noise='"local"',
+        epsilon="3.0",
+        unit='"client"',
+        unprotected="[]",
+    )
+    here = world()
+    x, y = here.records[0]
+    x, y = x.copy(), y.copy()
+    x[0], y[0] = value, label
+    finished = run(of, tmp_path, replace(here, records=[(x, y), *here.records[1:]]))
+    assert [record["answered"] for record in finished.records] == [[1] * 10] * 2
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(3.0, abs=1e-6)
+
+
+def test_central_noise_is_fresh_in_every_round_and_run(tmp_path: Path) -> None:
+    """With a public body the true sum is the same in each: only the noise differs."""
+    arm = 'name = "FedLog"\nprotocol = "fedlog"'
+    of = study(arm, rounds=3, noise='"central"', epsilon="1.0", against='["others"]', unprotected="[]")
+    drawn = []
+    for name in "ab":
+        spy, _ = spied(of, tmp_path / name, world())
+        sums = [state.memory["sum"] for state in spy.states]
+        drawn += [after - before for before, after in pairwise(sums)]
+    for i, one in enumerate(drawn):
+        for other in drawn[:i]:
+            assert np.mean(one == other) < 0.01
 
 
 def test_a_broadcast_of_another_size_costs_an_answer_and_not_the_process() -> None:

@@ -13,8 +13,10 @@ from tiny_study import FEDAVG, run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.engines import masked
-from securefl.errors import DataError
+from securefl.errors import ConfigError, DataError
+from securefl.grid import Grid
 from securefl.machine import Envelope, Step
+from securefl.rounds import Ask, Sends, Sum
 from securefl.secagg import Client
 from securefl.secagg.client import Durable
 from securefl.secagg.journal import Journal
@@ -102,6 +104,28 @@ def test_every_attempt_has_its_own_place_and_charge(tmp_path: Path, monkeypatch:
         key = (row[0], row[2], row[3], row[4])
         per_place[key] = per_place.get(key, 0) + 1
     assert set(per_place.values()) == {1}
+
+
+def test_a_client_refuses_a_roster_smaller_than_its_noise_was_sized_for() -> None:
+    """Shares of noise are sized for the declared cohort: a server that asks fewer gets no sum."""
+    of = study(0)
+    plan = replace(
+        of.privacy.plan(1), noise="distributed", noise_multiplier=1.0, adjacency="add-remove", unprotected=()
+    )
+    sends = Sends(
+        name="statistic",
+        how="sum",
+        reveals="it",
+        sensitivity={("record", "add-remove"): 1.0},
+        grid=Grid(step=2.0**-10, bound=16.0),
+        cohort=CLIENTS,
+    )
+    ask = Ask(cohort=tuple(range(CLIENTS)), model=np.zeros(0, np.float32), sums=(Sum(sends, 3),))
+    cohorts = masked.Cohorts(plan)
+    header = Header(bytes(32), 1, 0, 1)
+    assert len(cohorts.machines(ask, range(CLIENTS), header)) == CLIENTS + 1
+    with pytest.raises(ConfigError, match="protect less than this client asks for"):
+        cohorts.machines(ask, range(4), header)
 
 
 # The journal -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,17 @@ def test_what_is_not_accounted_still_makes_epsilon_endless(tmp_path: Path) -> No
         composition(of, of.arms[0], world(of))
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg"])
+@pytest.mark.parametrize("left", [0, 1])
+def test_an_empty_client_answers_like_any_other(name: str, left: int, tmp_path: Path) -> None:
+    """Silence would tell whether there is a record, with certainty, at a finite epsilon."""
+    of = private(name, AVERAGING[name], rounds=1)
+    here = world(of)
+    x, y = here.records[2]
+    records = [*here.records[:2], (x[:left], y[:left]), here.records[3]]
+    assert run(of, tmp_path, here=replace(here, records=records)).records[0]["answered"] == [1] * 4
+
+
 # FedLog ------------------------------------------------------------------------------------------
 
 FEDLOG = 'body = "dp-sgd"'
@@ -176,6 +188,19 @@ def test_composed_events_are_stored_and_add_up() -> None:
     for bad in ([], ["x"], [{"event": "unheard of"}], "text"):
         with pytest.raises(UnsupportedEvent):
             load_event({"event": "composed", "events": bad})
+
+
+def test_spare_attempts_are_paid_for_beforehand() -> None:
+    """Noise for two rounds and three attempts that may be repeated: training five times, six releases."""
+    of = fedlog()
+    algorithm, _ = composition(of, of.arms[0], world(of))
+    sent = [statistic.sends for statistic in algorithm.statistics]
+    spared = replace(of.privacy, sum="masked", dropout=0.2, spare=3)
+    plan = spared.plan(2, sent)
+    assert plan.releases == 6
+    whole = compose({STEPS: 5, GaussianDpEvent(plan.noise_multiplier): 6}, of.privacy.delta)
+    assert whole == pytest.approx(6.0, rel=1e-3)
+    assert whole <= 6.0
 
 
 def test_reference_ledger_a_leaves_room_for_its_gaussians() -> None:
