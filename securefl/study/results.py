@@ -259,8 +259,8 @@ def ended_early(results: Results, rounds: int) -> list[str]:
     """A sentence for each arm that stopped because no client's ledger bore a further round."""
     last = results.metrics.groupby("arm", sort=False)["round"].max()
     return [
-        f"{arm} ended after round {reached} of {rounds}: no client's budget bears another one; the model of "
-        "the last round that was answered is kept."
+        f"{arm} ended in round {reached} of {rounds}, which no client's budget bears; the model of the last "
+        "round that was answered is kept."
         for arm, reached in last.items()
         if reached < rounds
     ]

@@ -22,6 +22,7 @@ from securefl.plan import Plan, charge_of, noise, protect
 from securefl.release import UNPROTECTED, ReleaseKey
 from securefl.rounds import Job, Value
 from securefl.study.config import Study, parse
+from securefl.study.results import collect, ended_early
 from securefl.study.run import ArmRun, run_arm
 from securefl.study.world import World, build
 from securefl.training import LocalTraining, ModelConfig
@@ -266,6 +267,11 @@ def test_a_budget_that_ends_stops_releases_and_keeps_the_model(tmp_path: Path) -
     assert finished.records[2]["loss"] == finished.records[1]["loss"], "the same model, to the last digit"
     assert [record["ended"] for record in finished.records] == [False, False, True]
     assert len(run(of, tmp_path).records) == 3, "a resumed run knows it"
+    told = ended_early(collect(of, [finished]), of.study.rounds)
+    assert told == [
+        "FedLog ended in round 3 of 4, which no client's budget bears; the model of the last round that was "
+        "answered is kept."
+    ]
     assert "0 rounds like it remain" in str(finished.records[2]["abstained"])
 
 
