@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test slow check bench sweeps clean
+.PHONY: demo test slow check bench bench-secagg sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,9 +37,18 @@ bench: $(VENV)/.tested  ## figures of the README, as ratios in one run
 	$(BIN)/python benchmarks/fedlog_synthetic.py
 	$(BIN)/python benchmarks/dpsgd.py
 
+FLOWER := .venv-flower
+$(FLOWER)/.installed:  # its pins exclude ours, so it lives apart
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/pip install --quiet flwr==1.41.0 numpy==2.4.6 cryptography==50.0.2 pycryptodome==3.24.1
+	touch $@
+
+bench-secagg: $(VENV)/.tested $(FLOWER)/.installed  ## secure aggregation beside Flower's
+	FLOWER_PYTHON=$(FLOWER)/bin/python $(BIN)/python benchmarks/secagg.py --curves
+
 sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and half an hour (MNIST, needs SECUREFL_DATA)
 	$(BIN)/securefl sweep fedlog_tradeoff
 	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
