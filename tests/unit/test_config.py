@@ -12,6 +12,7 @@ from protocols.fedprof import FedProf
 from securefl.errors import ConfigError
 from securefl.study.commands import packaged
 from securefl.study.config import Study, parse, read, slug
+from securefl.study.sweep import has_sweep, parse_sweep
 
 GOOD = text()
 
@@ -49,7 +50,9 @@ def test_an_infinite_budget_is_no_limit() -> None:
 
 @pytest.mark.parametrize("name", sorted(packaged()))
 def test_every_packaged_study_parses(name: str) -> None:
-    assert parse(packaged()[name]).arms
+    text_ = packaged()[name]
+    cells = [cell.study for cell in parse_sweep(text_).cells] if has_sweep(text_) else [parse(text_)]
+    assert all(of.arms for of in cells)
 
 
 @pytest.mark.parametrize(
