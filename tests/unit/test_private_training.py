@@ -214,3 +214,9 @@ def test_dpsgd_without_its_section_is_another_study() -> None:
     written = private("fedavg", AVERAGING["fedavg"]).text
     with pytest.raises(ConfigError, match=r"\[dpsgd\] .*sampling_rate"):
         parse(written.replace("sampling_rate = 0.1", "sampling_rate = 1.1"))
+
+
+def test_a_budget_of_exactly_what_was_asked_for_bears_every_round(tmp_path: Path) -> None:
+    """The running figure is a little above the exact one, which decides near the budget."""
+    finished = run(fedlog(epsilon="4.0", rounds=3, budget="4.0"), tmp_path)
+    assert [sum(record["answered"]) for record in finished.records] == [4, 4, 4]
