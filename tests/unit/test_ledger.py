@@ -502,3 +502,13 @@ def test_a_full_disk_releases_nothing(path: Path) -> None:
         assert len(ledger.rows()) == 1
         ledger._db.execute("PRAGMA max_page_count = 100000")
         assert ledger.reserve(wants) == {}
+
+
+def test_near_the_budget_the_exact_figure_decides(path: Path) -> None:
+    """The running figure of sampled steps is up to 0.02 % above it."""
+    budget = compose({STEPS.server: 5}, TERMS.delta)
+    with Ledger(path, replace(TERMS, budget=budget)) as ledger:
+        for number in range(5):
+            assert ledger.reserve([(key("a", number), STEPS)]) == {}
+        assert ledger.epsilon("a", SERVER) > budget, "choose other steps: the running figure is not above"
+        assert "a" in ledger.reserve([(key("a", 5), STEPS)])
