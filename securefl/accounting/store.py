@@ -91,6 +91,20 @@ def _write_ahead(db: sqlite3.Connection, *, tries: int = 600) -> None:
         time.sleep(0.1)
 
 
+def durable(path: Path | str, schema: str) -> sqlite3.Connection:
+    """A database with these tables at `path`, every commit on disk. DataError for a file that is none."""
+    db = sqlite3.connect(path, timeout=60, isolation_level=None)
+    try:
+        with refusing_damage(path):
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            db.executescript(schema)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
 def connect(path: Path | str) -> sqlite3.Connection:
     """The database at `path`, made where there is none. DataError for a damaged or another version's one."""
     db = sqlite3.connect(path, timeout=60, isolation_level=None)

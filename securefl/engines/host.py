@@ -1,6 +1,6 @@
 """What surrounds the machines of an in-process study: records, ledger, keys, and work in waves.
 
-`ask` runs one Ask as an exchange, and where sums are masked as an exchange of orders and numbers, followed
+`ask` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed
 by an aggregation. The rest is what the machines need from outside: training (clients), matching (server),
 opening (key holder), and the ledger in front of every client's bytes.
 """
@@ -80,7 +80,7 @@ class StudyHost:
         self._journal = journal or Journal()
         self._cohorts = Cohorts(plan)
         self._sums: EncryptedSums | None = None
-        self._summing = False
+        self._opens: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = self._open_scores
         self._spare = plan.spare
 
     @property
@@ -102,9 +102,7 @@ class StudyHost:
             answers = self._exchange(engine, ask, header)
         else:
             numbers = self._exchange(engine, replace(ask, sums=()), header)
-            self._summing = True
             answers = replace(self._aggregate(engine, ask, header), each=numbers.each)
-            self._summing = False
         return self._as_promised(ask, answers), self._log
 
     def _exchange(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
@@ -127,6 +125,7 @@ class StudyHost:
         )
         if sealed:
             machines[KEY_HOLDER] = KeyHolder(header=header, most_bytes=request)
+        self._opens = self._open_scores
         self._clients.orders.clear()
         answers: Answers = self._run(engine, machines, header)[SERVER]
         return answers
@@ -163,6 +162,7 @@ class StudyHost:
         if self._sums is None:
             self._sums = EncryptedSums(self._plan)
         machines = self._sums.machines(ask, cohort, header)
+        self._opens = self._sums.open
         self._clients.encryptors = {name: of.encryptor.encrypt for name, of in self._sums.parts.items()}
         return machines
 
@@ -229,14 +229,12 @@ class StudyHost:
                 return self._sums and self._sums.blind(order.totals)
             case Take():
                 return self._sums and self._sums.take(order.blinded, order.replies)
-            case Open() if self._summing:
-                return self._sums and self._sums.open(order.items)
             case Unmasking():
                 return order.run()
             case Match():
                 return self._match(order)
             case Open():
-                return self._open(order)
+                return self._opens(order.items)
             case Unblind():
                 return self._unblind(order)
         raise AssertionError(f"no work for {order}")
@@ -261,10 +259,10 @@ class StudyHost:
             blinded.append(self._blaming(evaluator.match, came.sealed, baseline, clear, sender=sender))
         return blinded, tuple(b.request for b in blinded if b is not None)
 
-    def _open(self, order: Open) -> tuple[bytes, ...]:
+    def _open_scores(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
         assert self._keys is not None
         open_ = self._keys.opener.open
-        return tuple(self._blaming(open_, item, sender=SERVER) or REFUSED for item in order.items)
+        return tuple(self._blaming(open_, item, sender=SERVER) or REFUSED for item in items)
 
     def _unblind(self, order: Unblind) -> tuple[float | None, ...]:
         assert self._keys is not None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from securefl.accounting.ledger import refusing_damage
+from securefl.accounting.store import durable
 from securefl.secagg.client import Durable
 
 _SCHEMA = """
@@ -24,15 +23,7 @@ class Journal:
     """
 
     def __init__(self, path: Path | str = ":memory:") -> None:
-        self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
-        try:
-            with refusing_damage(path):
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = FULL")
-                self._db.executescript(_SCHEMA)
-        except BaseException:
-            self._db.close()
-            raise
+        self._db = durable(path, _SCHEMA)
 
     def close(self) -> None:
         self._db.close()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.accounting.ledger import refusing_damage
+from securefl.accounting.store import durable
 from securefl.errors import DataError, LocalProtocolError
 from securefl.rounds import Kept, State
 
@@ -30,15 +30,7 @@ class Checkpoint:
     """One SQLite file per arm and seed; a round is in it whole or not at all."""
 
     def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
-        try:
-            with refusing_damage(path):
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = FULL")
-                self._db.executescript(_SCHEMA)
-        except BaseException:
-            self._db.close()
-            raise
+        self._db = durable(path, _SCHEMA)
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -54,7 +46,7 @@ class Checkpoint:
 
     def bind(self, identity: str) -> None:
         """Go on with this ledger only; DataError where the run began with another one, now lost."""
-        if not self.load()[1]:
+        if self._db.execute("SELECT COUNT(*) FROM rounds").fetchone() == (0,):
             self._db.execute("INSERT OR REPLACE INTO ledger VALUES (1, ?)", (identity,))
         row = self._db.execute("SELECT identity FROM ledger").fetchone()
         if row is None or row[0] != identity:
