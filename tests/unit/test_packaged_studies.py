@@ -1,0 +1,36 @@
+"""Every study that ships can be set up, whatever was tightened since it was written."""
+
+from __future__ import annotations
+
+import pytest
+
+from securefl.errors import DataError
+from securefl.study import world
+from securefl.study.commands import packaged
+from securefl.study.config import Study, parse
+from securefl.study.run import composition
+from securefl.study.sweep import has_sweep, parse_sweep
+
+SLOW = ("cifar10_fedprof",)
+"""Its photographs take more than a minute to be spoilt."""
+
+
+def cells(text: str) -> list[Study]:
+    """The study; of a sweep every fifth cell, which has each protocol and placement among them."""
+    return [cell.study for cell in parse_sweep(text).cells][::5] if has_sweep(text) else [parse(text)]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in packaged()]
+)
+def test_every_arm_of_a_packaged_study_can_be_composed(name: str) -> None:
+    worlds: dict[tuple[object, ...], world.World] = {}
+    for study in cells(packaged()[name]):
+        key = (study.data, study.model, study.local, study.corruption, study.dpsgd)
+        try:
+            here = worlds.get(key) or worlds.setdefault(key, world.build(study, study.study.seeds[0]))
+        except DataError as error:
+            pytest.skip(str(error))
+        for arm in study.arms:
+            _, plan = composition(study, arm, here)
+            assert plan.schedule == study.study.rounds
