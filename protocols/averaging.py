@@ -1,4 +1,4 @@
-"""What the model-averaging systems share: the loop, the values clients send, and the two aggregations.
+"""What the model-averaging systems share: the loop and the two aggregations.
 
 FedAvg, FedProx, FedAdam, FedProf and their baselines differ in four parts only:
 
@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from protocols.contributions import Size, Update, ask_size
 from protocols.selection import gumbel_top_k
 from securefl.rounds import (
     Answers,
@@ -25,84 +26,18 @@ from securefl.rounds import (
     Each,
     Evaluation,
     Floats,
-    Job,
     Roster,
-    Sends,
     State,
     Statistic,
     Sum,
     Total,
-    Value,
     Vector,
 )
-from securefl.training import mean_loss, to_vector
-from securefl.training.client import train_on, with_training
 from securefl.training.task import Problem
 
 Aggregation = Literal["full", "partial"]
 Cohort = Mapping[int, int]
 """Chosen clients, and how often each was drawn."""
-
-
-# What clients send ------------------------------------------------------------------------------
-
-UPDATE = Sends(name="update", how="sum", reveals="its model update", reads="trained")
-SIZE = Sends(
-    name="size",
-    how="each",
-    reveals="its number of records",
-    on_model=False,
-    sensitivity={("record", "replace-one"): 0.0, ("record", "add-remove"): 1.0},
-)
-LOSS = Sends(name="loss", how="each", reveals="the mean loss of the model on its records")
-LARGEST_LOSS = 1e6
-"""A public bound that clients clip their loss to."""
-
-
-@dataclass(frozen=True, eq=False)
-class Update:
-    """w_k - w after local training from the broadcast w."""
-
-    problem: Problem
-
-    @property
-    def sends(self) -> Sends:
-        return with_training(UPDATE, self.problem)
-
-    def compute(self, job: Job) -> Value:
-        model = self.problem.module(job.model)
-        train_on(self.problem, model, job)
-        return Value(clear=to_vector(model).astype(np.float64) - job.model)
-
-
-@dataclass(frozen=True)
-class Size:
-    """n_k, the number of records: public under replace-one adjacency, a release under add/remove."""
-
-    sends: Sends = SIZE
-
-    def compute(self, job: Job) -> Value:
-        return Value(clear=np.array([float(len(job.x))]))
-
-
-@dataclass(frozen=True, eq=False)
-class Loss:
-    """Mean loss of the broadcast model on the client's records."""
-
-    problem: Problem
-    sends: Sends = LOSS
-
-    def compute(self, job: Job) -> Value:
-        loss = mean_loss(self.problem.module(job.model), job.x, job.y, self.problem.loss)
-        return Value(clear=np.array([min(loss, LARGEST_LOSS)]))
-
-
-ASK_LOSS = Each(LOSS, least=0.0, most=LARGEST_LOSS)
-
-
-def ask_size(problem: Problem) -> Each:
-    """Ask for n_k: at least 1, and at most the records that all clients have together."""
-    return Each(SIZE, least=1, most=problem.records)
 
 
 def known_or_mean(sizes: Floats) -> Floats:
@@ -225,7 +160,7 @@ class Averaging:
     def statistics(self) -> tuple[Statistic, ...]:
         own: tuple[Statistic, ...] = (self.averaged.update, *self.selection.statistics)
         names = {statistic.sends.name for statistic in own}
-        sizes = (Size(),) if self.aggregation == "full" and "size" not in names else ()
+        sizes = (Size(self.problem),) if self.aggregation == "full" and "size" not in names else ()
         return (*own, *sizes)
 
     def start(self) -> State:
@@ -242,12 +177,13 @@ class Averaging:
         cohort = self.selection.choose(state, roster, count, rng)
         shares = weights(self.aggregation, cohort, state)
         update = Sum(self.averaged.update.sends, len(state.model))
+        due = tuple(each for each in watch if (number - 1) % each.sends.every == 0)
         answers = yield Ask(
             cohort=tuple(sorted(cohort)),
             model=state.model,
             sums=(update,),
-            each=watch,
-            public=public,
+            each=due,
+            public=public if due else {},
             weights=shares,
         )
         state = _learn(state, answers).remember(

@@ -7,28 +7,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from protocols.averaging import (
-    ASK_LOSS,
-    LOSS,
-    SIZE,
-    Averaging,
-    Cohort,
-    Loss,
-    Size,
-    Uniform,
-    check_fraction,
-    known_or_mean,
-)
+from protocols.averaging import Averaging, Cohort, Uniform, check_fraction, known_or_mean
+from protocols.contributions import LARGEST_LOSS, LOSS, SIZE, Loss, Size
 from protocols.selection import by_valuation, first_come, with_replacement
 from securefl.rounds import Algorithm, Each, Floats, Roster, State, Statistic
 from securefl.training.task import Problem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BySize:
     """K independent draws with probability n_k / n (Scheme II of Li et al. 2020)."""
 
-    statistics: tuple[Statistic, ...] = (Size(),)
+    problem: Problem
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        return (Size(self.problem),)
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (), {}
@@ -47,7 +41,9 @@ class FedAvgRP:
         check_fraction(self.fraction)
 
     def build(self, problem: Problem) -> Algorithm:
-        return Averaging(problem=problem, selection=BySize(), fraction=self.fraction, aggregation="partial")
+        return Averaging(
+            problem=problem, selection=BySize(problem), fraction=self.fraction, aggregation="partial"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,13 +150,18 @@ class ByLoss:
     excluded: float
     temperature: float
     explored: float
+    loss_bound: float | None = None
+
+    @property
+    def _loss(self) -> Loss:
+        return Loss(self.problem, self.loss_bound)
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        return (Loss(self.problem), Size())
+        return (self._loss, Size(self.problem))
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
-        return (ASK_LOSS,), {}
+        return (self._loss.ask,), {}
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
         valuations = np.sqrt(known_or_mean(state.memory[SIZE.name])) * state.memory[LOSS.name]
@@ -176,18 +177,24 @@ class ByLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveFL:
-    """Active federated learning (Goetz et al. 2019): alpha_1 0.75, alpha_2 0.01, alpha_3 0.1."""
+    """Active federated learning (Goetz et al. 2019): alpha_1 0.75, alpha_2 0.01, alpha_3 0.1.
+
+    loss_bound: what a record's loss is clipped to; without it losses cannot be noised.
+    """
 
     fraction: float
     excluded: float = 0.75
     temperature: float = 0.01
     explored: float = 0.1
+    loss_bound: float | None = None
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
         if not (0 <= self.excluded < 1 and self.temperature >= 0 and 0 <= self.explored <= 1):
             raise ValueError("Expected 0 <= excluded < 1, temperature >= 0 and 0 <= explored <= 1.")
+        if self.loss_bound is not None and not 0 < self.loss_bound <= LARGEST_LOSS:
+            raise ValueError(f"Expected 0 < loss_bound <= {LARGEST_LOSS:g}, got {self.loss_bound}.")
 
     def build(self, problem: Problem) -> Algorithm:
-        selection = ByLoss(problem, self.excluded, self.temperature, self.explored)
+        selection = ByLoss(problem, self.excluded, self.temperature, self.explored, self.loss_bound)
         return Averaging(problem=problem, selection=selection, fraction=self.fraction, aggregation="partial")

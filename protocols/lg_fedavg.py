@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.averaging import UPDATE, Averaging, Uniform, check_fraction
+from protocols.averaging import Averaging, Uniform, check_fraction
+from protocols.contributions import UPDATE
 from securefl.errors import DataError
 from securefl.rounds import Algorithm, Device, Evaluation, Job, Kept, Sends, Statistic, Value, Vector
 from securefl.training import evaluate, pooled, to_vector

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from math import floor, sqrt
 from typing import Any, Literal, cast
@@ -43,7 +43,8 @@ class Plan:
             numbers, the key holder nothing).
         noise: where noise is added to sums that declare a sensitivity: by each client ("local"), in shares of
             which the honest survivors' add up to enough ("distributed"), or once by the server that sums
-            ("central", which trusts it); sigma is `noise_multiplier` times that.
+            ("central", which trusts it); sigma is `noise_multiplier` times that. An `each` of declared
+            sensitivity is noised by its client, whichever it is: nobody sums it.
         dropout, corrupt: of masked sums and distributed noise, the largest shares of a cohort that fall
             silent, and that collude with the server.
         secagg: against a server that may lie ("active"), or one that follows the protocol ("semi-honest").
@@ -53,7 +54,7 @@ class Plan:
         against: parties that the budget must hold against; the rest are trusted by name.
         budget: the most epsilon per holder; None is no limit.
         schedule: declared number of rounds; there is no release after it.
-        releases: the most noised releases of one holder, for which the noise was calibrated.
+        releases: by name, the most releases of one holder that the noise was calibrated for.
     """
 
     sum: Literal["clear", "masked", "ckks"] = "clear"
@@ -71,7 +72,7 @@ class Plan:
     against: tuple[str, ...] = PARTIES
     budget: float | None = None
     schedule: int
-    releases: int = 0
+    releases: Mapping[str, int] = field(default_factory=dict)
 
     def survivors(self, cohort: int) -> int:
         """The least number of contributions in a sum over this many clients; of fewer there is no sum."""
@@ -118,7 +119,7 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
         return NO_COST
     if noised(plan, sends) and not _voided(plan, sends):
         event = GaussianDpEvent(plan.noise_multiplier)
-        match plan.noise:
+        match _placement(plan, sends):
             case "local":
                 return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
             case "distributed":
@@ -141,8 +142,13 @@ def _accounted(plan: Plan) -> bool:
 
 
 def noised(plan: Plan, sends: Sends) -> bool:
-    """Whether this plan adds noise to these values: a sum of declared sensitivity in the plan's unit."""
-    return plan.noise != "none" and sends.how == "sum" and (plan.unit, plan.adjacency) in sends.sensitivity
+    """Whether this plan adds noise to these values: those of declared sensitivity in the plan's unit."""
+    return plan.noise != "none" and sends.sensitivity.get((plan.unit, plan.adjacency), 0.0) > 0
+
+
+def _placement(plan: Plan, sends: Sends) -> str:
+    """Where noise is added to these values; what nobody sums, its client noises."""
+    return "local" if sends.how == "each" else plan.noise
 
 
 def _voided(plan: Plan, sends: Sends) -> bool:
@@ -203,7 +209,7 @@ def _why(plan: Plan, sends: Sends) -> str:
 
 def noise(plan: Plan, sends: Sends, size: int, source: Source) -> NDArray[np.int64]:
     """One draw of the plan's noise for `size` grid integers: all of it, or one client's share of it."""
-    if plan.noise == "distributed":
+    if _placement(plan, sends) == "distributed":
         return discrete(size, _share(plan, sends), source)
     return rounded(size, plan.noise_multiplier * _reach(plan, sends), source)
 
@@ -236,6 +242,8 @@ def protect(
         LocalProtocolError: there is something to encrypt and nothing to encrypt it with.
     """
     charge = charge_of(plan, sends, trained=trained)
+    if value.then is not None:
+        value = value.then(_with_noise(plan, sends, value.clear, source or Source()))
     numbers: NDArray[Any]
     sealed, form = b"", "open"
     if sends.how == "sum":
@@ -268,15 +276,24 @@ def protect(
     )
 
 
+def _with_noise(plan: Plan, sends: Sends, sums: Floats, source: Source) -> Floats:
+    """Sums on the grid with a client's own noise on them, where the plan says so."""
+    if not noised(plan, sends):
+        return sums
+    integers = np.rint(sums / sends.grid.step).astype(np.int64)
+    drawn = integers + noise(plan, sends, len(integers), source)
+    return drawn.astype(np.float64) * sends.grid.step
+
+
 def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
     """What `party` sees of clients that send these values under this plan, for the privacy card."""
     encrypted = [s for s in sends if plan.scores == "ckks" and s.reveals_encrypted]
     match party:
         case "server":
             single = [s for s in sends if s.how == "each" or plan.sum == "clear"]
-            seen = [s.reveals_encrypted if s in encrypted else _with_noise(plan, s) for s in single]
+            seen = [_told(plan, s, s.reveals_encrypted if s in encrypted else s.reveals) for s in single]
             summed = [
-                f"the total over the cohort of {_with_noise(plan, s)}" for s in sends if s not in single
+                f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in sends if s not in single
             ]
             return ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
         case "key-holder":
@@ -286,18 +303,19 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
             return "the broadcast models, and each client whether it was selected itself"
 
 
-def _with_noise(plan: Plan, sends: Sends) -> str:
+def _told(plan: Plan, sends: Sends, reveals: str) -> str:
+    """`reveals`, and what protects it."""
     if not noised(plan, sends):
-        return sends.reveals if sends.training is None else f"{sends.reveals}, trained privately"
-    match plan.noise:
+        return reveals if sends.training is None else f"{reveals}, trained privately"
+    match _placement(plan, sends):
         case "local":
-            return f"{sends.reveals} with noise on them"
+            return f"{reveals}, with noise"
         case "distributed" if plan.sum != "clear":
-            return f"{sends.reveals}, noise of the honest clients' shares included"
+            return f"{reveals}, noise of the honest clients' shares included"
         case "distributed":
             return (
-                f"{sends.reveals} with its own share of the noise on them (a stand-in for secure "
+                f"{reveals}, with its own share of the noise (a stand-in for secure "
                 "aggregation: trusted to sum before it looks)"
             )
         case _:
-            return f"{sends.reveals} (trusted to sum them and add the noise before anybody sees the sum)"
+            return f"{reveals} (trusted to sum them and add the noise before anybody sees the sum)"

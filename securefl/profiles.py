@@ -81,6 +81,10 @@ class Anchor:
         if not np.all(self.scale > 0):
             raise DataError(f"Expected scales above 0; {int(np.sum(self.scale <= 0))} are not.")
 
+    def apply(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Outputs of records, (n, q), in standard deviations of the anchor."""
+        return np.asarray((outputs - self.centre) / self.scale)
+
     @classmethod
     def of(cls, public: Profile) -> Anchor:
         """The anchor that standardises a public profile."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -53,7 +54,8 @@ class Sends:
         training: what the training that comes before it costs, where a model was broadcast; record level,
             add or remove.
         sensitivity: L2, per (unit, adjacency); a pair that is absent is unbounded.
-        extra: how often it is asked for beyond once a round, in a whole run.
+        extra: how often it is asked for beyond once in `every` rounds, in a whole run.
+        every: it is asked for once in so many rounds; 0 is in none.
         cohort: the fewest clients that are asked for one sum of it; 0 where that is not known beforehand.
         grid: the integers that sums are taken on.
     """
@@ -68,7 +70,12 @@ class Sends:
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
     grid: Grid = field(default_factory=Grid)
     extra: int = 0
+    every: int = 1
     cohort: int = 0
+
+    def asked(self, rounds: int) -> int:
+        """The most often a client is asked for it, in as many rounds."""
+        return (ceil(rounds / self.every) if self.every else 0) + self.extra
 
 
 @dataclass(frozen=True)
@@ -83,12 +90,15 @@ class Sum:
 class Value:
     """A client's value before protection: float64 vectors; for a sum everything is `clear`.
 
-    `keep` stays on the client's device, in place of what it kept before; None leaves that as it is.
+    `keep` stays on the client's device, in place of what it kept before; None leaves that as it is. Where
+    there is a `then`, `clear` holds sums over the records on the grid, and the value is what follows from
+    them, once noise is on them where the plan says so (post-processing).
     """
 
     clear: Floats
     hidden: Floats = field(default_factory=lambda: np.zeros(0))
     keep: Kept | None = None
+    then: Callable[[Floats], Value] | None = None
 
 
 @dataclass(frozen=True)

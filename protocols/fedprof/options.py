@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from protocols.averaging import Aggregation, Averaging, check_fraction
 from protocols.fedprof.selection import Alpha, ByProfile
+from protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.errors import ConfigError
 from securefl.profiles import Bounds, Variant
 from securefl.rounds import Algorithm
@@ -24,6 +25,9 @@ class FedProf:
     variant: which part of a profile is encrypted where `scores = "ckks"`: "full", or "mean-only"
         (variances then reach the server in plaintext).
     bounds: public bounds that profiles are clipped to before they leave.
+    clip: public bounds that each record's outputs are clipped to; without them profiles cannot be noised.
+    refresh: chosen clients send a new profile in rounds 1, 1 + refresh, 1 + 2 refresh ...; noise is divided
+        among fewer releases then. The papers' is 1.
     """
 
     fraction: float
@@ -32,6 +36,8 @@ class FedProf:
     replacement: bool = False
     variant: Variant = Variant.FULL
     bounds: Bounds = field(default_factory=Bounds)
+    clip: Clip | None = None
+    refresh: int = 1
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
@@ -44,13 +50,16 @@ class FedProf:
         )
         if any(not 0 <= number < float("inf") for number in numbers):
             raise ValueError(f"Expected alpha >= 0 and finite, got {self.alpha}.")
+        if self.refresh < 1:
+            raise ValueError(f"Expected refresh >= 1, got {self.refresh}.")
 
     def build(self, problem: Problem) -> Algorithm:
         if isinstance(self.alpha, tuple) and len(self.alpha) != problem.clients:
             raise ConfigError(
                 f"Expected one alpha for each of {problem.clients} clients, got {len(self.alpha)}."
             )
-        selection = ByProfile(problem, self.alpha, self.variant, self.bounds, self.replacement)
+        profile = RepresentationProfile(problem, self.variant, self.bounds, self.clip, self.refresh)
+        selection = ByProfile(problem, self.alpha, profile, self.replacement)
         return Averaging(
             problem=problem, selection=selection, fraction=self.fraction, aggregation=self.aggregation
         )

@@ -8,49 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from protocols.averaging import Cohort, Size, known_or_mean
+from protocols.averaging import Cohort, known_or_mean
+from protocols.contributions import Size
+from protocols.fedprof.statistic import RepresentationProfile
 from protocols.selection import gumbel_top_k, with_replacement
-from securefl.profiles import Anchor, Bounds, Query, Variant, features, query
-from securefl.rounds import Each, Floats, Job, Roster, Sends, State, Statistic, Value
+from securefl.profiles import Anchor, Query, query
+from securefl.rounds import Each, Floats, Roster, State, Statistic
 from securefl.training import probe_anchor, profile
 from securefl.training.task import Problem
 
-_ENCRYPTED = {
-    Variant.FULL: "one score of its profile",
-    Variant.MEAN_ONLY: "one score of its profile, and the variances in it",
-}
-
-
-def profile_sends(variant: Variant) -> Sends:
-    """A profile, of which the server sees a score and what the variant does not hide."""
-    return Sends(
-        name="profile",
-        how="each",
-        reveals="its whole profile",
-        reveals_encrypted=_ENCRYPTED[variant],
-    )
-
-
 Alpha = float | tuple[float, ...] | Literal["theorem-1"]
-
-
-@dataclass(frozen=True, eq=False)
-class RepresentationProfile:
-    """A client's profile on the broadcast model, anchored and clipped to public bounds."""
-
-    problem: Problem
-    variant: Variant
-    bounds: Bounds
-
-    @property
-    def sends(self) -> Sends:
-        return profile_sends(self.variant)
-
-    def compute(self, job: Job) -> Value:
-        own = profile(self.problem.module(job.model), self.problem.layer, job.x)
-        anchor = Anchor(job.public["anchor_centre"], job.public["anchor_scale"])
-        parts = features(own, anchor, self.bounds).split(self.variant)
-        return Value(hidden=parts.hidden, clear=parts.clear)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,26 +30,25 @@ class ByProfile:
 
     problem: Problem
     alpha: Alpha
-    variant: Variant
-    bounds: Bounds
+    profile: RepresentationProfile
     replacement: bool
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        own: tuple[Statistic, ...] = (RepresentationProfile(self.problem, self.variant, self.bounds),)
-        return (*own, Size()) if self.alpha == "theorem-1" else own
+        own: tuple[Statistic, ...] = (self.profile,)
+        return (*own, Size(self.problem)) if self.alpha == "theorem-1" else own
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         """Line 18: the baseline profile of the current model on the server's records."""
         anchor, baseline = self._baseline(state)
         public = {"anchor_centre": anchor.centre, "anchor_scale": anchor.scale}
-        return (Each(profile_sends(self.variant), baseline, self.variant, self.bounds),), public
+        return (self.profile.ask(baseline),), public
 
     def _baseline(self, state: State) -> tuple[Anchor, Query]:
         problem = self.problem
         model = problem.module(state.model)
         anchor = probe_anchor(model, problem.layer, problem.shape, problem.seed)
-        return anchor, query(profile(model, problem.layer, problem.server_x), anchor, self.bounds)
+        return anchor, query(profile(model, problem.layer, problem.server_x), anchor, self.profile.bounds)
 
     def log_weights(self, state: State) -> Floats:
         """log lambda_k, shape (N,); NaN for a client whose profile never arrived.

@@ -152,17 +152,19 @@ class Ledger:
         return None
 
     def _overrun(self, holder: str, wants: Sequence[tuple[ReleaseKey, Charge]]) -> BudgetExceeded | None:
-        asked = sum(charge not in (NO_COST, UNPROTECTED) for _, charge in wants)
-        if self.terms.schedule is None or not asked:
+        if self.terms.schedule is None:
             return None
-        query = "SELECT COUNT(*) FROM releases WHERE holder = ? AND charge NOT IN (?, ?)"
-        (done,) = self._db.execute(query, (holder, *_WITHOUT_NOISE)).fetchone()
-        if done + asked <= self.terms.schedule:
-            return None
-        return BudgetExceeded(
-            f"{holder}: {done} of {self.terms.schedule} scheduled releases are done and {asked} more asked "
-            "for; noise was calibrated for the schedule: declare a longer one."
-        )
+        asked = Counter(key.name for key, charge in wants if charge not in (NO_COST, UNPROTECTED))
+        query = "SELECT COUNT(*) FROM releases WHERE holder = ? AND name = ? AND charge NOT IN (?, ?)"
+        for name, more in asked.items():
+            (done,) = self._db.execute(query, (holder, name, *_WITHOUT_NOISE)).fetchone()
+            most = self.terms.schedule.get(name, 0)
+            if done + more > most:
+                return BudgetExceeded(
+                    f"{holder}: {done} of {most} scheduled releases of {name!r} are done and {more} more "
+                    "asked for; noise was calibrated for the schedule: declare a longer one."
+                )
+        return None
 
     def _within(self, events: Mapping[DpEvent, int]) -> bool:
         budget = self.terms.budget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS releases (
     PRIMARY KEY (holder, session, round, stage, attempt, name)
 ) STRICT;
 """
-VERSION = 2
+VERSION = 3
 
 
 IDENTITY = "identity"
@@ -42,8 +42,8 @@ class Terms:
         delta: at which epsilon is stated.
         budget: the most epsilon against each party in `against`; None is no limit.
         against: the parties the budget must hold against; the others are trusted by name.
-        schedule: the most noised releases of one holder, as many as the noise was calibrated for; None is no
-            limit.
+        schedule: by name, the most accounted releases of one holder, as many as the noise was calibrated
+            for; None is no limit.
         adaptive: whether a release's parameters may depend on earlier releases; the budget is then held by
             a privacy filter instead of by composition.
     """
@@ -53,7 +53,7 @@ class Terms:
     delta: float
     budget: float | None = None
     against: tuple[str, ...] = PARTIES
-    schedule: int | None = None
+    schedule: Mapping[str, int] | None = None
     adaptive: bool = False
 
     def __post_init__(self) -> None:
@@ -61,8 +61,10 @@ class Terms:
             raise ConfigError(f"Expected 0 < delta < 1, got {self.delta}.")
         if self.budget is not None and not self.budget >= 0:
             raise ConfigError(f"Expected a budget of epsilon >= 0, got {self.budget}.")
-        if self.schedule is not None and self.schedule < 1:
-            raise ConfigError(f"Expected a schedule of at least one release, got {self.schedule}.")
+        if self.schedule is not None:
+            if min(self.schedule.values(), default=1) < 1:
+                raise ConfigError(f"Expected a schedule of at least one release each, got {self.schedule}.")
+            object.__setattr__(self, "schedule", dict(sorted(self.schedule.items())))  # one order on file
         if unknown := set(self.against) - set(PARTIES):
             raise ConfigError(f"Expected parties among {PARTIES}, got {sorted(unknown)}.")
 

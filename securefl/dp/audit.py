@@ -25,7 +25,7 @@ from scipy import stats
 
 from securefl.accounting.composition import compose
 from securefl.dp import clipping, gaussian
-from securefl.dp.moments import LossMechanism, MomentsMechanism
+from securefl.dp.moments import STEP, Losses, Moments
 from securefl.dp.noise import Source
 
 Integers = NDArray[np.int64]
@@ -187,28 +187,22 @@ def _odd(width: int, bound: float) -> list[Floats]:
 
 
 def _moments(rng: np.random.Generator) -> Audited:
-    made = MomentsMechanism(bound=2.0, square_bound=4.0, noise_multiplier=1.0)
-    return Audited(
-        name="profile (means, variances, count)",
-        sums=made.sums,
-        release=made.release,
-        sigma=made.sigma,
-        sensitivity=made.sensitivity,
-        event=GaussianDpEvent(made.noise_multiplier),
+    made = Moments(bound=2.0, square_bound=4.0)
+    return _noised(
+        "profile (means, variances, count)",
+        made.sums,
+        made.sensitivity("add-remove") / STEP,
         records=rng.normal(size=(10, 3)),
         odd=_odd(3, 2.0),
     )
 
 
 def _loss(rng: np.random.Generator) -> Audited:
-    made = LossMechanism(bound=5.0, noise_multiplier=1.0)
-    return Audited(
-        name="loss",
-        sums=lambda x: made.sums(x[:, 0]),
-        release=lambda x, source: made.release(x[:, 0], source),
-        sigma=made.noise_multiplier * made.sensitivity,
-        sensitivity=made.sensitivity,
-        event=GaussianDpEvent(made.noise_multiplier),
+    made = Losses(bound=5.0)
+    return _noised(
+        "loss (mean, count)",
+        lambda x: made.sums(x[:, 0]),
+        made.sensitivity("add-remove") / STEP,
         records=rng.uniform(0, 5, (10, 1)),
         odd=_odd(1, 5.0),
     )
@@ -222,15 +216,33 @@ def _summed(records: Floats, limit: int) -> Integers:
 
 def _rounded_sum(rng: np.random.Generator) -> Audited:
     limit = 2**10
-    return Audited(
-        name="rounded Gaussian on a sum of norm-1 records",
-        sums=lambda x: _summed(x, limit),
-        release=lambda x, source: _summed(x, limit) + gaussian.rounded(x.shape[1], float(limit), source),
-        sigma=float(limit),
-        sensitivity=float(limit),
-        event=GaussianDpEvent(1.0),
+    return _noised(
+        "rounded Gaussian on a sum of norm-1 records",
+        lambda x: _summed(x, limit),
+        float(limit),
         records=rng.normal(size=(10, 4)),
         odd=_odd(4, 1.0),
+    )
+
+
+def _noised(
+    name: str, sums: Callable[[Floats], Integers], sensitivity: float, records: Floats, odd: list[Floats]
+) -> Audited:
+    """Sums with a rounded Gaussian on them, at a noise multiplier of 1."""
+
+    def release(x: Floats, source: Source) -> Integers:
+        exact = sums(x)
+        return exact + gaussian.rounded(len(exact), sensitivity, source)
+
+    return Audited(
+        name=name,
+        sums=sums,
+        release=release,
+        sigma=sensitivity,
+        sensitivity=sensitivity,
+        event=GaussianDpEvent(1.0),
+        records=records,
+        odd=odd,
     )
 
 

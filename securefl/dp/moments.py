@@ -1,10 +1,8 @@
-"""A profile and a loss as noised releases (specification, section 3).
+"""What a profile, a loss and a count say of records of bounded norm: sums on a grid, ready for noise.
 
-One joint Gaussian over the records' vectors (w, x / C, x^2 / C2), where x is clipped to |x| <= C and x^2 to
-|x^2| <= C2: their norm is at most D = sqrt(w^2 + 2), whatever the record. Count, means and variances are
-post-processing of the one noised sum: the count is never sent.
-Unit: record. Adjacency: add/remove D; replace-one at most 2 D, without the constant coordinate
-max(2 sqrt(2)): the difference of two vectors has no first coordinate.
+Each record becomes an integer vector of bounded norm, and what is released is the noised sum of them; means,
+variances and counts are post-processing of it, so that the count is never sent (specification of DP, 3).
+Unit: record. Sensitivities are exact: integers, whatever the record.
 """
 
 from __future__ import annotations
@@ -13,115 +11,102 @@ from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
-from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
-from securefl.dp import clipping, gaussian
-from securefl.dp.noise import Source
+from securefl.dp import clipping
 from securefl.errors import ConfigError
 from securefl.profiles import Profile
 from securefl.release import Adjacency
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+_UNIT = 2**20
+STEP = 1 / _UNIT
+"""Of the grid that the sums are on."""
 WEIGHT = 0.5
-"""w: how the count shares the budget with the moments."""
+"""w: how the count shares the noise with the moments."""
+_COUNT = int(WEIGHT * _UNIT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MomentsMechanism:
-    """Means, variances and count of q outputs in one release.
+class Moments:
+    """Count, means and variances of q outputs: the sum of the records' vectors (w, x / C, x^2 / C2).
 
-    bound, square_bound: C and C2, public. noise_multiplier: sigma over D. step: of the grid that sums are on.
+    bound, square_bound: C and C2, public; x is clipped to |x| <= C, and x^2 to |x^2| <= C2.
     """
 
     bound: float
     square_bound: float
-    noise_multiplier: float
-    adjacency: Adjacency = "add-remove"
-    step: float = 2.0**-16
 
     def __post_init__(self) -> None:
-        values = (self.bound, self.square_bound, self.noise_multiplier, self.step)
-        if not all(np.isfinite(v) and v > 0 for v in values):
-            raise ConfigError(f"Expected finite bounds, noise multiplier and step > 0, got {values}.")
+        _check_bounds(self.bound, self.square_bound)
 
-    @property
-    def sensitivity(self) -> float:
-        """In grid units; exact, since every record is an integer vector of bounded integer norm."""
-        return sensitivity(self.step, self.adjacency)
+    @staticmethod
+    def sensitivity(adjacency: Adjacency) -> float:
+        """L2, of the sums times STEP. To replace a record moves no count."""
+        match adjacency:
+            case "add-remove":
+                return sqrt(2 * _UNIT**2 + _COUNT**2) * STEP
+            case "replace-one":
+                return 2 * sqrt(2)
 
-    @property
-    def sigma(self) -> float:
-        """In grid units."""
-        return self.noise_multiplier * self.sensitivity
-
-    def event(self) -> DpEvent:
-        return gaussian.event(self.sigma, self.sensitivity)
-
-    def sums(self, outputs: Floats) -> NDArray[np.int64]:
-        """The records' integer vectors, summed: (2 q + 1,). Records that are not finite take no part."""
+    def sums(self, outputs: Floats) -> Integers:
+        """The integer vectors of the records (n, q), summed: (2 q + 1,). What is not finite takes no part."""
         x = outputs[clipping.finite(outputs)]
-        unit = int(1 / self.step)
         # clipped before they are divided: a bound below 1 would make a huge record infinite
-        means = clipping.to_grid(clipping.l2(x, self.bound) / self.bound, self.step, unit)
+        means = clipping.to_grid(clipping.l2(x, self.bound) / self.bound, STEP, _UNIT)
         root = sqrt(self.square_bound)
         squares = np.clip(x, -root, root) ** 2
-        variances = clipping.to_grid(squares / self.square_bound, self.step, unit)
-        count = np.full((len(x), 1), int(WEIGHT * unit), dtype=np.int64)
-        total: NDArray[np.int64] = np.concatenate([count, means, variances], axis=1).sum(axis=0)
-        return total
+        variances = clipping.to_grid(squares / self.square_bound, STEP, _UNIT)
+        return _summed(_counted(len(x)), means, variances)
 
-    def release(self, outputs: Floats, source: Source) -> NDArray[np.int64]:
-        """The noised sums, grid integers (2 q + 1,)."""
-        sums = self.sums(outputs)
-        return sums + gaussian.rounded(len(sums), self.sigma, source)
-
-    def profile(self, released: NDArray[np.int64], *, floor: float = 1e-6) -> Profile:
-        """Post-processing: means, variances of at least `floor`, and a count of at least 1."""
-        values = released * self.step
-        q = len(values) // 2
-        count = max(values[0] / WEIGHT, 1.0)
-        mean = values[1 : q + 1] * self.bound / count
-        variance = np.maximum(values[q + 1 :] * self.square_bound / count - mean**2, floor)
+    def profile(self, sums: Floats, *, floor: float = 1e-6) -> Profile:
+        """What noised sums (times STEP) say: means, variances of at least `floor`, a count of at least 1."""
+        q = len(sums) // 2
+        count = max(sums[0] / WEIGHT, 1.0)
+        mean = sums[1 : q + 1] * self.bound / count
+        variance = np.maximum(sums[q + 1 :] * self.square_bound / count - mean**2, floor)
         return Profile(mean, variance, max(1, round(count)))
 
 
-def sensitivity(step: float, adjacency: Adjacency) -> float:
-    """D over the step. Two blocks of norm at most 1 / step, and a constant that replacing does not change."""
-    unit = int(1 / step)
-    match adjacency:
-        case "add-remove":
-            return sqrt(2 * unit**2 + int(WEIGHT * unit) ** 2)
-        case "replace-one":
-            return 2 * sqrt(2) * unit
-
-
 @dataclass(frozen=True, kw_only=True)
-class LossMechanism:
-    """The sum of losses clipped to [0, B], on a grid; one release of sensitivity B, by either adjacency."""
+class Losses:
+    """Count and mean of losses clipped to [0, B]: the sum of the records' vectors (w, loss / B)."""
 
     bound: float
-    noise_multiplier: float
-    steps: int = 2**16
 
     def __post_init__(self) -> None:
-        if not all(np.isfinite(v) and v > 0 for v in (self.bound, self.noise_multiplier, self.steps)):
-            raise ConfigError("Expected a finite bound, noise multiplier and steps > 0.")
+        _check_bounds(self.bound)
 
-    @property
-    def sensitivity(self) -> float:
-        """In grid units of bound / steps."""
-        return float(self.steps)
+    @staticmethod
+    def sensitivity(adjacency: Adjacency) -> float:
+        """L2, of the sums times STEP."""
+        match adjacency:
+            case "add-remove":
+                return sqrt(_UNIT**2 + _COUNT**2) * STEP
+            case "replace-one":
+                return 1.0
 
-    def event(self) -> DpEvent:
-        return gaussian.event(self.noise_multiplier * self.sensitivity, self.sensitivity)
-
-    def sums(self, losses: Floats) -> NDArray[np.int64]:
-        """The clipped losses of the finite records, summed on the grid: (1,)."""
+    def sums(self, losses: Floats) -> Integers:
+        """Of the finite losses (n,), clipped: (2,)."""
         x = losses[np.isfinite(losses)]
-        total: NDArray[np.int64] = np.trunc(np.clip(x / self.bound, 0, 1) * self.steps).astype(np.int64)
-        return np.array([total.sum()], dtype=np.int64)
+        clipped = np.trunc(np.clip(x / self.bound, 0, 1) * _UNIT).astype(np.int64)
+        return _summed(_counted(len(x)), clipped[:, None])
 
-    def release(self, losses: Floats, source: Source) -> NDArray[np.int64]:
-        """The noised sum, grid integers (1,)."""
-        return self.sums(losses) + gaussian.rounded(1, self.noise_multiplier * self.sensitivity, source)
+    def mean(self, sums: Floats) -> float:
+        """What noised sums (times STEP) say of the mean loss, in [0, B]."""
+        return float(np.clip(sums[1] * self.bound / max(sums[0] / WEIGHT, 1.0), 0, self.bound))
+
+
+def _counted(records: int) -> Integers:
+    return np.full((records, 1), _COUNT, dtype=np.int64)
+
+
+def _summed(*blocks: Integers) -> Integers:
+    total: Integers = np.concatenate(blocks, axis=1).sum(axis=0)
+    return total
+
+
+def _check_bounds(*bounds: float) -> None:
+    if not all(np.isfinite(bound) and bound > 0 for bound in bounds):
+        raise ConfigError(f"Expected finite bounds > 0, got {', '.join(map(str, bounds))}.")

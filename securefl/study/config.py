@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -130,15 +131,17 @@ class PrivacySection:
 
     def plan(self, rounds: int, sends: Sequence[Sends] = ()) -> Plan:
         """The plan of a run in which clients send these values, in as many rounds."""
-        bounded = [s for s in sends if (self.unit, self.adjacency) in s.sensitivity and s.how == "sum"]
-        releases = sum(rounds + s.extra + self.spare for s in bounded) or rounds
-        training = [s.training for s in bounded if s.training is not None]
-        spent = {event: training.count(event) * (rounds + self.spare) for event in set(training)}
+        noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
+        releases = {s.name: s.asked(rounds) + (self.spare if s.how == "sum" else 0) for s in sends}
+        spent: Counter[DpEvent] = Counter()
+        for s in sends:
+            if s.training is not None:
+                spent[s.training] += releases[s.name] - s.extra
         return Plan(
             sum=self.sum,
             scores=self.scores,
             noise="none" if self.epsilon == inf else self.noise,
-            noise_multiplier=self._multiplier(releases, spent),
+            noise_multiplier=self._multiplier(sum(releases[s.name] for s in noised) or 1, spent),
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
             secagg=self.secagg,

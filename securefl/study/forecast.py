@@ -65,9 +65,8 @@ def _events(plan: Plan, sent: Sequence[Sends], party: str, rounds: int) -> Count
     """Every round once, and before it the exchanges that introduce a client."""
     events: Counter[DpEvent] = Counter()
     for sends in sent:
-        introductions = sends.extra if sends.how == "sum" else 1
-        events[charge_of(plan, sends).by_party()[party]] += rounds
-        events[charge_of(plan, sends, trained=False).by_party()[party]] += introductions
+        events[charge_of(plan, sends).by_party()[party]] += sends.asked(rounds) - sends.extra
+        events[charge_of(plan, sends, trained=False).by_party()[party]] += sends.extra
     return +events
 
 

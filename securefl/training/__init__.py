@@ -3,11 +3,18 @@
 Nothing here protects anything: what leaves a client goes through a release first.
 """
 
-from securefl.training.evaluation import Task, evaluate, mean_loss, pooled, relative_accuracy
+from securefl.training.evaluation import (
+    Task,
+    evaluate,
+    mean_loss,
+    pooled,
+    record_losses,
+    relative_accuracy,
+)
 from securefl.training.local import LocalTraining, Objective, train
 from securefl.training.losses import Loss
 from securefl.training.models import ModelConfig
-from securefl.training.profile import probe_anchor, profile
+from securefl.training.profile import outputs, probe_anchor, profile
 from securefl.training.threads import single_thread
 from securefl.training.vector import load_vector, size, to_vector
 
@@ -20,9 +27,11 @@ __all__ = [
     "evaluate",
     "load_vector",
     "mean_loss",
+    "outputs",
     "pooled",
     "probe_anchor",
     "profile",
+    "record_losses",
     "relative_accuracy",
     "single_thread",
     "size",

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from securefl.errors import DataError
 from securefl.rounds import Evaluation
@@ -50,6 +51,25 @@ def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "
             f"Expected a finite loss, {value} came; look for NaN in the records or a diverged model."
         )
     return value
+
+
+def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
+    """The loss of each record, (n,), in evaluation mode; nan for a label that the model has no output for.
+
+    What a model makes of a record that is not finite is not finite either. Raises DataError for arrays that
+    do not fit.
+    """
+    if not len(x):
+        return np.zeros(0)
+    outputs, targets = _outputs(model, x, y, loss)
+    match loss:
+        case "cross_entropy":
+            known = (targets >= 0) & (targets < outputs.shape[1])
+            losses = cross_entropy(outputs, torch.where(known, targets, 0), reduction="none")
+            losses = torch.where(known, losses, torch.nan)
+        case "mse":
+            losses = (outputs - targets).square().mean(1)
+    return np.asarray(losses.double().numpy())
 
 
 def relative_accuracy(outputs: Tensor, targets: Tensor) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -61,11 +62,28 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> 
     Raises ConfigError where the model has no such layer, or its output is of neither shape; DataError
     without records and for outputs that are not finite.
     """
-    module = named_layer(model, layer)
     moments = Moments()
+    for part in _passed(model, layer, x, batch):
+        moments.add(part)
+    return moments.profile()
+
+
+def outputs(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> NDArray[np.float64]:
+    """What a profile is made of: each record's output at `layer`, (n, q) for n >= 1 records.
+
+    Raises ConfigError as `profile` does. What a model makes of a record that is not finite may not be either.
+    """
+    parts = [part.double() for part in _passed(model, layer, x, batch)]
+    return np.asarray(torch.cat(parts).numpy())
+
+
+def _passed(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> list[Tensor]:
+    """The layer's outputs, a tensor of shape (n, q) for each batch."""
+    module = named_layer(model, layer)
+    parts: list[Tensor] = []
 
     def read(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        moments.add(_fused(layer, output))
+        parts.append(_fused(layer, output))
 
     inputs = as_tensor(x)
     handle = module.register_forward_hook(read)
@@ -75,12 +93,12 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> 
                 model(part)
     finally:
         handle.remove()
-    if len(inputs) and moments.count != len(inputs):
+    if (passed := sum(map(len, parts))) != len(inputs):
         raise ConfigError(
-            f"Expected layer {layer!r} to run once a record, it ran {moments.count} times for {len(inputs)} "
+            f"Expected layer {layer!r} to run once a record, it ran {passed} times for {len(inputs)} "
             "records; profile a layer that every forward pass uses once."
         )
-    return moments.profile()
+    return parts
 
 
 def probe_anchor(

@@ -226,7 +226,7 @@ def test_epsilon_is_what_was_asked_for_when_the_schedule_ends(
         adjacency=adjacency,
         delta=1e-5,
         against=("server", "others"),
-        schedule=rounds,  # type: ignore[arg-type]
+        schedule={"statistic": rounds},
     )
     with Ledger(tmp_path / "arms" / "fedlog" / "seed-1" / "ledger.sqlite", terms) as ledger:
         assert len(ledger.rows()) == 20 * rounds

@@ -93,7 +93,7 @@ def run(of: Study, folder: Path, here: World | None = None, tell: Any = lambda r
     return run_arm(of, of.arms[0], here or world(), folder, tell)
 
 
-def ledger(of: Study, folder: Path, schedule: int | None) -> Ledger:
+def ledger(of: Study, folder: Path, schedule: dict[str, int] | None) -> Ledger:
     terms = Terms(
         unit=of.privacy.unit,
         adjacency="add-remove",
@@ -231,8 +231,8 @@ def test_a_clipped_client_has_a_finite_epsilon_that_counts_the_first_exchange(tm
     finished = run(of, tmp_path)
     assert finished.records[-1]["epsilon"]["server"] == pytest.approx(3.0, abs=1e-6)
     _, plan = composition(of, of.arms[0], world())
-    assert plan.releases == 4, "three rounds and the exchange before them"
-    with ledger(of, tmp_path, 4) as book:
+    assert plan.releases == {"statistic": 4}, "three rounds and the exchange before them"
+    with ledger(of, tmp_path, {"statistic": 4}) as book:
         assert len(book.rows()) == 4 * 10
         assert {row[3] for row in book.rows() if row[2] == 1} == {0, 1}
 

@@ -432,20 +432,22 @@ def test_rounds_are_refused_one_by_one_as_the_budget_ends(path: Path) -> None:
 
 
 def test_a_schedule_cannot_be_overrun(path: Path) -> None:
-    """sigma for k releases promises nothing for release k + 1, whatever its name."""
-    with Ledger(path, replace(TERMS, schedule=2)) as ledger:
-        assert ledger.reserve([(key("a", 1), SLIM)]) == {}
+    """sigma for k releases promises nothing for release k + 1, nor for one of another name."""
+    schedule = {"update": 2, "other": 1}
+    with Ledger(path, replace(TERMS, schedule=schedule)) as ledger:
+        assert ledger.reserve([(key("a", 1), SLIM), (key("a", 1, name="other"), SLIM)]) == {}
         both = [(key("a", 2), SLIM), (key("a", 2, name="other"), SLIM)]
-        assert "1 of 2 scheduled releases are done and 2 more" in str(ledger.reserve(both)["a"])
-        assert ledger.reserve(both[1:]) == {}
-        assert "2 of 2 scheduled releases" in str(ledger.reserve([(key("a", 3), SLIM)])["a"])
+        assert "1 of 1 scheduled releases of 'other' are done and 1 more" in str(ledger.reserve(both)["a"])
+        assert "0 of 0 scheduled" in str(ledger.reserve([(key("a", 2, name="third"), SLIM)])["a"])
+        assert ledger.reserve(both[:1]) == {}
+        assert "2 of 2 scheduled releases of 'update'" in str(ledger.reserve([(key("a", 3), SLIM)])["a"])
         assert ledger.reserve([(key("b", 3), SLIM)]) == {}
-    with Ledger(path, replace(TERMS, schedule=2)) as ledger:
+    with Ledger(path, replace(TERMS, schedule=dict(reversed(schedule.items())))) as ledger:
         assert "a" in ledger.reserve([(key("a", 9), SLIM)]), "a new process knows it too"
         for number in range(10, 14):  # what is not noised has no schedule
             assert ledger.reserve([(key("a", number), UNPROTECTED)]) == {}
     with pytest.raises(ConfigError, match="schedule"):
-        Ledger(path, replace(TERMS, schedule=3))
+        Ledger(path, replace(TERMS, schedule={"update": 3}))
 
 
 def test_adaptive_parameters_are_filtered(path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from test_fedlog import study as fedlog
+from test_noised_numbers import fedprof as noised_fedprof
 from test_private_training import AVERAGING, private
 from tiny_study import FEDPROF, run, study, world
 
@@ -21,6 +22,7 @@ STUDIES = {
     "FedLog, dp-sgd": lambda: private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="6.0", rounds=3),
     "FedAvg, private": lambda: private("fedavg", AVERAGING["fedavg"], rounds=3),
     "FedProf": lambda: study(FEDPROF.replace("0.5", "1.0"), rounds=2),
+    "FedProf, private": lambda: noised_fedprof("refresh = 2\n", rounds=3),
 }
 
 

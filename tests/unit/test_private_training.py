@@ -52,7 +52,7 @@ def private(name: str, options: str, *, rounds: int = 2, **privacy: str) -> Stud
     return parse(written)
 
 
-def ledger(of: Study, folder: Path, schedule: int | None = None) -> Ledger:
+def ledger(of: Study, folder: Path, schedule: dict[str, int] | None = None) -> Ledger:
     privacy = of.privacy
     terms = Terms(
         unit="record",
@@ -197,7 +197,7 @@ def test_spare_attempts_are_paid_for_beforehand() -> None:
     sent = [statistic.sends for statistic in algorithm.statistics]
     spared = replace(of.privacy, sum="masked", dropout=0.2, spare=3)
     plan = spared.plan(2, sent)
-    assert plan.releases == 6
+    assert plan.releases == {"statistic": 6}
     whole = compose({STEPS: 5, GaussianDpEvent(plan.noise_multiplier): 6}, of.privacy.delta)
     assert whole == pytest.approx(6.0, rel=1e-3)
     assert whole <= 6.0

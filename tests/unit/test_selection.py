@@ -9,7 +9,6 @@ from protocols.baselines import BySize, FirstCome
 from protocols.fedprof.selection import ByProfile
 from protocols.selection import by_valuation, first_come, gumbel_top_k, with_replacement
 from securefl.errors import ConfigError
-from securefl.profiles import Bounds, Variant
 from securefl.rounds import Roster, State
 
 
@@ -22,7 +21,7 @@ def state(**memory: object) -> State:
 
 
 def by_profile(alpha: object, replacement: bool = False) -> ByProfile:
-    return ByProfile(None, alpha, Variant.FULL, Bounds(), replacement)  # type: ignore[arg-type]  # no data
+    return ByProfile(None, alpha, None, replacement)  # type: ignore[arg-type]  # no data is read
 
 
 @pytest.mark.parametrize("hole", [-np.inf, np.nan])
@@ -134,7 +133,7 @@ def test_unknown_valuations_count_as_lowest() -> None:
 def test_by_size_draws_a_client_of_unknown_size_as_an_average_one() -> None:
     roster = Roster(clients=3, seconds=np.ones(3))
     sizes = state(size=[1.0, np.nan, 3.0])
-    draws = [BySize().choose(sizes, roster, 1, rng(seed)) for seed in range(600)]
+    draws = [BySize(None).choose(sizes, roster, 1, rng(seed)) for seed in range(600)]
     counts = np.array([sum(k in drawn for drawn in draws) for k in range(3)])
     # Binomial(600, 1/3): six standard deviations are 70, so this fails by chance once in 10^8 runs.
     assert abs(counts[1] - 200) < 70
