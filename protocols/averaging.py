@@ -50,7 +50,13 @@ def known_or_mean(sizes: Floats) -> Floats:
 
 
 class Selection(Protocol):
-    """Who takes part. `watch` is asked of every client once, and of the cohort in every round."""
+    """Who takes part. `watch` is asked of every client once, and of the cohort in every round.
+
+    distinct: whether as many different clients are chosen as asked for, where there are as many.
+    """
+
+    @property
+    def distinct(self) -> bool: ...
 
     @property
     def statistics(self) -> tuple[Statistic, ...]: ...
@@ -64,13 +70,14 @@ class Selection(Protocol):
 class Uniform:
     """Every set of K clients is as likely as any other."""
 
+    distinct: bool = True
     statistics: tuple[Statistic, ...] = ()
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (), {}
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
-        return gumbel_top_k(np.zeros(roster.clients), count, rng)
+        return gumbel_top_k(roster.among(np.zeros(roster.clients)), count, rng)
 
 
 class Part(Protocol):
@@ -79,8 +86,7 @@ class Part(Protocol):
     @property
     def initial(self) -> Vector: ...
 
-    @property
-    def update(self) -> Statistic: ...
+    def update(self, cohort: int) -> Statistic: ...
 
     def evaluate(self, shared: Vector, devices: Sequence[Device]) -> Evaluation: ...
 
@@ -95,9 +101,8 @@ class Whole:
     def initial(self) -> Vector:
         return self.problem.initial
 
-    @property
-    def update(self) -> Statistic:
-        return Update(self.problem)
+    def update(self, cohort: int) -> Statistic:
+        return Update(self.problem, cohort)
 
     def evaluate(self, shared: Vector, devices: Sequence[Device]) -> Evaluation:
         return self.problem.evaluate(shared)
@@ -118,10 +123,10 @@ class Replace:
 
 
 def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> dict[int, float]:
-    """Public weight of each chosen client: draws / K (partial), n_k / n (full)."""
+    """Public weight of each chosen client: draws over the most of any (partial), n_k / n (full)."""
     if aggregation == "partial":
-        draws = sum(cohort.values())
-        return {client: times / draws for client, times in cohort.items()}
+        most = max(cohort.values(), default=1)
+        return {client: times / most for client, times in cohort.items()}
     sizes = known_or_mean(state.memory["size"])
     return {client: float(sizes[client] / sizes.sum()) for client in cohort}
 
@@ -157,8 +162,16 @@ class Averaging:
         return self.part or Whole(self.problem)
 
     @property
+    def update(self) -> Statistic:
+        return self.averaged.update(self._count(self.problem.clients) if self.selection.distinct else 0)
+
+    def _count(self, clients: int) -> int:
+        """K."""
+        return max(1, ceil(self.fraction * clients - 1e-9))
+
+    @property
     def statistics(self) -> tuple[Statistic, ...]:
-        own: tuple[Statistic, ...] = (self.averaged.update, *self.selection.statistics)
+        own: tuple[Statistic, ...] = (self.update, *self.selection.statistics)
         names = {statistic.sends.name for statistic in own}
         sizes = (Size(self.problem),) if self.aggregation == "full" and "size" not in names else ()
         return (*own, *sizes)
@@ -173,11 +186,10 @@ class Averaging:
     ) -> Generator[Ask, Answers, State]:
         watch, public = self.selection.watch(state)
         state = yield from self._introduce(state, roster, watch, public)
-        count = max(1, ceil(self.fraction * roster.clients - 1e-9))
-        cohort = self.selection.choose(state, roster, count, rng)
+        cohort = self.selection.choose(state, roster, self._count(roster.clients), rng)
         shares = weights(self.aggregation, cohort, state)
-        update = Sum(self.averaged.update.sends, len(state.model))
-        due = tuple(each for each in watch if (number - 1) % each.sends.every == 0)
+        update = Sum(self.update.sends, len(state.model))
+        due = tuple(each for each in watch if each.sends.due(number))
         answers = yield Ask(
             cohort=tuple(sorted(cohort)),
             model=state.model,

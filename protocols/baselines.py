@@ -19,6 +19,7 @@ class BySize:
     """K independent draws with probability n_k / n (Scheme II of Li et al. 2020)."""
 
     problem: Problem
+    distinct: bool = False
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
@@ -28,7 +29,7 @@ class BySize:
         return (), {}
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
-        return with_replacement(np.log(known_or_mean(state.memory["size"])), count, rng)
+        return with_replacement(roster.among(np.log(known_or_mean(state.memory["size"]))), count, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +116,14 @@ class FedAdam:
 class FirstCome:
     """The K fastest, those not picked in the last round first (CFCFM, Wu et al. 2021)."""
 
+    distinct: bool = True
     statistics: tuple[Statistic, ...] = ()
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (), {}
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
-        return first_come(roster.seconds, state.memory["cohort"], count)
+        return first_come(-roster.among(-roster.seconds), state.memory["cohort"], count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +153,7 @@ class ByLoss:
     temperature: float
     explored: float
     loss_bound: float | None = None
+    distinct: bool = True
 
     @property
     def _loss(self) -> Loss:
@@ -166,7 +169,7 @@ class ByLoss:
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
         valuations = np.sqrt(known_or_mean(state.memory[SIZE.name])) * state.memory[LOSS.name]
         return by_valuation(
-            valuations,
+            roster.among(valuations),
             count,
             excluded=self.excluded,
             temperature=self.temperature,

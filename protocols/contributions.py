@@ -5,17 +5,21 @@ A size and a loss are ready for noise: where a plan adds none, they leave as the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import floor, log2
 from typing import Final
 
 import numpy as np
 
+from securefl.dp import clipping
 from securefl.dp.moments import STEP, Losses
+from securefl.errors import DataError
+from securefl.grid import Grid
 from securefl.release import Adjacency, Unit
 from securefl.rounds import Each, Floats, Job, Sends, Value
 from securefl.training import mean_loss, record_losses, to_vector
-from securefl.training.client import train_on, with_training
+from securefl.training.client import train_on, usable, with_training
 from securefl.training.task import Problem
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
@@ -38,20 +42,66 @@ _OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
 }
 
 
+def update_sends(problem: Problem, cohort: int) -> Sends:
+    """A client's update, of declared sensitivity per client where the problem bounds it.
+
+    cohort: the fewest clients that are asked for one sum, 0 where that is not known.
+    """
+    sends, bound = with_training(UPDATE, problem), problem.local.update_bound
+    if bound is None:
+        return sends
+    moved: Mapping[tuple[Unit, Adjacency], float] = {
+        ("client", "add-remove"): bound,
+        ("client", "replace-one"): 2 * bound,
+    }
+    return replace(sends, sensitivity=moved, grid=_grid(bound), cohort=cohort)
+
+
+def bounded(problem: Problem, job: Job, update: Callable[[Job], Floats]) -> Floats:
+    """The update that this job gives, scaled down to the problem's bound, exactly, on the grid.
+
+    Under a bound a client is never silent, which would tell of its records: those it cannot use take no
+    part, and an update that diverges is 0.
+    """
+    bound = problem.local.update_bound
+    if bound is None:
+        return update(job)
+    try:
+        step = update(usable(problem, job))
+    except DataError:
+        step = np.zeros(len(job.model))
+    if not np.isfinite(step).all():
+        step = np.zeros(len(job.model))
+    grid = _grid(bound)
+    integers = clipping.to_grid(step[None], grid.step, int(bound / grid.step))[0]
+    found: Floats = integers.astype(np.float64) * grid.step
+    return found
+
+
+def _grid(bound: float) -> Grid:
+    """From 2^14 to 2^15 steps to the bound: fine beside any noise, and coarse enough for tables of it."""
+    step = float(2.0 ** (floor(log2(bound)) - 14))
+    return Grid(step=step, bound=step * 2**24)
+
+
 @dataclass(frozen=True, eq=False)
 class Update:
     """w_k - w after local training from the broadcast w."""
 
     problem: Problem
+    cohort: int = 0
 
     @property
     def sends(self) -> Sends:
-        return with_training(UPDATE, self.problem)
+        return update_sends(self.problem, self.cohort)
 
     def compute(self, job: Job) -> Value:
+        return Value(clear=bounded(self.problem, job, self._step))
+
+    def _step(self, job: Job) -> Floats:
         model = self.problem.module(job.model)
         train_on(self.problem, model, job)
-        return Value(clear=to_vector(model).astype(np.float64) - job.model)
+        return to_vector(model).astype(np.float64) - job.model
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.averaging import Averaging, Uniform, check_fraction
-from protocols.contributions import UPDATE
+from protocols.contributions import bounded, update_sends
 from securefl.errors import DataError
-from securefl.rounds import Algorithm, Device, Evaluation, Job, Kept, Sends, Statistic, Value, Vector
+from securefl.rounds import Algorithm, Device, Evaluation, Floats, Job, Kept, Sends, Statistic, Value, Vector
 from securefl.training import evaluate, pooled, to_vector
 from securefl.training.bodies import Bodies
-from securefl.training.client import train_on, with_training
+from securefl.training.client import train_on
 from securefl.training.heads import last_layers
 from securefl.training.heads import places as places_of
 from securefl.training.task import Problem
@@ -60,9 +60,8 @@ class LastLayers:
         problem = self.bodies.problem
         return problem.initial[self._shared(problem)]
 
-    @property
-    def update(self) -> Statistic:
-        return LastLayersUpdate(self)
+    def update(self, cohort: int) -> Statistic:
+        return LastLayersUpdate(self, cohort)
 
     def evaluate(self, shared: Vector, devices: Sequence[Device]) -> Evaluation:
         return pooled(
@@ -102,15 +101,20 @@ class LastLayersUpdate:
     """The shared layers after local training, less the broadcast ones; the rest is kept."""
 
     part: LastLayers
+    cohort: int = 0
 
     @property
     def sends(self) -> Sends:
-        return with_training(UPDATE, self.part.bodies.problem)
+        return update_sends(self.part.bodies.problem, self.cohort)
 
     def compute(self, job: Job) -> Value:
-        problem = self.part.bodies.of(job.client)
-        model = problem.module(self.part.model(job.client, job.model, job.kept))
-        train_on(problem, model, job)
-        trained = to_vector(model)
-        step = self.part.taken(job.client, trained).astype(np.float64) - job.model
-        return Value(clear=step, keep={"model": trained})
+        kept: dict[str, Vector] = {}
+
+        def step(job: Job) -> Floats:
+            problem = self.part.bodies.of(job.client)
+            model = problem.module(self.part.model(job.client, job.model, job.kept))
+            train_on(problem, model, job)
+            kept["model"] = to_vector(model)
+            return self.part.taken(job.client, kept["model"]).astype(np.float64) - job.model
+
+        return Value(clear=bounded(self.part.bodies.problem, job, step), keep=kept or None)

@@ -39,9 +39,9 @@ def with_replacement(log_weights: Floats, count: int, rng: np.random.Generator) 
 
 
 def first_come(seconds: Floats, last: Floats, count: int) -> Mapping[int, int]:
-    """The first `count` by speed, those who were not picked in the last round before the others."""
+    """The first `count` by speed, those not picked in the last round first; nobody of infinite time."""
     order = np.lexsort((seconds, last > 0))
-    return {int(k): 1 for k in order[:count]}
+    return {int(k): 1 for k in order[np.isfinite(seconds[order])][:count]}
 
 
 def by_valuation(
@@ -57,7 +57,8 @@ def by_valuation(
 
     The `excluded` share with the lowest valuation gets probability 0; (1 - explored) * count are
     drawn without replacement with probability proportional to exp(temperature * valuation), the
-    rest uniformly from those not drawn yet.
+    rest uniformly from those not drawn yet. A valuation that is not known is NaN, that of a client which must
+    not be drawn -inf.
     """
     usable = np.isfinite(valuations)
     log_weights = np.where(usable, temperature * valuations, -np.inf)
@@ -65,5 +66,6 @@ def by_valuation(
     log_weights[lowest[: int(excluded * len(valuations))]] = -np.inf
     exploited = min(count - int(explored * count), int(np.isfinite(log_weights).sum()))
     chosen = gumbel_top_k(log_weights, exploited, rng)
-    rest = np.where([k in chosen for k in range(len(valuations))], -np.inf, 0.0)
+    rest = np.where(np.isneginf(valuations), -np.inf, 0.0)
+    rest[list(chosen)] = -np.inf
     return {**chosen, **gumbel_top_k(rest, count - len(chosen), rng)}

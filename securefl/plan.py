@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -14,6 +15,7 @@ import numpy as np
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from numpy.typing import NDArray
 
+from securefl.accounting.store import Terms
 from securefl.dp.gaussian import discrete, discrete_event, rounded, share
 from securefl.dp.noise import Source
 from securefl.errors import ConfigError, DataError, LocalProtocolError
@@ -78,6 +80,22 @@ class Plan:
         """The least number of contributions in a sum over this many clients; of fewer there is no sum."""
         return cohort - share_of(self.dropout, cohort)
 
+    def terms(self) -> Terms:
+        """Of the ledger that holds to this plan."""
+        return Terms(
+            unit=self.unit,
+            adjacency=self.adjacency,
+            delta=self.delta,
+            budget=self.budget,
+            against=self.against,
+            schedule=None if self.noise == "none" or not self.releases else self.releases,
+        )
+
+    def session(self, clients: Sequence[str], nonce: bytes) -> bytes:
+        """32 bytes that bind every message to the plan, to these clients and to one run (`nonce`)."""
+        who = ",".join(clients)
+        return hashlib.sha256(b"securefl session v1" + self.digest() + who.encode() + nonce).digest()
+
     def digest(self) -> bytes:
         """SHA-256 of the canonical plan: parties that agree on it agree on every charge."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
@@ -98,13 +116,25 @@ def charge_of(plan: Plan, sends: Sends, *, trained: bool = True) -> Charge:
             coarse for distributed noise.
     """
     own = _own_charge(plan, sends)
-    if own is UNPROTECTED or sends.training is None or not trained:
+    if own is UNPROTECTED or sends.training is None or not trained or not _accounted(plan):
         return own
     return Charge(
         server=_both(own.server, sends.training),
         key_holder=own.key_holder,
         others=_both(own.others, sends.training),
     )
+
+
+def events_of(plan: Plan, sent: Sequence[Sends], party: str, rounds: int) -> Counter[DpEvent]:
+    """What a client that takes part in every round has released to a party after as many rounds.
+
+    The exchanges that introduce it included.
+    """
+    events: Counter[DpEvent] = Counter()
+    for sends in sent:
+        events[charge_of(plan, sends).by_party()[party]] += sends.asked(rounds) - sends.extra
+        events[charge_of(plan, sends, trained=False).by_party()[party]] += sends.extra
+    return +events
 
 
 def _both(own: DpEvent, training: DpEvent) -> DpEvent:
@@ -146,16 +176,28 @@ def noised(plan: Plan, sends: Sends) -> bool:
     return plan.noise != "none" and sends.sensitivity.get((plan.unit, plan.adjacency), 0.0) > 0
 
 
+def least(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
+    """The fewest contributions that a sum of these values over so many clients may have.
+
+    Shares of noise were sized for the declared cohorts: of fewer clients, more must answer.
+    """
+    declared = max((s.cohort for s in sends if noised(plan, s)), default=0)
+    return plan.survivors(max(cohort, declared))
+
+
 def _placement(plan: Plan, sends: Sends) -> str:
     """Where noise is added to these values; what nobody sums, its client noises."""
     return "local" if sends.how == "each" else plan.noise
 
 
 def _voided(plan: Plan, sends: Sends) -> bool:
-    """Whether the sensitivity is not one: trained state moves with every record, and is not bounded."""
-    if sends.training is not None:
-        return not _accounted(plan)
-    return plan.unit == "record" and sends.reads == "trained"
+    """Whether the sensitivity is not one: trained state moves with every record, and is not bounded.
+
+    A client's whole contribution is bounded, whatever was trained on.
+    """
+    if plan.unit == "client":
+        return False
+    return not _accounted(plan) if sends.training is not None else sends.reads == "trained"
 
 
 def _check_grid(plan: Plan, sends: Sends) -> None:
@@ -237,8 +279,7 @@ def protect(
         source: of the client's noise; the operating system's outside of tests.
 
     Raises:
-        DataError: the value is not finite or outside its declared bound, or noise is asked for on a weighted
-            sum; the client abstains.
+        DataError: the value is not finite or outside its declared bound; the client abstains.
         LocalProtocolError: there is something to encrypt and nothing to encrypt it with.
     """
     charge = charge_of(plan, sends, trained=trained)
@@ -249,12 +290,10 @@ def protect(
     if sends.how == "sum":
         if not 0 < weight <= 1:
             raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
-        numbers = sends.grid.quantise(weight * value.clear)
-        if noised(plan, sends) and plan.noise != "central":
-            if weight != 1:
-                raise DataError("The server weighs a noised sum, which changes what the noise is worth.")
-            total = numbers + noise(plan, sends, len(numbers), source or Source())
-            numbers = np.clip(total, -sends.grid.limit, sends.grid.limit).astype(np.int32)
+        if noised(plan, sends):
+            numbers = _noised_sum(plan, sends, value.clear, weight, source or Source())
+        else:
+            numbers = sends.grid.quantise(weight * value.clear)
         if plan.sum == "masked":
             if mask is None:
                 raise LocalProtocolError(f"The plan masks {sends.name!r}, but there is no mask for it.")
@@ -274,6 +313,18 @@ def protect(
     return Release(
         key=key, unit=plan.unit, form=cast(Form, form), charge=charge, _numbers=numbers, _sealed=sealed
     )
+
+
+def _noised_sum(plan: Plan, sends: Sends, value: Floats, weight: float, source: Source) -> NDArray[np.int32]:
+    """Grid integers (d,) with this client's part of the noise, which is none where the server adds it.
+
+    Weighted ones are truncated towards 0: to round could lengthen them beyond the sensitivity.
+    """
+    numbers = np.trunc(weight * sends.grid.quantise(value)).astype(np.int64)
+    if plan.noise != "central":
+        numbers += noise(plan, sends, len(numbers), source)
+    clipped: NDArray[np.int64] = np.clip(numbers, -sends.grid.limit, sends.grid.limit)
+    return clipped.astype(np.int32)
 
 
 def _with_noise(plan: Plan, sends: Sends, sums: Floats, source: Source) -> Floats:

@@ -73,6 +73,10 @@ class Sends:
     every: int = 1
     cohort: int = 0
 
+    def due(self, number: int) -> bool:
+        """Whether it is asked for in this round, from 1."""
+        return bool(self.every) and (number - 1) % self.every == 0
+
     def asked(self, rounds: int) -> int:
         """The most often a client is asked for it, in as many rounds."""
         return (ceil(rounds / self.every) if self.every else 0) + self.extra
@@ -200,14 +204,24 @@ class Answers:
 class Roster:
     """Who may be asked: clients 0 .. clients - 1, and how long each device takes (seconds).
 
-    Public knowledge only: a time that depends on a client's records would be a release.
+    retired: clients whose ledgers do not bear this round; they are not to be asked.
+    Public knowledge only: a time that depends on a client's records would be a release, while what a ledger
+    bears follows from what was asked before.
     """
 
     clients: int
     seconds: Floats
+    retired: frozenset[int] = frozenset()
 
     def everyone(self) -> tuple[int, ...]:
-        return tuple(range(self.clients))
+        """All but the retired."""
+        return tuple(k for k in range(self.clients) if k not in self.retired)
+
+    def among(self, log_weights: Floats) -> Floats:
+        """Log-weights of all clients, (N,), with -inf for the retired, which is never drawn."""
+        weights = np.array(log_weights, dtype=np.float64)
+        weights[list(self.retired)] = -np.inf
+        return weights
 
 
 @dataclass(frozen=True)

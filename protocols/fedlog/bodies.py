@@ -7,7 +7,7 @@ holds phi fixed, and says nothing of such a statistic (specification of DP, 2.12
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from securefl.errors import DataError
 from securefl.rounds import Device, Evaluation, Floats, Job, Kept
 from securefl.training import Objective, evaluate, pooled, to_vector
 from securefl.training.bodies import Bodies
-from securefl.training.client import train_on
+from securefl.training.client import train_on, usable
 from securefl.training.heads import Activation, activated, frozen, last_dense, with_head
 from securefl.training.task import Problem
 
@@ -106,7 +106,7 @@ class Trained:
         before = to_vector(model)
         try:
             with activated(model, self.activation), frozen(last_dense(model)):
-                train_on(problem, model, _usable(job, problem.outputs), self._objective(statistic))
+                train_on(problem, model, usable(problem, job), self._objective(statistic))
         except DataError:  # to fall silent would tell of the records: the body stays as it was
             model = problem.module(before)
         return model, {"model": to_vector(model)}
@@ -131,13 +131,6 @@ class Trained:
         with_head(model, head)
         with activated(model, self.activation):
             return evaluate(model, device.x, device.y, problem.kind)
-
-
-def _usable(job: Job, classes: int) -> Job:
-    """The job without records that are not finite or have no label; as in the statistic they take no part."""
-    finite = np.isfinite(job.x.reshape(len(job.x), -1)).all(axis=1)
-    known = finite & (job.y >= 0) & (job.y < classes)
-    return replace(job, x=job.x[known], y=job.y[known])
 
 
 # FedLog-C ---------------------------------------------------------------------------------------

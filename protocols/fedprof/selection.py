@@ -34,6 +34,10 @@ class ByProfile:
     replacement: bool
 
     @property
+    def distinct(self) -> bool:
+        return not self.replacement
+
+    @property
     def statistics(self) -> tuple[Statistic, ...]:
         own: tuple[Statistic, ...] = (self.profile,)
         return (*own, Size(self.problem)) if self.alpha == "theorem-1" else own
@@ -65,4 +69,4 @@ class ByProfile:
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
         draw: Callable[[Floats, int, np.random.Generator], dict[int, int]]
         draw = with_replacement if self.replacement else gumbel_top_k
-        return draw(self.log_weights(state), count, rng)
+        return draw(roster.among(self.log_weights(state)), count, rng)

@@ -47,6 +47,41 @@ class Clip:
         return Moments(bound=self.outputs * sqrt(length), square_bound=self.squares * sqrt(length))
 
 
+def profile_sends(variant: Variant = Variant.FULL, clip: Clip | None = None, refresh: int = 1) -> Sends:
+    """A profile as a release, of which the server sees a score, and what the variant does not hide.
+
+    Of clipped outputs its sensitivity is declared, so that a plan can noise it. refresh: as in the options.
+    """
+    return Sends(
+        name="profile",
+        how="each",
+        reveals="its whole profile",
+        reveals_encrypted=_ENCRYPTED[variant],
+        sensitivity={} if clip is None else _CLIPPED,
+        grid=_GRID,
+        extra=1,
+        every=refresh,
+    )
+
+
+def profile_value(
+    own: Floats, anchor: Anchor, *, bounds: Bounds, variant: Variant = Variant.FULL, clip: Clip
+) -> Value:
+    """What a client sends of its records' outputs, (n, q): sums of the clipped, ready for noise."""
+    q = len(anchor.centre)
+    moments = clip.moments(q)
+
+    def then(noised: Floats) -> Value:
+        return _value(moments.profile(noised), Anchor(np.zeros(q), np.ones(q)), bounds, variant)
+
+    return Value(clear=moments.sums(anchor.apply(own)).astype(np.float64) * STEP, then=then)
+
+
+def _value(own: Profile, anchor: Anchor, bounds: Bounds, variant: Variant) -> Value:
+    parts = features(own, anchor, bounds).split(variant)
+    return Value(hidden=parts.hidden, clear=parts.clear)
+
+
 @dataclass(frozen=True, eq=False)
 class RepresentationProfile:
     """A client's profile on the broadcast model, anchored and clipped to public bounds.
@@ -62,16 +97,7 @@ class RepresentationProfile:
 
     @property
     def sends(self) -> Sends:
-        return Sends(
-            name="profile",
-            how="each",
-            reveals="its whole profile",
-            reveals_encrypted=_ENCRYPTED[self.variant],
-            sensitivity={} if self.clip is None else _CLIPPED,
-            grid=_GRID,
-            extra=1,
-            every=self.refresh,
-        )
+        return profile_sends(self.variant, self.clip, self.refresh)
 
     def ask(self, baseline: Query) -> Each:
         return Each(self.sends, baseline, self.variant, self.bounds)
@@ -80,17 +106,6 @@ class RepresentationProfile:
         model, layer = self.problem.module(job.model), self.problem.layer
         anchor = Anchor(job.public["anchor_centre"], job.public["anchor_scale"])
         if self.clip is None:
-            return self._value(profile(model, layer, job.x), anchor)
-        q = len(anchor.centre)
-        moments = self.clip.moments(q)
-        own = anchor.apply(outputs(model, layer, job.x)) if len(job.x) else np.zeros((0, q))
-        anchored = Anchor(np.zeros(q), np.ones(q))
-
-        def then(noised: Floats) -> Value:
-            return self._value(moments.profile(noised), anchored)
-
-        return Value(clear=moments.sums(own).astype(np.float64) * STEP, then=then)
-
-    def _value(self, own: Profile, anchor: Anchor) -> Value:
-        parts = features(own, anchor, self.bounds).split(self.variant)
-        return Value(hidden=parts.hidden, clear=parts.clear)
+            return _value(profile(model, layer, job.x), anchor, self.bounds, self.variant)
+        own = outputs(model, layer, job.x) if len(job.x) else np.zeros((0, len(anchor.centre)))
+        return profile_value(own, anchor, bounds=self.bounds, variant=self.variant, clip=self.clip)

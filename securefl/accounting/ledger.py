@@ -116,7 +116,7 @@ class Ledger:
         refused: dict[str, BudgetExceeded] = {}
         with self._transaction():
             for holder, charges in _by_holder(wants).items():
-                refusal = self._refusal(holder, charges)
+                refusal = self.refusal(holder, [(key.name, charge) for key, charge in charges])
                 if refusal is not None:
                     refused[holder] = refusal
                     continue
@@ -134,7 +134,8 @@ class Ledger:
                 f"{key.attempt} of this session already; a retry is a new attempt."
             ) from None
 
-    def _refusal(self, holder: str, wants: Sequence[tuple[ReleaseKey, Charge]]) -> BudgetExceeded | None:
+    def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
+        """Why this holder's budget or schedule does not bear these charges, by name; None where it does."""
         overrun = self._overrun(holder, wants)
         if overrun is not None or self.terms.budget is None:
             return overrun
@@ -151,10 +152,10 @@ class Ledger:
                 )
         return None
 
-    def _overrun(self, holder: str, wants: Sequence[tuple[ReleaseKey, Charge]]) -> BudgetExceeded | None:
+    def _overrun(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
         if self.terms.schedule is None:
             return None
-        asked = Counter(key.name for key, charge in wants if charge not in (NO_COST, UNPROTECTED))
+        asked = Counter(name for name, charge in wants if charge not in (NO_COST, UNPROTECTED))
         query = "SELECT COUNT(*) FROM releases WHERE holder = ? AND name = ? AND charge NOT IN (?, ?)"
         for name, more in asked.items():
             (done,) = self._db.execute(query, (holder, name, *_WITHOUT_NOISE)).fetchone()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.errors import DataError
+from securefl.errors import BudgetExceeded, DataError
 from securefl.exchange import Contribute
 from securefl.exchange.encrypted import Encrypt
 from securefl.messages import client_name
@@ -62,14 +62,14 @@ class Clients:
         self.kept: dict[int, Kept] = dict(kept)
         self.orders: dict[int, Contribute] = {}
         self.seal: Callable[[Floats], bytes] | None = None
-        self.refused: set[int] = set()
-        """Whose budget, or schedule, bore no more when it was asked last."""
         self.encryptors: Mapping[str, Callable[[NDArray[np.int64]], bytes]] = {}
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether every client was refused by its ledger."""
-        return len(self.refused) == len(self._records)
+    def retired(self, number: int) -> dict[int, BudgetExceeded]:
+        """The clients whose ledger does not bear all that one takes part with in round `number`, and why."""
+        sent = [statistic.sends for statistic in self._statistics.values()]
+        wants = [(sends.name, charge_of(self._plan, sends)) for sends in sent if sends.due(number)]
+        refusals = {k: self._ledger.refusal(client_name(k), wants) for k in range(len(self._records))}
+        return {k: refusal for k, refusal in refusals.items() if refusal is not None}
 
     def task(self, order: Any) -> Task | None:
         """What a client is asked to release now; an order is remembered for the aggregation after it."""
@@ -105,10 +105,8 @@ class Clients:
             name = client_name(task.client)
             if name in refused or task.client not in wants:
                 abstained[name] = str(refused.get(name, "The declared schedule is over."))
-                self.refused.add(task.client)
                 answers[task.client] = None
                 continue
-            self.refused.discard(task.client)
             try:
                 answers[task.client] = self._contribute(task, wants[task.client])
             except DataError as error:

@@ -20,13 +20,13 @@ from securefl.engines.inprocess import InProcess, Traffic
 from securefl.engines.masked import Cohorts, centred_totals, nobody, totals
 from securefl.engines.scores import ScoreKeys
 from securefl.engines.sums import EncryptedSums
-from securefl.errors import ConfigError, RemoteProtocolError
+from securefl.errors import BudgetExceeded, ConfigError, RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, most_bytes
 from securefl.exchange.encrypted import Blind, Encrypt, Opened, Take, Unopened
 from securefl.messages import REFUSED, client_name
-from securefl.plan import Plan, noise, noised
+from securefl.plan import Plan, least, noise, noised
 from securefl.release import KEY_HOLDER, SERVER
-from securefl.rounds import Algorithm, Answers, Ask, Each, Kept
+from securefl.rounds import Answers, Ask, Each, Kept, Statistic
 from securefl.secagg import Aborted, Durable, Masked, Summed, Unmasking
 from securefl.secagg.journal import Journal
 from securefl.wire import Header
@@ -50,6 +50,7 @@ class StudyHost:
     """All parties of a study in one process; every message still passes as bytes.
 
     Args:
+        offered: what clients may be asked for.
         records: x and y of each client.
         rng: a client's own stream, from (round, client).
         kept: what each client has kept on its device so far.
@@ -60,7 +61,7 @@ class StudyHost:
     def __init__(
         self,
         plan: Plan,
-        algorithm: Algorithm,
+        offered: Sequence[Statistic],
         ledger: Ledger,
         records: Sequence[Records],
         *,
@@ -70,7 +71,7 @@ class StudyHost:
         journal: Journal | None = None,
     ) -> None:
         self._plan = plan
-        statistics = {s.sends.name: s for s in algorithm.statistics}
+        statistics = {s.sends.name: s for s in offered}
         self._offers = frozenset(statistics)
         self._ledger = ledger
         self._clients = Clients(plan, statistics, ledger, records, rng=rng, kept=kept or {})
@@ -88,10 +89,9 @@ class StudyHost:
         """What each client has kept on its device so far."""
         return self._clients.kept
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether no client's ledger bore what it was asked for last."""
-        return self._clients.exhausted
+    def retired(self, number: int) -> Mapping[int, BudgetExceeded]:
+        """The clients whose ledger does not bear round `number`, and why."""
+        return self._clients.retired(number)
 
     def ask(self, engine: InProcess, ask: Ask, header: Header) -> tuple[Answers, Log]:
         """Run one Ask over the engine. The answers hold whoever answered well and in time."""
@@ -174,9 +174,9 @@ class StudyHost:
     def _as_promised(self, ask: Ask, answers: Answers) -> Answers:
         """What the server that sums does before anybody else sees a sum."""
         promised = [question for question in ask.sums if noised(self._plan, question.sends)]
-        least = self._plan.survivors(len(ask.cohort))
-        if self._plan.noise == "distributed" and promised and len(answers.survivors) < least:
-            short = f"{len(answers.survivors)} of at least {least} contributions came"
+        enough = least(self._plan, len(ask.cohort), [question.sends for question in promised])
+        if self._plan.noise == "distributed" and promised and len(answers.survivors) < enough:
+            short = f"{len(answers.survivors)} of at least {enough} contributions came"
             self._log.abstained[SERVER] = f"{short}: the noise would fall short, so the sum is thrown away."
             return replace(nobody(ask), each=answers.each)
         if self._plan.noise != "central":

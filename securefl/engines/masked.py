@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.messages import client_name
-from securefl.plan import Plan, noised
+from securefl.plan import Plan, least
 from securefl.release import SERVER
 from securefl.rounds import Answers, Ask, Total
 from securefl.secagg import (
@@ -61,8 +61,7 @@ class Cohorts:
 
     def _least(self, ask: Ask, clients: int) -> int:
         """A client's own minimum: shares of noise were sized for cohorts of the declared size."""
-        declared = max((sum_.sends.cohort for sum_ in ask.sums if noised(self._plan, sum_.sends)), default=0)
-        return max(2, self._plan.survivors(max(clients, declared)))
+        return max(2, least(self._plan, clients, [question.sends for question in ask.sums]))
 
     def _identity(self, name: str) -> Identity:
         if name not in self._identities:

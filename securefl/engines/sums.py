@@ -17,7 +17,7 @@ from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
 from securefl.he.sums import Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
 from securefl.messages import REFUSED, client_name
-from securefl.plan import Plan
+from securefl.plan import Plan, least
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Ask, Sum
 from securefl.signing import SigningKey
@@ -57,7 +57,7 @@ class EncryptedSums:
             header=header,
             cohort=clients,
             names=names,
-            least=max(2, self._plan.survivors(len(clients))),
+            least=max(2, least(self._plan, len(clients), [question.sends for question in ask.sums])),
             message_bytes=sizes,
             reply_bytes=sizes,
             add=self._add,

@@ -135,7 +135,7 @@ class PrivacySection:
         releases = {s.name: s.asked(rounds) + (self.spare if s.how == "sum" else 0) for s in sends}
         spent: Counter[DpEvent] = Counter()
         for s in sends:
-            if s.training is not None:
+            if s.training is not None and self.unit == "record":
                 spent[s.training] += releases[s.name] - s.extra
         return Plan(
             sum=self.sum,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from dp_accounting import DpEvent
-
 from securefl.accounting.composition import compose
-from securefl.plan import Plan, charge_of, learns
+from securefl.plan import Plan, events_of, learns
 from securefl.release import PARTIES
 from securefl.rounds import Sends
 from securefl.study.config import Arm, Study
@@ -52,7 +49,9 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     return Forecast(
         arm=arm.name,
         learns={party: learns(plan, sent, party) for party in PARTIES},
-        epsilon={party: compose(_events(plan, sent, party, plan.schedule), plan.delta) for party in PARTIES},
+        epsilon={
+            party: compose(events_of(plan, sent, party, plan.schedule), plan.delta) for party in PARTIES
+        },
         affordable=_affordable(plan, sent),
         bytes_up=(first["bytes_up"], later["bytes_up"]),
         bytes_down=(first["bytes_down"], later["bytes_down"]),
@@ -61,22 +60,13 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     )
 
 
-def _events(plan: Plan, sent: Sequence[Sends], party: str, rounds: int) -> Counter[DpEvent]:
-    """Every round once, and before it the exchanges that introduce a client."""
-    events: Counter[DpEvent] = Counter()
-    for sends in sent:
-        events[charge_of(plan, sends).by_party()[party]] += sends.asked(rounds) - sends.extra
-        events[charge_of(plan, sends, trained=False).by_party()[party]] += sends.extra
-    return +events
-
-
 def _affordable(plan: Plan, sent: Sequence[Sends]) -> int | None:
     if plan.budget is None:
         return None
     budget = plan.budget
 
     def bears(rounds: int) -> bool:
-        spent = [_events(plan, sent, party, rounds) for party in plan.against]
+        spent = [events_of(plan, sent, party, rounds) for party in plan.against]
         return all(compose(events, plan.delta) <= budget for events in spent)
 
     low, high = 0, plan.schedule + 1

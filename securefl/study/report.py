@@ -76,7 +76,11 @@ class ReportFigure:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportData:
-    """All that a report shows. config: the TOML text as run. reproduce: the command that makes it again."""
+    """All that a report shows.
+
+    config: the TOML text as run. reproduce: the command that makes it again. bought: how many rounds the
+    budgets bought, where they ended. changes: what private training changed in the model.
+    """
 
     title: str
     sentences: tuple[str, str, str]
@@ -87,6 +91,8 @@ class ReportData:
     versions: Mapping[str, str]
     seeds: Sequence[int]
     reproduce: str
+    bought: Sequence[str] = ()
+    changes: Sequence[str] = ()
 
 
 def write(path: Path, data: ReportData) -> None:

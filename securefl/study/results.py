@@ -35,7 +35,7 @@ class Results:
         wall_seconds, survivors_lost (of the selected, how many did not answer), and epsilon against
         each party.
     participation: arm, seed, client, quality, selected and answered (rounds; a client that is drawn
-        twice takes part once).
+        twice takes part once), retired (whether its budget bore no further round at the end).
     divergence: arm, seed, round, client, quality, divergence (the newest that is known; at least 0, as
         in the selection, where an encrypted score may come out below by its noise).
     """
@@ -77,6 +77,7 @@ def _participation(run: ArmRun) -> list[dict[str, Any]]:
             "quality": quality,
             "selected": int(selected[k]),
             "answered": int(answered[k]),
+            "retired": k in run.records[-1]["retired"],
         }
         for k, quality in enumerate(run.world.quality)
     ]
@@ -183,6 +184,7 @@ def write(
     privacy: Sequence[report.PrivacyRow],
     folder: Path,
     reproduce: str,
+    changes: Sequence[str] = (),
 ) -> Path:
     """Write tables, plots, versions and the report into the run folder; returns the report's path."""
     results.metrics.to_csv(folder / "metrics.csv", index=False)
@@ -205,6 +207,8 @@ def write(
         versions=versions(),
         seeds=study.study.seeds,
         reproduce=reproduce,
+        bought=bought(study, results),
+        changes=changes,
     )
     report.write(folder / "report.html", page)
     return folder / "report.html"
@@ -241,7 +245,9 @@ def as_json(results: Results) -> dict[str, Any]:
     for arm in results.summary:
         epsilon = {p: "inf" if math.isinf(e) else e for p, e in arm.epsilon.items()}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
-        arms.append({**vars(arm), "epsilon": epsilon, "rounds": rounds})
+        own = results.participation[results.participation["arm"] == arm.name]
+        retired = int(own["retired"].sum())
+        arms.append({**vars(arm), "epsilon": epsilon, "rounds": rounds, "retired": retired})
     return {"arms": arms, "sentences": list(sentences(results))}
 
 
@@ -255,12 +261,18 @@ def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
     return sys.maxsize if records and records[-1]["ended"] else len(records)
 
 
-def ended_early(results: Results, rounds: int) -> list[str]:
-    """A sentence for each arm that stopped because no client's ledger bore a further round."""
-    last = results.metrics.groupby("arm", sort=False)["round"].max()
-    return [
-        f"{arm} ended in round {reached} of {rounds}, which no client's budget bears; the model of the last "
-        "round that was answered is kept."
-        for arm, reached in last.items()
-        if reached < rounds
-    ]
+def bought(study: Study, results: Results) -> list[str]:
+    """What the budget bought: a sentence for each arm in which clients dropped out, theirs being spent."""
+    lines = []
+    rounds, budget = study.study.rounds, study.privacy.budget
+    for arm, own in results.participation.groupby("arm", sort=False):
+        out = own[own["retired"]]
+        if len(out):
+            played = results.metrics.loc[results.metrics["arm"] == arm, "round"].max()
+            least, most = out["answered"].min(), out["answered"].max()
+            span = f"{least}" if least == most else f"{least} to {most}"
+            lines.append(
+                f"{arm}: a budget of {budget:g} bought {played} of {rounds} rounds; {len(out)} of {len(own)} "
+                f"clients dropped out by themselves, after taking part in {span}."
+            )
+    return lines

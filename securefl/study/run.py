@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -14,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.composition import compose
-from securefl.accounting.ledger import Ledger, Terms
+from securefl.accounting.ledger import Ledger
 from securefl.dp.calibration import check_delta
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess
 from securefl.engines.scores import ScoreKeys
 from securefl.errors import ConfigError
 from securefl.messages import client_name
-from securefl.plan import Plan, charge_of
+from securefl.plan import Plan, charge_of, events_of
 from securefl.release import PARTIES
 from securefl.rounds import Algorithm, Answers, Ask, Device, Each, Kept, Roster, State, play
 from securefl.secagg import parameters
@@ -66,6 +65,13 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
                 f"{statistic.sends.name!r} leaves without noise, which no budget bears: every client would "
                 f"refuse. Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
             )
+    if plan.budget is not None:
+        for party in plan.against:
+            if (cost := compose(events_of(plan, sent, party, 1), plan.delta)) > plan.budget:
+                raise ConfigError(
+                    f"{arm.name}: round 1 costs a client epsilon {cost:.4g} against the {party}, and the "
+                    f"budget is {plan.budget:g}: it bears not one round. Raise it, or add noise."
+                )
     if plan.sum == "masked":
         parameters(study.data.clients, plan.corrupt, plan.dropout, plan.secagg)  # told before anything runs
     algorithm.start()  # builds the model: a layer that does not exist is told here
@@ -80,23 +86,15 @@ def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> A
     algorithm, plan = composition(study, arm, world)
     home = arm_folder(folder, arm, world.seed)
     home.mkdir(parents=True, exist_ok=True)
-    terms = Terms(
-        unit=plan.unit,
-        adjacency=plan.adjacency,
-        delta=plan.delta,
-        budget=plan.budget,
-        against=plan.against,
-        schedule=None if plan.noise == "none" else plan.releases,
-    )
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(home / "ledger.sqlite", terms))
+        ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms()))
         checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
         checkpoint.bind(ledger.identity)
         state, records = checkpoint.load()
         for record in records:
             tell(record)
         journal = stack.enter_context(Journal(home / "acts.sqlite")) if plan.sum == "masked" else None
-        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal)
+        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, len(records) + 1)
         state = state or algorithm.start()
         for number in range(len(records) + 1, study.study.rounds + 1):
             if records and records[-1]["ended"]:
@@ -121,14 +119,15 @@ class _Turn:
         ledger: Ledger,
         checkpoint: Checkpoint,
         journal: Journal | None,
+        first: int,
     ) -> None:
         self._study, self._arm, self._world = study, arm, world
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
         self._roster = world.roster()
-        self._session = session_id(plan, self._roster, checkpoint.nonce())
+        self._session = plan.session(_names(self._roster), checkpoint.nonce())
         self._host = StudyHost(
             plan,
-            algorithm,
+            algorithm.statistics,
             ledger,
             world.records,
             rng=lambda number, client: stream(world.seed, "client", number, client),
@@ -136,6 +135,7 @@ class _Turn:
             kept=checkpoint.kept(),
             journal=journal,
         )
+        self._retired = self._host.retired(first)
         self._logs: list[tuple[Ask, Log]] = []
 
     def _fresh_keys(self, each: Each) -> ScoreKeys:
@@ -167,9 +167,8 @@ class _Turn:
             self._logs.append((question, log))
             return answers
 
-        state = play(
-            self._algorithm, state, self._roster, number, stream(world.seed, "selection", number), ask
-        )
+        roster = replace(self._roster, retired=frozenset(self._retired))
+        state = play(self._algorithm, state, roster, number, stream(world.seed, "selection", number), ask)
         changed = {k: own for k, own in self._host.kept.items() if own is not before.get(k)}
         return state, self._record(number, state, time.perf_counter() - began), changed
 
@@ -177,6 +176,8 @@ class _Turn:
         """One finished round in numbers: what the server knows, and what only an observer sees."""
         evaluation = self._algorithm.evaluate(state, self._devices())
         up, down = self._bytes()
+        if number < self._study.study.rounds:
+            self._retired = self._host.retired(number + 1)
         seconds, watt_hours = self._cost()
         divergence = state.memory.get("profile")
         return {
@@ -197,7 +198,8 @@ class _Turn:
             "error_bound": self._host.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
-            "ended": self._host.exhausted,
+            "retired": sorted(self._retired),
+            "ended": len(self._retired) == self._roster.clients,
         }
 
     def _devices(self) -> list[Device]:
@@ -205,7 +207,7 @@ class _Turn:
         return [Device(x=x, y=y, kept=kept.get(k, {})) for k, (x, y) in enumerate(self._world.tests)]
 
     def _bytes(self) -> tuple[cost.Floats, cost.Floats]:
-        clients = [client_name(k) for k in range(self._roster.clients)]
+        clients = _names(self._roster)
         up, down = np.zeros(len(clients)), np.zeros(len(clients))
         for _, log in self._logs:
             up += [log.traffic.sent.get(name, 0) for name in clients]
@@ -230,7 +232,7 @@ class _Turn:
         profiles = [each for each in ask.each if each.query is not None]
         constant = world.cost_model.model_megabytes if trains else None
         model = replace(world.cost_model, model_megabytes=constant, charge_profile=bool(profiles))
-        names = [client_name(k) for k in range(self._roster.clients)]
+        names = _names(self._roster)
         traffic = cost.Traffic(
             down=[log.traffic.received.get(name, 0) for name in names],
             up=[log.traffic.sent.get(name, 0) for name in names],
@@ -240,7 +242,5 @@ class _Turn:
         return cost.client_costs(model, world.devices, world.sizes, traffic, passes)
 
 
-def session_id(plan: Plan, roster: Roster, nonce: bytes) -> bytes:
-    """32 bytes that bind every message to the plan, the roster and this run."""
-    who = ",".join(client_name(k) for k in roster.everyone())
-    return hashlib.sha256(b"securefl session v1" + plan.digest() + who.encode() + nonce).digest()
+def _names(roster: Roster) -> list[str]:
+    return [client_name(k) for k in range(roster.clients)]

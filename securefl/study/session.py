@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def run_study(
         here = first if seed == first.seed else world.build(study, seed)
         for arm in study.arms:
             runs.append(run_arm(study, arm, here, folder, _for(tell, arm, seed)))
-    return _written(study, runs, arms, folder)
+    return _written(study, runs, arms, folder, first.problem.changes)
 
 
 def _known(study: Study, algorithms: Iterable[Algorithm]) -> None:
@@ -92,9 +92,13 @@ def _for(
 
 
 def _written(
-    study: Study, runs: list[ArmRun], arms: Mapping[str, tuple[Algorithm, Plan]], folder: Path
+    study: Study,
+    runs: list[ArmRun],
+    arms: Mapping[str, tuple[Algorithm, Plan]],
+    folder: Path,
+    changes: Sequence[str],
 ) -> tuple[results.Results, Path]:
     collected = results.collect(study, runs)
     card = results.privacy_card(collected, arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
-    return collected, results.write(study, collected, card, folder, reproduce)
+    return collected, results.write(study, collected, card, folder, reproduce, changes)

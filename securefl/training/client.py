@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from torch import nn
 
 from securefl.dp.noise import Source
@@ -24,6 +25,16 @@ def train_on(problem: Problem, model: nn.Module, job: Job, objective: Objective 
         train_privately(model, job.x, job.y, problem.private, problem.loss, Source())
         return
     train(model, job.x, job.y, problem.local, problem.loss, job.rng, job.round - 1, objective=objective)
+
+
+def usable(problem: Problem, job: Job) -> Job:
+    """The job without records that are not finite or have no label: they take no part."""
+    fits = np.isfinite(job.x).all(axis=tuple(range(1, job.x.ndim)))
+    if problem.kind == "classification":
+        fits &= (job.y >= 0) & (job.y < problem.outputs)
+    else:
+        fits &= np.isfinite(job.y).all(axis=1)
+    return replace(job, x=job.x[fits], y=job.y[fits])
 
 
 def with_training(sends: Sends, problem: Problem) -> Sends:

@@ -35,6 +35,8 @@ class LocalTraining:
     decay: factor on the learning rate each round; with milestones, at each of those rounds instead.
     milestones: rounds, as in FedCor's halving at rounds 150 and 300.
     proximal: FedProx's mu; (mu / 2) |w - w_global|^2 joins the loss (Li et al., MLSys 2020, eq. 2).
+    update_bound: L2 norm that the update of a client is scaled down to before it leaves; what client-level
+        noise is scaled to (McMahan et al., ICLR 2018, algorithm 1). None leaves updates as they are.
 
     Raises ValueError for values out of range.
     """
@@ -49,6 +51,7 @@ class LocalTraining:
     decay: float = 1.0
     milestones: tuple[int, ...] = ()
     proximal: float = 0.0
+    update_bound: float | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -64,6 +67,8 @@ class LocalTraining:
         self._require("decay", 0 < self.decay <= 1, "in (0, 1]")
         self._require("milestones", min(self.milestones, default=0) >= 0, ">= 0")
         self._require("proximal", self.proximal >= 0 and isfinite(self.proximal), ">= 0, finite")
+        bounded = self.update_bound is None or 2**-10 <= self.update_bound <= 2**10
+        self._require("update_bound", bounded, "from 2^-10 to 2^10")
         if self.optimizer == "adam" and self.momentum:
             raise ValueError("Momentum belongs to SGD; leave it out with optimizer 'adam'.")
 

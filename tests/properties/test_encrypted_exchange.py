@@ -81,7 +81,7 @@ def run(
     with Ledger(":memory:", TERMS) as ledger:
         host = StudyHost(
             plan,
-            algorithm,
+            algorithm.statistics,
             ledger,
             [(np.ones((1, 1)), np.zeros(1))] * CLIENTS,
             rng=lambda number, client: np.random.default_rng(0),

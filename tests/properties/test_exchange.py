@@ -102,7 +102,7 @@ def run(
     with Ledger(":memory:", terms) as ledger:
         host = StudyHost(
             PLAN,
-            algorithm,
+            algorithm.statistics,
             ledger,
             [(own[k], np.zeros(len(own[k]))) for k in range(CLIENTS)],
             rng=lambda number, client: np.random.default_rng(0),
@@ -331,7 +331,7 @@ def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
         records = [(np.array([vector(k)]), np.zeros(1)) for k in range(CLIENTS)]
         host = StudyHost(
             PLAN,
-            algorithm,
+            algorithm.statistics,
             ledger,
             records,
             rng=lambda number, client: np.random.default_rng(0),

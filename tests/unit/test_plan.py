@@ -22,7 +22,7 @@ STUDIES = {
     "FedLog, dp-sgd": lambda: private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="6.0", rounds=3),
     "FedAvg, private": lambda: private("fedavg", AVERAGING["fedavg"], rounds=3),
     "FedProf": lambda: study(FEDPROF.replace("0.5", "1.0"), rounds=2),
-    "FedProf, private": lambda: noised_fedprof("refresh = 2\n", rounds=3),
+    "FedProf, private": lambda: noised_fedprof(rounds=3),
 }
 
 
@@ -37,6 +37,11 @@ def test_epsilon_and_bytes_are_those_of_the_run(name: str, tmp_path: Path) -> No
     assert found.bytes_up == (records[0]["bytes_up"], records[-1]["bytes_up"])
     assert found.bytes_down == (records[0]["bytes_down"], records[-1]["bytes_down"])
     assert found.affordable is None
+
+
+def test_epsilon_counts_rounds_without_a_profile() -> None:
+    of = noised_fedprof("refresh = 2\n", rounds=3)
+    assert forecast(of, of.arms[0], world(of)).epsilon["server"] == pytest.approx(40.0, rel=1e-3)
 
 
 def test_a_budget_buys_as_many_rounds_as_it_says(tmp_path: Path) -> None:

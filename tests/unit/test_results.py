@@ -27,6 +27,7 @@ def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any
         "seconds": 2.0,
         "watt_hours": 0.5,
         "wall_seconds": 0.1,
+        "retired": [],
         "epsilon": {"server": math.inf, "key-holder": 0.0, "others": math.inf},
         "selected": [1, 0, 2, 0, 0, 0],
         "answered": [0, 0, 1, 0, 0, 0],

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from protocols.baselines import BySize, FirstCome
+from protocols.averaging import Uniform
+from protocols.baselines import ByLoss, BySize, FirstCome
 from protocols.fedprof.selection import ByProfile
 from protocols.selection import by_valuation, first_come, gumbel_top_k, with_replacement
 from securefl.errors import ConfigError
@@ -128,6 +131,30 @@ def test_unknown_valuations_count_as_lowest() -> None:
     for seed in range(20):
         drawn = by_valuation(valuations, 2, excluded=0.5, temperature=1.0, explored=0.0, rng=rng(seed))
         assert set(drawn) == {1, 2}
+
+
+def test_nobody_who_has_retired_is_chosen() -> None:
+    """By no rule, however the rest is known; fewer are chosen where fewer are left."""
+    roster = Roster(clients=4, seconds=np.array([4.0, 3.0, 2.0, 1.0]), retired=frozenset({0, 2}))
+    known = state(
+        size=[9.0, 1.0, 9.0, 1.0],
+        loss=[9.0, 1.0, 9.0, np.nan],
+        profile=[0.0, 1.0, 0.0, 1.0],
+        cohort=[0, 1, 0, 1],
+    )
+    rules = [
+        Uniform(),
+        BySize(None),  # type: ignore[arg-type]  # no data is read
+        FirstCome(),
+        by_profile(1.0),
+        by_profile(1.0, replacement=True),
+        ByLoss(None, excluded=0.0, temperature=1.0, explored=0.5),  # type: ignore[arg-type]
+    ]
+    for rule in rules:
+        for seed in range(40):
+            assert set(rule.choose(known, roster, 3, rng(seed))) <= {1, 3}
+        assert not rule.choose(known, replace(roster, retired=frozenset(range(4))), 3, rng())
+    assert roster.everyone() == (1, 3)
 
 
 def test_by_size_draws_a_client_of_unknown_size_as_an_average_one() -> None:

@@ -1,0 +1,123 @@
+"""A door in somebody else's training loop: through it values leave their clients, and in no other way.
+
+    weights = Given(Sends(name="update", how="sum", reveals="its update"), lambda job: Value(clear=...))
+    with Door(plan, [weights], records, ledger="ledger.sqlite") as door:
+        answers = door.ask(Ask(cohort=(0, 1, 2, 3), model=w, sums=(Sum(weights.sends, len(w)),)))
+        w = w + answers.totals["update"].value / answers.totals["update"].weight
+
+The loop keeps its model, its data and its order of things. How sums are summed, how numbers are opened and
+what is noised are words of the plan; every charge is in the ledger's file before the value is computed. All
+parties live in this process, as in a study, and every message passes as bytes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from securefl.accounting.ledger import Ledger
+from securefl.engines.clients import Records
+from securefl.engines.host import Log, StudyHost
+from securefl.engines.inprocess import InProcess, Traffic
+from securefl.engines.scores import ScoreKeys
+from securefl.errors import ConfigError
+from securefl.messages import client_name
+from securefl.plan import Plan, charge_of
+from securefl.rounds import Answers, Ask, Each, Job, Sends, Value
+from securefl.secagg.journal import Journal
+from securefl.streams import stream
+from securefl.wire import Header
+
+
+@dataclass(frozen=True)
+class Given:
+    """What clients send, and the loop's own function that computes it on a client's device."""
+
+    sends: Sends
+    compute: Callable[[Job], Value]
+
+
+class Door:
+    """Runs a loop's questions as exchanges between all parties, with the ledger in front of the clients.
+
+    Args:
+        plan: its `schedule` is the number of asks that clients answer at all; its `releases`, where there are
+            any, the noised releases of one client by name.
+        gives: what clients may be asked for.
+        records: x and y of each client, client 0 first.
+        ledger: the file; an older one goes on, with what was spent in it, under the same terms only.
+        parameters: of the key for encrypted numbers; it lives as long as this object and opens as many as
+            `schedule` asks of all clients need.
+        seed: of the stream that a `Job` carries. Noise, masks and keys come from the operating system.
+
+    Attributes:
+        ledger: for `epsilon`, `rounds_left` and `rows`.
+        log: of the last ask: who abstained and why, and bytes per party. No party of the protocol sees it.
+
+    Raises ConfigError for a value that the plan could never let out, and for two of one name.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        gives: Sequence[Given],
+        records: Sequence[Records],
+        *,
+        ledger: Path | str,
+        parameters: str = "strong",
+        seed: int = 0,
+    ) -> None:
+        names = [given.sends.name for given in gives]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"Expected each name once, got {', '.join(names)}.")
+        for given in gives:
+            charge_of(plan, given.sends)
+        self._plan, self._clients, self._parameters = plan, len(records), parameters
+        self._session = plan.session([client_name(k) for k in range(self._clients)], secrets.token_bytes(32))
+        self._asked = 0
+        self.log = Log(Traffic())
+        self.ledger = Ledger(ledger, plan.terms())
+        self._journal = Journal()
+        self._host = StudyHost(
+            plan,
+            gives,
+            self.ledger,
+            records,
+            rng=lambda number, client: stream(seed, "client", number, client),
+            keys=self._keys,
+            journal=self._journal,
+        )
+
+    def close(self) -> None:
+        self._journal.close()
+        self.ledger.close()
+
+    def __enter__(self) -> Door:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, ask: Ask) -> Answers:
+        """Whoever answers well is a survivor; clients whose ledger refuses abstain (`log.abstained`).
+
+        A masked sum that too many abstained from is not opened: there are no survivors and no totals then.
+        Every ask is a round of its own, in `Job.round` and in the ledger.
+        """
+        self._asked += 1
+        header = Header(self._session, self._asked, 0, 0)
+        answers, self.log = self._host.ask(InProcess(self._host), ask, header)
+        return answers
+
+    def _keys(self, each: Each) -> ScoreKeys:
+        if each.query is None:
+            raise ConfigError("Only numbers with a query travel encrypted.")
+        return ScoreKeys.fresh(
+            self._parameters,
+            bounds=each.bounds,
+            length=len(each.query.mean),
+            variant=each.variant,
+            scores=self._plan.schedule * self._clients,
+        )

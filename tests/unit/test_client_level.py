@@ -1,0 +1,226 @@
+"""Client-level privacy: clipped updates under noise, wherever it is added and however they are summed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from tiny_study import run, spied, text, world
+
+from protocols.contributions import Update
+from securefl.dp.noise import Source
+from securefl.errors import ConfigError
+from securefl.plan import Plan, noise, protect
+from securefl.release import ReleaseKey
+from securefl.rounds import Job, Value
+from securefl.streams import stream
+from securefl.study.config import Study, parse
+from securefl.study.run import composition
+from securefl.study.world import World
+from securefl.training import train
+
+ARMS = {
+    "fedavg": 'fraction = 1.0\naggregation = "partial"',
+    "fedadam": "fraction = 1.0",
+    "lg_fedavg": "",
+    "fedprof": "fraction = 1.0",
+}
+
+
+def study(
+    name: str = "fedavg", *, bound: str = "0.5", rounds: int = 2, more: str = "", **privacy: str
+) -> Study:
+    """Epsilon 8 per client in all, unless said otherwise."""
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{ARMS.get(name, "fraction = 1.0")}\n{more}'
+    permitted = '["profile"]' if name == "fedprof" else "[]"
+    written = text(arm, rounds=rounds, clients=6, unprotected=permitted)
+    written = written.replace("batch_size = 16\n", f"batch_size = 16\nupdate_bound = {bound}\n")
+    settings = {"unit": '"client"', "adjacency": '"add-remove"', "noise": '"central"', "epsilon": "8.0"}
+    if "noise" not in privacy:
+        settings["against"] = '["key-holder", "others"]'
+    for key, value in (settings | {"delta": "1e-2"} | privacy).items():
+        lines = [line for line in written.splitlines() if not line.startswith(f"{key} =")]
+        at = lines.index("[privacy]") + 1
+        written = "\n".join([*lines[:at], f"{key} = {value}", *lines[at:]])
+    return parse(written)
+
+
+DISTRIBUTED = {"noise": '"distributed"', "dropout": "0.2"}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg"])
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    "privacy",
+    [{}, {"noise": '"local"'}, {**DISTRIBUTED, "sum": '"masked"'}, {**DISTRIBUTED, "sum": '"ckks"'}],
+)
+def test_a_run_costs_what_was_asked_for(
+    name: str, adjacency: str, privacy: dict[str, str], tmp_path: Path
+) -> None:
+    of = study(name, adjacency=f'"{adjacency}"', **privacy)
+    finished = run(of, tmp_path)
+    spent = finished.records[-1]["epsilon"]
+    assert spent["others"] == pytest.approx(8.0, rel=1e-3)
+    assert spent["server"] == (np.inf if not privacy else pytest.approx(8.0, rel=1e-3))
+    assert spent["key-holder"] == 0
+    assert all(sum(record["answered"]) == 6 for record in finished.records)
+
+
+def test_profiles_beside_it_are_still_endless(tmp_path: Path) -> None:
+    spent = run(study("fedprof"), tmp_path).records[-1]["epsilon"]
+    assert spent["others"] == np.inf
+
+
+def test_without_a_bound_no_noise_is_enough() -> None:
+    of = study()
+    of = replace(of, local=replace(of.local, update_bound=None))
+    with pytest.raises(ConfigError, match="one client moves it without bound"):
+        composition(of, of.arms[0], world(of))
+
+
+def test_a_bound_does_not_help_a_record() -> None:
+    of = study(unit='"record"', delta="1e-4")
+    with pytest.raises(ConfigError, match="one record moves it without bound"):
+        composition(of, of.arms[0], world(of))
+
+
+def test_cohorts_without_a_least_size_have_no_shares() -> None:
+    of = study("fedprof", more="replacement = true\n", **DISTRIBUTED)
+    with pytest.raises(ConfigError, match="no least size"):
+        composition(of, of.arms[0], world(of))
+
+
+@pytest.mark.parametrize("bound", ["0.0", "1e-4", "2048.0", "inf", "nan"])
+def test_a_bound_is_a_number_that_a_grid_can_have(bound: str) -> None:
+    with pytest.raises(ConfigError, match="update_bound"):
+        study(bound=bound)
+
+
+# Clipping ----------------------------------------------------------------------------------------
+
+
+def job(here: World, **changed: Any) -> Job:
+    x, y = here.records[0]
+    plain = Job(
+        client=0, round=1, x=x, y=y, model=here.problem.initial, public={}, rng=stream(1, "client", 1, 0)
+    )
+    return replace(plain, **changed)
+
+
+@pytest.mark.parametrize("bound", [0.01, 0.37, 1.0, 700.0])
+def test_no_client_moves_the_sum_by_more_than_the_bound(bound: float) -> None:
+    of = study(bound=str(bound))
+    here = world(of)
+    update = Update(here.problem, 6)
+    grid = update.sends.grid
+    x, y = here.records[0]
+    odd = [np.full_like(x, value) for value in (1e30, np.nan, np.inf, -1e15, 1e-40)]
+    labels = np.full_like(y, 99)
+    for mine in (job(here), *(job(here, x=o) for o in odd), job(here, y=labels), job(here, x=x[:0], y=y[:0])):
+        with np.errstate(all="ignore"):
+            value = update.compute(mine).clear
+        integers = np.rint(value / grid.step).astype(np.int64)
+        assert np.array_equal(integers * grid.step, value)
+        assert sum(int(i) ** 2 for i in integers) <= (bound / grid.step) ** 2
+
+
+def test_a_small_update_is_only_rounded_and_a_large_one_keeps_its_direction() -> None:
+    here = world(study(bound="4.0"))
+    model = here.problem.module(here.problem.initial)
+    mine = job(here)
+    train(model, mine.x, mine.y, here.problem.local, here.problem.loss, stream(1, "client", 1, 0), 0)
+    whole = Update(here.problem).compute(mine).clear
+    small = world(study(bound="0.1")).problem
+    clipped = Update(small).compute(job(here)).clear
+    assert np.linalg.norm(whole) > 0.5
+    assert 0.0999 < np.linalg.norm(clipped) <= 0.1
+    cosine = clipped @ whole / np.linalg.norm(clipped) / np.linalg.norm(whole)
+    assert cosine > 0.999
+
+
+def test_nobody_is_silent_for_what_its_records_are(tmp_path: Path) -> None:
+    """Labels that there are not, records that are not finite, no records: each answers, with 0 if need be."""
+    of = study(rounds=1)
+    here = world(of)
+    (x0, y0), (x1, y1), (x2, y2), *rest = here.records
+    records = [(x0, np.full_like(y0, -3)), (np.full_like(x1, np.nan), y1), (x2[:0], y2[:0]), *rest]
+    assert run(of, tmp_path, here=replace(here, records=records)).records[0]["answered"] == [1] * 6
+
+
+def test_an_update_that_diverges_is_zero(tmp_path: Path) -> None:
+    of = study(rounds=1)
+    of = replace(of, local=replace(of.local, learning_rate=1e30))
+    finished = run(of, tmp_path)
+    assert finished.records[0]["answered"] == [1] * 6
+
+
+# Noise -------------------------------------------------------------------------------------------
+
+
+def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
+    """Central: model - (old + mean of the clipped updates) is z C / K a coordinate; false alarm 1e-6."""
+    of = study(rounds=1)
+    here = world(of)
+    plan = composition(of, of.arms[0], here)[1]
+    spy, _ = spied(of, tmp_path, here)
+    update = Update(here.problem, 6)
+    steps = [
+        update.compute(
+            Job(
+                client=k,
+                round=1,
+                x=here.records[k][0],
+                y=here.records[k][1],
+                model=spy.states[0].model,
+                public={},
+                rng=stream(here.seed, "client", 1, k),
+            )
+        ).clear
+        for k in range(6)
+    ]
+    residual = spy.states[1].model - (spy.states[0].model + np.mean(steps, axis=0))
+    scaled = residual / (plan.noise_multiplier * 0.5 / 6)
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(scaled))
+    assert low < np.sum(scaled**2) < high
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5, 1 / 3])
+def test_weights_only_shorten_what_is_noised(weight: float) -> None:
+    """Draws with replacement weigh clients: the integers stay within the sensitivity, by truncation."""
+    sends = Update(world(study()).problem, 6).sends
+    plan = Plan(
+        unit="client",
+        adjacency="add-remove",
+        delta=1e-2,
+        schedule=1,
+        noise="central",
+        noise_multiplier=1.0,
+        against=("others",),
+    )
+    integers = np.array([3.0, -7.0, 5.0, 1.0, -1.0])
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "update")
+    value = Value(clear=integers * sends.grid.step)
+    released = protect(plan, sends, value, key=key, weight=weight, seal=None)
+    assert np.array_equal(released._numbers, np.trunc(weight * integers))
+
+
+def test_shares_of_updates_can_be_drawn() -> None:
+    """The grid is coarse enough for a table of discrete noise, and fine enough for its event."""
+    sends = Update(world(study()).problem, 6).sends
+    plan = Plan(
+        unit="client",
+        adjacency="add-remove",
+        delta=1e-2,
+        schedule=1,
+        noise="distributed",
+        noise_multiplier=2.0,
+        dropout=0.2,
+        sum="masked",
+    )
+    drawn = noise(plan, sends, 4000, Source())
+    sigma = 2.0 * 0.5 / sends.grid.step / np.sqrt(5)
+    assert np.std(drawn) == pytest.approx(sigma, rel=0.06)  # 5 deviations of a standard deviation of 4000

@@ -1,0 +1,171 @@
+"""A foreign loop's values leave by the door alone: charged first, masked or encrypted, through bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, isinf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from securefl.dp.calibration import sigma
+from securefl.engines.door import Door, Given
+from securefl.errors import ConfigError
+from securefl.grid import Grid
+from securefl.plan import Plan
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.rounds import Ask, Each, Job, Sends, Sum, Value
+
+CLIENTS, LENGTH = 5, 12
+EVERYBODY = tuple(range(CLIENTS))
+NOTHING = np.zeros(0, np.float32)
+UPDATE = Sends(name="update", how="sum", reveals="its update")
+OPEN = Plan(delta=1e-5, schedule=50, unprotected=("update", "profile"))
+MASKED = replace(OPEN, sum="masked", dropout=0.2, corrupt=0.2)
+
+
+def records() -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    rng = np.random.default_rng(3)
+    return [(rng.normal(size=(9, LENGTH)), np.zeros(9, np.int64)) for _ in range(CLIENTS)]
+
+
+def update(job: Job) -> Value:
+    return Value(clear=job.x.sum(0) + job.model.sum())
+
+
+def ask(cohort: tuple[int, ...] = EVERYBODY, sends: Sends = UPDATE, model: Any = NOTHING) -> Ask:
+    return Ask(cohort=cohort, model=model, sums=(Sum(sends, LENGTH),))
+
+
+def opened(plan: Plan, path: Path, sends: Sends = UPDATE) -> Door:
+    return Door(plan, [Given(sends, update)], records(), ledger=path / "ledger.sqlite")
+
+
+@pytest.mark.parametrize("how", ["clear", "masked", "ckks"])
+def test_the_sum_is_that_of_the_loop_s_own_values(tmp_path: Path, how: Any) -> None:
+    with opened(replace(MASKED, sum=how), tmp_path) as door:
+        answers = door.ask(ask((0, 1, 2, 4), model=np.full(1, 0.5, np.float32)))
+    expected = sum(records()[k][0].sum(0) + 0.5 for k in (0, 1, 2, 4))
+    assert answers.survivors == (0, 1, 2, 4)
+    assert np.abs(answers.totals["update"].value - expected).max() <= 4 * UPDATE.grid.step
+    assert answers.totals["update"].weight == 4
+
+
+def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def looking(job: Job) -> Value:
+        seen.append([row[7] for row in door.ledger.rows()])
+        return update(job)
+
+    with Door(MASKED, [Given(UPDATE, looking)], records(), ledger=tmp_path / "ledger.sqlite") as door:
+        door.ask(ask())
+        assert seen == [["reserved"] * CLIENTS] * CLIENTS
+        assert [row[7] for row in door.ledger.rows()] == ["committed"] * CLIENTS
+        assert all(isinf(door.ledger.epsilon(f"client-{k:04d}", "server")) for k in EVERYBODY)
+        assert door.ledger.worst("key-holder") == 0
+
+
+def noised(releases: int, budget: float) -> tuple[Plan, Sends]:
+    sends = replace(
+        UPDATE,
+        sensitivity={("record", "add-remove"): 1.0},
+        grid=Grid(step=2.0**-10, bound=2.0**12),
+        cohort=CLIENTS,
+    )
+    z = sigma(budget, 1e-5, releases=releases, sensitivity=1.0)
+    plan = replace(
+        MASKED, noise="distributed", noise_multiplier=z, adjacency="add-remove", unprotected=(), budget=budget
+    )
+    return plan, sends
+
+
+def test_a_spent_budget_refuses_and_nothing_is_computed_or_opened(tmp_path: Path) -> None:
+    plan, sends = noised(3, 2.0)
+    computed = []
+
+    def counting(job: Job) -> Value:
+        computed.append(job.round)
+        return update(job)
+
+    with Door(plan, [Given(sends, counting)], records(), ledger=tmp_path / "ledger.sqlite") as door:
+        for _ in range(3):
+            assert door.ask(ask(sends=sends)).survivors == EVERYBODY
+        spent = door.ledger.epsilon("client-0002", "server")
+        assert 1.99 < spent <= 2.0
+        answers = door.ask(ask(sends=sends))
+        assert (answers.survivors, dict(answers.totals)) == ((), {})
+        assert "0 rounds like it remain" in door.log.abstained["client-0002"]
+        assert door.ledger.epsilon("client-0002", "server") == spent
+    assert sorted(computed) == sorted([1, 2, 3] * CLIENTS)
+
+
+def test_what_was_spent_counts_behind_another_door(tmp_path: Path) -> None:
+    plan, sends = noised(3, 2.0)
+    for expected in (EVERYBODY, EVERYBODY, EVERYBODY, ()):
+        with opened(plan, tmp_path, sends) as door:
+            assert door.ask(ask(sends=sends)).survivors == expected
+    with pytest.raises(ConfigError, match="budget"):
+        opened(replace(plan, budget=9.0), tmp_path, sends)
+
+
+def test_the_noise_is_in_the_sum(tmp_path: Path) -> None:
+    plan, sends = noised(3, 2.0)
+    with opened(plan, tmp_path, sends) as door:
+        total = door.ask(ask(sends=sends)).totals["update"].value
+    error = total - sum(x.sum(0) for x, _ in records())
+    assert 0.2 * plan.noise_multiplier < error.std() < 3 * plan.noise_multiplier
+
+
+@pytest.mark.parametrize("scores", ["clear", "ckks"])
+def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Path, scores: Any) -> None:
+    anchor = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
+
+    def own(x: NDArray[Any]) -> Profile:
+        return Profile(x.mean(0), x.var(0), len(x))
+
+    def compute(job: Job) -> Value:
+        parts = features(own(job.x), anchor, Bounds()).split(Variant.FULL)
+        return Value(hidden=parts.hidden, clear=parts.clear)
+
+    sends = Sends(name="profile", how="each", reveals="its profile", reveals_encrypted="a score")
+    baseline = own(np.random.default_rng(4).normal(size=(40, LENGTH)))
+    each = Each(sends, query(baseline, anchor, Bounds()))
+    question = Ask(cohort=EVERYBODY, model=NOTHING, each=(each,))
+    plan, ledger = replace(OPEN, scores=scores), tmp_path / "ledger.sqlite"
+    with Door(plan, [Given(sends, compute)], records(), ledger=ledger) as door:
+        found = door.ask(question).each["profile"]
+        assert door.ledger.worst("server") == inf
+    for k, (x, _) in enumerate(records()):
+        assert found[k] == pytest.approx(divergence(own(x), baseline), abs=1e-3)
+
+
+def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unprotected"):
+        opened(replace(OPEN, unprotected=()), tmp_path)
+    with pytest.raises(ConfigError, match="each name once"):
+        Door(OPEN, [Given(UPDATE, update)] * 2, records(), ledger=tmp_path / "ledger.sqlite")
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_nobody_answers_after_the_schedule(tmp_path: Path) -> None:
+    with opened(replace(OPEN, schedule=1), tmp_path) as door:
+        assert door.ask(ask()).survivors == EVERYBODY
+        assert door.ask(ask()).survivors == ()
+        assert door.log.abstained["client-0000"] == "The declared schedule is over."
+
+
+def test_a_stream_of_its_own_for_every_client_and_ask(tmp_path: Path) -> None:
+    drawn: list[float] = []
+
+    def draw(job: Job) -> Value:
+        drawn.append(float(job.rng.random()))
+        return Value(clear=np.full(LENGTH, drawn[-1]))
+
+    with Door(OPEN, [Given(UPDATE, draw)], records(), ledger=tmp_path / "ledger.sqlite") as door:
+        door.ask(ask())
+        door.ask(ask())
+    assert len(set(drawn)) == 2 * CLIENTS
