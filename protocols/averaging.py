@@ -50,13 +50,7 @@ def known_or_mean(sizes: Floats) -> Floats:
 
 
 class Selection(Protocol):
-    """Who takes part. `watch` is asked of every client once, and of the cohort in every round.
-
-    distinct: whether as many different clients are chosen as asked for, where there are as many.
-    """
-
-    @property
-    def distinct(self) -> bool: ...
+    """Who takes part. `watch` is asked of every client once, and of the cohort in every round."""
 
     @property
     def statistics(self) -> tuple[Statistic, ...]: ...
@@ -70,7 +64,6 @@ class Selection(Protocol):
 class Uniform:
     """Every set of K clients is as likely as any other."""
 
-    distinct: bool = True
     statistics: tuple[Statistic, ...] = ()
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
@@ -156,6 +149,8 @@ class Averaging:
     server: ServerUpdate = Replace()
     part: Part | None = None
     """By default the whole model."""
+    replacement: bool = False
+    """Whether the selection may draw a client twice, and so fewer than it was asked for."""
 
     @property
     def averaged(self) -> Part:
@@ -163,7 +158,7 @@ class Averaging:
 
     @property
     def update(self) -> Statistic:
-        return self.averaged.update(self._count(self.problem.clients) if self.selection.distinct else 0)
+        return self.averaged.update(self._count(self.problem.clients) if not self.replacement else 0)
 
     def _count(self, clients: int) -> int:
         """K."""

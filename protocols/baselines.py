@@ -19,7 +19,6 @@ class BySize:
     """K independent draws with probability n_k / n (Scheme II of Li et al. 2020)."""
 
     problem: Problem
-    distinct: bool = False
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
@@ -43,7 +42,11 @@ class FedAvgRP:
 
     def build(self, problem: Problem) -> Algorithm:
         return Averaging(
-            problem=problem, selection=BySize(problem), fraction=self.fraction, aggregation="partial"
+            problem=problem,
+            selection=BySize(problem),
+            fraction=self.fraction,
+            aggregation="partial",
+            replacement=True,
         )
 
 
@@ -116,7 +119,6 @@ class FedAdam:
 class FirstCome:
     """The K fastest, those not picked in the last round first (CFCFM, Wu et al. 2021)."""
 
-    distinct: bool = True
     statistics: tuple[Statistic, ...] = ()
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
@@ -153,7 +155,6 @@ class ByLoss:
     temperature: float
     explored: float
     loss_bound: float | None = None
-    distinct: bool = True
 
     @property
     def _loss(self) -> Loss:

@@ -47,14 +47,15 @@ def update_sends(problem: Problem, cohort: int) -> Sends:
 
     cohort: the fewest clients that are asked for one sum, 0 where that is not known.
     """
-    sends, bound = with_training(UPDATE, problem), problem.local.update_bound
+    sends = replace(with_training(UPDATE, problem), cohort=cohort)
+    bound = problem.local.update_bound
     if bound is None:
         return sends
     moved: Mapping[tuple[Unit, Adjacency], float] = {
         ("client", "add-remove"): bound,
         ("client", "replace-one"): 2 * bound,
     }
-    return replace(sends, sensitivity=moved, grid=_grid(bound), cohort=cohort)
+    return replace(sends, sensitivity=moved, grid=_grid(bound))
 
 
 def bounded(problem: Problem, job: Job, update: Callable[[Job], Floats]) -> Floats:

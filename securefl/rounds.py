@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -55,7 +54,7 @@ class Sends:
             add or remove.
         sensitivity: L2, per (unit, adjacency); a pair that is absent is unbounded.
         extra: how often it is asked for beyond once in `every` rounds, in a whole run.
-        every: it is asked for once in so many rounds; 0 is in none.
+        every: it is asked for in rounds whose number this divides; 0 is in none.
         cohort: the fewest clients that are asked for one sum of it; 0 where that is not known beforehand.
         grid: the integers that sums are taken on.
     """
@@ -75,11 +74,11 @@ class Sends:
 
     def due(self, number: int) -> bool:
         """Whether it is asked for in this round, from 1."""
-        return bool(self.every) and (number - 1) % self.every == 0
+        return bool(self.every) and number % self.every == 0
 
     def asked(self, rounds: int) -> int:
         """The most often a client is asked for it, in as many rounds."""
-        return (ceil(rounds / self.every) if self.every else 0) + self.extra
+        return (rounds // self.every if self.every else 0) + self.extra
 
 
 @dataclass(frozen=True)
@@ -187,9 +186,10 @@ class Total:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What came back. A client that stayed silent or was refused is absent everywhere.
+    """What came back. A client that stayed silent or was refused is absent.
 
-    A survivor whose encrypted number could not be opened is absent from that number alone.
+    A survivor whose encrypted number could not be opened is absent from that number alone. Where sums are
+    hidden, `each` comes from an exchange before theirs: a client may have answered in one of the two alone.
     """
 
     survivors: tuple[int, ...]

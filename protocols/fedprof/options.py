@@ -26,8 +26,8 @@ class FedProf:
         (variances then reach the server in plaintext).
     bounds: public bounds that profiles are clipped to before they leave.
     clip: public bounds that each record's outputs are clipped to; without them profiles cannot be noised.
-    refresh: chosen clients send a new profile in rounds 1, 1 + refresh, 1 + 2 refresh ...; noise is divided
-        among fewer releases then. The papers' is 1.
+    refresh: chosen clients send a new profile in rounds refresh, 2 refresh ...; noise is divided among fewer
+        releases then. The papers' is 1.
     """
 
     fraction: float
@@ -61,5 +61,9 @@ class FedProf:
         profile = RepresentationProfile(problem, self.variant, self.bounds, self.clip, self.refresh)
         selection = ByProfile(problem, self.alpha, profile, self.replacement)
         return Averaging(
-            problem=problem, selection=selection, fraction=self.fraction, aggregation=self.aggregation
+            problem=problem,
+            selection=selection,
+            fraction=self.fraction,
+            aggregation=self.aggregation,
+            replacement=self.replacement,
         )

@@ -34,10 +34,6 @@ class ByProfile:
     replacement: bool
 
     @property
-    def distinct(self) -> bool:
-        return not self.replacement
-
-    @property
     def statistics(self) -> tuple[Statistic, ...]:
         own: tuple[Statistic, ...] = (self.profile,)
         return (*own, Size(self.problem)) if self.alpha == "theorem-1" else own

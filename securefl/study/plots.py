@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from securefl.errors import DataError
@@ -95,6 +96,7 @@ def accuracy(
             label=f"target {target:g}",
         )
     axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("accuracy (share, 0 to 1)")
     if (seeds := _seeds(data)) > 1:
         axes.set_title(f"mean of {seeds} seeds; band: one standard deviation", fontsize=_SMALL, loc="left")
@@ -180,6 +182,7 @@ def divergence(scores: pd.DataFrame) -> Figure:
         meshes.append(_divergence_panel(axes, data[data["arm"] == arm], qualities, norm))
         axes.set_title(arm, fontsize=11, loc="left")
     panels[-1].set_xlabel("round")
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     bar = figure.colorbar(meshes[0], ax=list(panels), extend="both", pad=0.02, aspect=25 * len(arms))
     bar.set_label("divergence from the baseline (log scale)")
     return figure

@@ -48,7 +48,9 @@ class _Lying:
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        return tuple(_LyingSize(claim=self.claim) if isinstance(s, Size) else s for s in self.own.statistics)
+        return tuple(
+            _LyingSize(s.problem, claim=self.claim) if isinstance(s, Size) else s for s in self.own.statistics
+        )
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         return self.own.evaluate(state, devices)

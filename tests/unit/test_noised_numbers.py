@@ -122,7 +122,7 @@ def test_a_profile_once_in_several_rounds_has_less_noise(tmp_path: Path) -> None
     assert plans[1].noise_multiplier < plans[0].noise_multiplier
     spy, finished = spied(seldom, tmp_path)
     asked = [any(e.sends.name == "profile" for e in ask.each) for ask, _ in spy.asks if ask.sums]
-    assert asked == [True, False, False, True, False, False]
+    assert asked == [False, False, True, False, False, True]
     assert finished.records[-1]["epsilon"]["server"] == pytest.approx(40.0, rel=2e-3)
 
 
