@@ -8,6 +8,7 @@ rdp, pld  by accountant, for checks
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import e, exp, inf, isfinite, log, sqrt
 from typing import Literal
 
@@ -94,17 +95,29 @@ def epsilon_of(sigma: float, delta: float, *, releases: int, sensitivity: float)
     return compose({GaussianDpEvent(sigma / sensitivity): releases}, delta)
 
 
-def multiplier_beside(epsilon: float, delta: float, *, releases: int, spent: Mapping[DpEvent, int]) -> float:
-    """The noise multiplier at which `releases` Gaussians, beside what is spent otherwise, cost epsilon.
-
-    Raises ConfigError where what is spent otherwise leaves nothing.
-    """
+def check_training(epsilon: float, delta: float, spent: Mapping[DpEvent, int]) -> None:
+    """Raises ConfigError where training alone costs epsilon, and leaves nothing for a release."""
     alone = compose(spent, delta)
     if not alone < epsilon:
         raise ConfigError(
             f"Training alone costs epsilon {alone:.4g}, and {epsilon:g} was asked for in all: train fewer "
             "steps or with more noise, or ask for a larger epsilon."
         )
+
+
+def multiplier_beside(epsilon: float, delta: float, *, releases: int, spent: Mapping[DpEvent, int]) -> float:
+    """The noise multiplier at which `releases` Gaussians, beside what is spent otherwise, cost epsilon.
+
+    Raises ConfigError where what is spent otherwise leaves nothing.
+    """
+    check_training(epsilon, delta, spent)
+    return _beside(epsilon, delta, releases, frozenset(spent.items()))
+
+
+@lru_cache(maxsize=64)
+def _beside(epsilon: float, delta: float, releases: int, other: frozenset[tuple[DpEvent, int]]) -> float:
+    """The search takes seconds, and the arms and seeds of a study ask for the same."""
+    spent = dict(other)
 
     def excess(log_multiplier: float) -> float:
         event = GaussianDpEvent(exp(log_multiplier))

@@ -18,7 +18,7 @@ from dp_accounting import DpEvent
 from pydantic import TypeAdapter, ValidationError
 
 from securefl.data import NAMES, Corruption, Partition
-from securefl.dp.calibration import multiplier_beside, sigma
+from securefl.dp.calibration import check_training, multiplier_beside, sigma
 from securefl.engines.inprocess import Faults
 from securefl.errors import ConfigError
 from securefl.plan import Plan
@@ -141,7 +141,7 @@ class PrivacySection:
             sum=self.sum,
             scores=self.scores,
             noise="none" if self.epsilon == inf else self.noise,
-            noise_multiplier=self._multiplier(sum(releases[s.name] for s in noised) or 1, spent),
+            noise_multiplier=self._multiplier(sum(releases[s.name] for s in noised), spent),
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
             secagg=self.secagg,
@@ -159,6 +159,9 @@ class PrivacySection:
     def _multiplier(self, releases: int, spent: Mapping[DpEvent, int]) -> float:
         """Sigma over sensitivity, for which all releases, and the training before them, cost `epsilon`."""
         if self.epsilon is None or self.epsilon == inf:
+            return 0.0
+        if not releases:
+            check_training(self.epsilon, self.delta, spent)
             return 0.0
         if spent:
             return multiplier_beside(self.epsilon, self.delta, releases=releases, spent=spent)
