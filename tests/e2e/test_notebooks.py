@@ -1,8 +1,12 @@
-"""Every notebook runs from a clean kernel and is committed as it ran; a foreign loop changes in few lines."""
+"""Every notebook runs from a clean kernel and is committed as it ran; a foreign loop changes in few lines.
+
+So does the README's own loop.
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,15 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-FOLDER = Path(__file__).parents[2] / "notebooks"
+from securefl.accounting.ledger import Ledger
+from securefl.engines.door import Door
+from securefl.rounds import Ask, Sum
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "notebooks"
 NAMES = ("encrypted_matching", "foreign_loop", "privacy_utility")
-QUICK = ("encrypted_matching",)
 SECONDS = 180
-"""The longest that one cell may take, and more than any notebook takes in all."""
+"""The longest that one cell may take, on a busy machine too."""
 FOREIGN = ("/work", "/root", "/home", "/tmp", "/Users", "Traceback", "Warning")
 
 
@@ -56,9 +64,7 @@ def test_all_notebooks_are_known() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jupyter's own
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_runs_in_an_empty_folder_and_leaves_it_so(name: str, tmp_path: Path) -> None:
     assert quiet(run(notebook(name), tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -110,3 +116,21 @@ def test_changed_lines_are_counted() -> None:
     assert changed(before, before) == []
     assert changed(before, "from b import c\nx = 1\nfor k in x:\n    k()\n    c()\n") == ["+     c()"]
     assert changed(before, "x = 2\nfor k in x:\n    k()\n") == ["+ x = 2"]
+
+
+def test_the_loop_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In at most fifteen lines; an eleventh ask is refused, as it says."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"^```py\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)
+    assert len([line for line in source.splitlines() if line.strip()]) <= 15
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(source, "README.md", "exec"), names)
+    assert abs(names["w"] - 2).max() < 0.3
+    with Ledger("ledger.sqlite", names["plan"].terms()) as ledger:
+        assert 1.99 < ledger.worst("server") <= 2.0
+        assert ledger.worst("key-holder") == 0
+    with Door(names["plan"], [names["own"]], names["clients"], ledger="ledger.sqlite") as door:
+        eleventh = Ask(cohort=(0, 1, 2, 3, 4), model=names["w"], sums=(Sum(names["STEP"], 2),))
+        assert door.ask(eleventh).survivors == ()
+        assert "0 rounds like it remain" in door.log.abstained["client-0000"]
