@@ -144,7 +144,7 @@ class Ledger:
             asked = Counter(charge.by_party()[party] for _, charge in wants)
             if not self._within(spent + asked):
                 before, after = self._epsilon(spent), self._epsilon(spent + asked)
-                left = self.terms.budget - before
+                left = round(self.terms.budget - before, 6)
                 return BudgetExceeded(
                     f"{holder}: this round asks for epsilon {after - before:.4g} against the {party}, and "
                     f"{left:.4g} of {self.terms.budget:.4g} is left: 0 rounds like it remain. Raise the "

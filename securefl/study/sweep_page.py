@@ -195,6 +195,7 @@ def _numbers(own: pd.DataFrame) -> list[str]:
     return [
         report.number_text(mean, 3) + band,
         report.number_text(float(own["best_accuracy"].mean()), 3),
+        f"{float(own['rounds'].mean()):.3g}",
         _rounds(own),
         *(f"{size:.3g}" for size in megabytes),
         str(len(own)),

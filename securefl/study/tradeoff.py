@@ -108,11 +108,11 @@ def _plain(value: Any) -> Any:
 def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFrame:
     """A row per finished cell, arm and seed.
 
-    Columns: cell, one per swept key, arm, protocol, seed, final_accuracy, best_accuracy, target,
-    rounds_to_target (empty where it was not reached), bytes_up and bytes_down (of the whole run), epsilon
-    against each party, epsilon_true (the largest of those against the parties of `against`), asked (what the
-    noise is calibrated for, inf for none), unit, adjacency, delta, against, endless (why epsilon_true is
-    infinite).
+    Columns: cell, one per swept key, arm, protocol, seed, rounds (fewer than planned where budgets were spent
+    before), final_accuracy, best_accuracy, target, rounds_to_target (empty where it was not reached),
+    bytes_up and bytes_down (of the whole run), epsilon against each party, epsilon_true (the largest of
+    those against the parties of `against`), asked (what the noise is calibrated for, inf for none), unit,
+    adjacency, delta, against, endless (why epsilon_true is infinite).
     """
     rows = []
     for cell in _finished(sweep, out):
@@ -129,6 +129,7 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
     privacy, target = cell.study.privacy, cell.study.study.target
     epsilon = {party: float(own[f"epsilon_{party}"].max()) for party in PARTIES}
     return {
+        "rounds": int(own["round"].max()),
         "final_accuracy": own["accuracy"].iloc[-1],
         "best_accuracy": own["accuracy"].max(),
         "target": target,

@@ -71,8 +71,11 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> 
 def outputs(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> NDArray[np.float64]:
     """What a profile is made of: each record's output at `layer`, (n, q) for n >= 1 records.
 
-    Raises ConfigError as `profile` does. What a model makes of a record that is not finite may not be either.
+    Raises ConfigError as `profile` does, and DataError without records. What a model makes of a record that
+    is not finite may not be finite either.
     """
+    if not len(x):
+        raise DataError("Expected at least one record, none came.")
     parts = [part.double() for part in _passed(model, layer, x, batch)]
     return np.asarray(torch.cat(parts).numpy())
 

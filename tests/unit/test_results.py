@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,25 @@ def test_a_study_without_profiles_has_an_empty_table(tmp_path: Path) -> None:
     assert len(table) == 0
     assert list(table.columns) == ["arm", "seed", "round", "client", "quality", "divergence"]
     assert not (tmp_path / "plots" / "divergence.png").exists()
+
+
+def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path: Path) -> None:
+    of = study(FEDAVG, rounds=5)
+    of = replace(of, privacy=replace(of.privacy, budget=3.0))
+    rows = [record(n, 0.1, arm="FedAvg", divergence=None) for n in (1, 2)]
+    rows[1]["retired"] = [0, 2, 4]
+    found = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
+    said = "FedAvg: a budget of 3 bought 2 of 5 rounds; 3 of 6 clients dropped out by themselves"
+    (line,) = results.bought(of, found)
+    assert line.startswith(said)
+    assert found.participation["retired"].tolist() == [True, False] * 3
+    page = results.write(of, found, [], tmp_path, "securefl run x", ["norm: BatchNorm2d became GroupNorm"])
+    assert said in page.read_text()
+    assert "BatchNorm2d became GroupNorm" in page.read_text()
+    assert results.as_json(found)["arms"][0]["retired"] == 3
+    quiet = results.collect(of, [ArmRun(of.arms[0], world(of), rows[:1])])
+    assert results.bought(of, quiet) == []
+    assert "Changed in the model" not in results.write(of, quiet, [], tmp_path, "x").read_text()
 
 
 def test_finished_rounds_of_an_empty_folder(tmp_path: Path) -> None:

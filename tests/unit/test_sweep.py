@@ -225,6 +225,7 @@ def test_tables_have_every_row_and_key(swept: Sweep, tmp_path: Path) -> None:
     first = summary.iloc[0]
     assert (first["arm"], first["seed"], first["protocol"]) == ("unit", 1, "fedlog")
     assert first["final_accuracy"] == pytest.approx(0.21)
+    assert first["rounds"] == 2
     assert first["bytes_up"] == 2000
     assert first["bytes_down"] == 1000
     assert first["epsilon_true"] == pytest.approx(0.9), "the key holder is trusted, the server is not"
