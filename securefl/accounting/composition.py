@@ -19,10 +19,13 @@ from dp_accounting.rdp import RdpAccountant
 
 from securefl.accounting.events import History
 
+_Key = tuple[bool, float, frozenset[tuple[tuple[float, float], int]]]
 FINE: Final = 1e-4
 """Discretisation of reported figures: four digits at a hundred rounds of DP-SGD."""
 COARSE: Final = 5e-4
 """Discretisation inside a running study: a few milliseconds a round, and up to 0.02 % above the fine one."""
+NEAR: Final = 1.001
+"""More than the coarse figure can be above the fine one."""
 _LARGEST_MU: Final = 1e6
 _TAIL: Final = 1e-12
 
@@ -45,7 +48,23 @@ def epsilon(history: History, delta: float, *, interval: float = FINE) -> float:
 
 def compose(events: Mapping[DpEvent, int], delta: float) -> float:
     """Epsilon of events, each as often as counted."""
-    return epsilon(History.of(events), delta)
+    return _known(History.of(events).key(), delta, FINE)
+
+
+def within(events: Mapping[DpEvent, int], delta: float, budget: float) -> bool:
+    """Whether these events cost no more than the budget; worked out finely only where it is close."""
+    key = History.of(events).key()
+    rough = _known(key, delta, COARSE)  # from above, by little
+    if budget < rough <= budget * NEAR:
+        return _known(key, delta, FINE) <= budget
+    return rough <= budget
+
+
+@lru_cache(maxsize=256)
+def _known(key: _Key, delta: float, interval: float) -> float:
+    """The parties of a plan, and the arms of a study, often have the same history."""
+    endless, mu_squared, steps = key
+    return epsilon(History(endless, mu_squared, dict(steps)), delta, interval=interval)
 
 
 def rdp_epsilon(history: History, delta: float) -> float:
@@ -117,7 +136,7 @@ class Running:
 
 
 @lru_cache(maxsize=64)
-def _cached(key: tuple[bool, float, frozenset[tuple[tuple[float, float], int]]], interval: float) -> Any:
+def _cached(key: _Key, interval: float) -> Any:
     endless, mu_squared, steps = key
     return _whole(History(endless, mu_squared, dict(steps)), interval)
 

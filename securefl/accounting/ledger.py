@@ -24,7 +24,7 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
-from securefl.accounting.composition import Filter, Running, compose
+from securefl.accounting.composition import NEAR, Filter, Running, compose
 from securefl.accounting.events import History, dump_charge, load_charge
 from securefl.accounting.store import IDENTITY, Terms, connect, now, refusing_damage
 from securefl.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError, UnaccountedRelease
@@ -32,7 +32,6 @@ from securefl.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit,
 from securefl.wire import Header, encode
 
 _LARGEST_MEMORY = 4096
-_NEAR = 1.001
 _WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))
 _KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
 
@@ -174,7 +173,7 @@ class Ledger:
         if self.terms.adaptive:
             return Filter(budget, self.terms.delta).allows(History.of(events))
         running = self._epsilon(events)
-        if budget < running <= budget * _NEAR:  # the running figure is a little above the exact one
+        if budget < running <= budget * NEAR:  # the running figure is a little above the exact one
             return compose(events, self.terms.delta) <= budget
         return running <= budget
 

@@ -16,7 +16,8 @@ from dp_accounting import DpEvent, GaussianDpEvent, get_sigma_gaussian
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
 
-from securefl.accounting.composition import compose, rdp_epsilon
+from securefl.accounting.composition import COARSE, compose, rdp_epsilon
+from securefl.accounting.composition import epsilon as cost
 from securefl.accounting.events import History
 from securefl.errors import ConfigError
 from securefl.release import Adjacency
@@ -120,8 +121,8 @@ def _beside(epsilon: float, delta: float, releases: int, other: frozenset[tuple[
     spent = dict(other)
 
     def excess(log_multiplier: float) -> float:
-        event = GaussianDpEvent(exp(log_multiplier))
-        return compose({**spent, event: releases}, delta) - epsilon
+        history = History.of({**spent, GaussianDpEvent(exp(log_multiplier)): releases})
+        return cost(history, delta, interval=COARSE) - epsilon  # from above: never less noise than it takes
 
     high = log(sigma(epsilon, delta, releases=releases, sensitivity=1.0))
     low = high

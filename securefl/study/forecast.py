@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from securefl.accounting.composition import compose
+from securefl.accounting.composition import compose, within
 from securefl.plan import Plan, events_of, learns
 from securefl.release import PARTIES
 from securefl.rounds import Sends
@@ -67,7 +67,7 @@ def _affordable(plan: Plan, sent: Sequence[Sends]) -> int | None:
 
     def bears(rounds: int) -> bool:
         spent = [events_of(plan, sent, party, rounds) for party in plan.against]
-        return all(compose(events, plan.delta) <= budget for events in spent)
+        return all(within(events, plan.delta, budget) for events in spent)
 
     low, high = 0, plan.schedule + 1
     while high - low > 1:
@@ -78,9 +78,9 @@ def _affordable(plan: Plan, sent: Sequence[Sends]) -> int | None:
 
 def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], dict[str, Any]]:
     """The records of the first round and of a later one, in a folder that is thrown away."""
-    short = replace(study, study=replace(study.study, rounds=min(2, study.study.rounds)))
+    two = min(2, study.study.rounds)
     with tempfile.TemporaryDirectory() as folder:
-        records = run_arm(short, arm, world, Path(folder), lambda record: None).records
+        records = run_arm(study, arm, world, Path(folder), lambda record: None, rounds=two).records
     return records[0], records[-1]
 
 

@@ -52,6 +52,12 @@ def test_a_budget_buys_as_many_rounds_as_it_says(tmp_path: Path) -> None:
     assert found.affordable == sum(answered) == 2
 
 
+def test_a_rehearsal_costs_what_the_first_rounds_of_the_study_cost() -> None:
+    """It is noised for the whole schedule: noise for two rounds alone would be less, and over this budget."""
+    of = noised_fedprof(rounds=8, budget="25.0")
+    assert forecast(of, of.arms[0], world(of)).affordable in range(2, 8)
+
+
 def test_the_page_and_the_json() -> None:
     runner = CliRunner()
     page = runner.invoke(plan, ["fedlog_digits"])
