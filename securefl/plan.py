@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from math import floor, sqrt
+from math import ceil, floor, sqrt
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateD
 from numpy.typing import NDArray
 
 from securefl.accounting.store import Terms
-from securefl.dp.gaussian import discrete, discrete_event, rounded, share
+from securefl.dp.gaussian import TAIL, discrete, discrete_event, rounded, share
 from securefl.dp.noise import Source
 from securefl.errors import ConfigError, DataError, LocalProtocolError
 from securefl.release import (
@@ -201,9 +201,17 @@ def _voided(plan: Plan, sends: Sends) -> bool:
 
 
 def _check_grid(plan: Plan, sends: Sends) -> None:
-    """ConfigError for a grid that is too coarse for the whole noise, or for one share of it."""
+    """ConfigError for a grid that is too coarse for the noise, or too fine or narrow for a share of it.
+
+    A share that its grid's bound cuts off is no share any more: the sum would have less noise than it says.
+    """
     discrete_event(_total(plan, sends), _reach(plan, sends))
-    _share(plan, sends)
+    farthest = _reach(plan, sends) + TAIL * _share(plan, sends)
+    if farthest > sends.grid.limit:
+        raise ConfigError(
+            f"Expected {sends.name!r} and its share of the noise within {sends.grid.limit} grid units, they "
+            f"reach {farthest:.3g}: the bound would cut the noise off. Take a coarser grid, or less noise."
+        )
 
 
 def _own_share(plan: Plan, sends: Sends) -> DpEvent:
@@ -318,9 +326,15 @@ def protect(
 def _noised_sum(plan: Plan, sends: Sends, value: Floats, weight: float, source: Source) -> NDArray[np.int32]:
     """Grid integers (d,) with this client's part of the noise, which is none where the server adds it.
 
-    Weighted ones are truncated towards 0: to round could lengthen them beyond the sensitivity.
+    Weighted ones are truncated towards 0: to round could lengthen them beyond the sensitivity. A sum beyond
+    the grid is clipped to it: to abstain would tell of it, for nothing.
     """
-    numbers = np.trunc(weight * sends.grid.quantise(value)).astype(np.int64)
+    inside = np.clip(value, -sends.grid.bound, sends.grid.bound)
+    numbers = np.trunc(weight * sends.grid.quantise(inside)).astype(np.int64)
+    room = sends.grid.limit
+    if plan.noise == "distributed":  # a share that the grid cuts off would be missing in the sum
+        room -= ceil(TAIL * _share(plan, sends))
+    numbers = np.clip(numbers, -room, room)
     if plan.noise != "central":
         numbers += noise(plan, sends, len(numbers), source)
     clipped: NDArray[np.int64] = np.clip(numbers, -sends.grid.limit, sends.grid.limit)

@@ -204,7 +204,7 @@ class Answers:
 class Roster:
     """Who may be asked: clients 0 .. clients - 1, and how long each device takes (seconds).
 
-    retired: clients whose ledgers do not bear this round; they are not to be asked.
+    retired: clients whose ledgers do not bear this round, or that were proven to cheat; not to be asked.
     Public knowledge only: a time that depends on a client's records would be a release, while what a ledger
     bears follows from what was asked before.
     """

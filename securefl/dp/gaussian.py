@@ -5,10 +5,16 @@ so its event is the plain Gaussian's. Discrete (Canonne, Kamath and Steinke 2020
 to exp(-k^2 / 2 sigma^2), whose *sums* are what distributed noise needs. A plain Gaussian account of it is
 slightly optimistic at small sigma: it is accounted with sigma_eff^2 = sigma^2 - 4, and refused below 4 grid
 units.
+
+A discrete Gaussian is drawn by rejection, exact to 2^-120 at any sigma, from a table of at most 1,664
+entries. With m a power of two and s = sigma / m, |X| = m Q + R is proposed: Q from the table, of weights
+exp(-q^2 / 2 s^2), and R uniform below m, with a random sign. It is kept with probability
+exp(-(X^2 - (m Q)^2) / 2 sigma^2), which is 0.8 or more; a negative zero is not.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import lru_cache
 from math import ceil, exp, isfinite, sqrt
 
@@ -24,8 +30,15 @@ SMALLEST_SHARE = 4.0
 """Least sigma of one discrete Gaussian share, in grid units."""
 SMALLEST_TOTAL = 64.0
 """Least sigma of a sum of shares, in grid units."""
-_TAIL = 13.0
+LARGEST_SHARE = 2.0**24
+"""Sigma of one share is below it, in grid units: 13 sigma stay far within the 32 bits of a grid integer."""
+TAIL = 13.0
+"""In sigma: discrete noise ends here, with less than 2^-120 of the mass left out."""
 _FRACTION = 192
+_BLOCKS = 128
+"""A table's sigma is below it."""
+_DOUBT = 2.0**-48
+"""Generously, how far a probability of float64 is off."""
 
 
 def rounded(count: int, sigma: float, source: Source) -> Integers:
@@ -42,24 +55,14 @@ def event(sigma: float, sensitivity: float) -> DpEvent:
 
 
 def discrete(count: int, sigma: float, source: Source) -> Integers:
-    """`count` discrete Gaussian integers, from a cumulative table of 128 bits.
+    """`count` discrete Gaussian integers.
 
     What the table cuts off beyond 13 sigma has less than 2^-120 of the mass.
     """
-    if not SMALLEST_SHARE <= sigma < 2**24:
-        raise ConfigError(
-            f"Expected a discrete sigma from {SMALLEST_SHARE:g} to 2^24 grid units, got {sigma:g}; take a "
-            "finer grid, or a coarser one."
-        )
-    high, low, first = _table(float(sigma))
-    words = source.words(2 * count).reshape(2, count)
-    place = np.searchsorted(high, words[0], side="left")
-    # where the upper words tie, the lower ones decide
-    tied = np.flatnonzero((place < len(high)) & (high[np.minimum(place, len(high) - 1)] == words[0]))
-    for i in tied:
-        while place[i] < len(high) and high[place[i]] == words[0, i] and low[place[i]] < words[1, i]:
-            place[i] += 1
-    found: Integers = first + place.astype(np.int64)
+    _check_share(sigma)
+    found: Integers = np.zeros(0, np.int64)
+    while len(found) < count:
+        found = np.concatenate([found, _kept(count - len(found), sigma, source)])
     return found
 
 
@@ -82,46 +85,92 @@ def share(total: float, survivors: int, corrupt: int) -> float:
     if honest < 1:
         raise ConfigError(f"Expected more survivors than corrupt clients, got {survivors} and {corrupt}.")
     own = total / sqrt(honest)
-    if own < SMALLEST_SHARE:
-        raise ConfigError(
-            f"Expected shares of at least {SMALLEST_SHARE:g} grid units, got {own:.3g} for each of {honest} "
-            "clients: the grid is too coarse for distributed noise."
-        )
+    _check_share(own)
     return own
 
 
+def _check_share(sigma: float) -> None:
+    if not sigma >= SMALLEST_SHARE:
+        raise ConfigError(
+            f"Expected shares of at least {SMALLEST_SHARE:g} grid units of noise, got {sigma:.3g}: the grid "
+            "is too coarse for distributed noise."
+        )
+    if not sigma < LARGEST_SHARE:
+        raise ConfigError(
+            f"Expected shares of noise below {LARGEST_SHARE:.0f} grid units, got {sigma:.3g}: the grid is "
+            "too fine for so much noise. Take a coarser grid, or less noise."
+        )
+
+
+def _kept(proposals: int, sigma: float, source: Source) -> Integers:
+    """What is kept of so many proposals."""
+    width = 1
+    while sigma / width >= _BLOCKS:
+        width *= 2
+    words = source.words(5 * proposals).reshape(5, proposals)
+    block = width * _block(*_table(sigma / width), words[0], words[1])
+    rest = (words[2] & np.uint64(width - 1)).astype(np.int64)
+    negative = (words[2] >> np.uint64(63)).astype(bool)  # a width has far fewer bits
+    magnitude = block + rest
+    kept = _happens(magnitude**2 - block**2, sigma, words[3], words[4]) & ~(negative & (magnitude == 0))
+    found: Integers = np.where(negative, -magnitude, magnitude)[kept]
+    return found
+
+
+def _block(
+    high: NDArray[np.uint64], low: NDArray[np.uint64], upper: NDArray[np.uint64], lower: NDArray[np.uint64]
+) -> Integers:
+    """The first entry of the table that is not below each word of 128 bits."""
+    place = np.searchsorted(high, upper, side="left")
+    # where the upper words tie, the lower ones decide
+    for i in np.flatnonzero(high[place] == upper):
+        while high[place[i]] == upper[i] and low[place[i]] < lower[i]:
+            place[i] += 1
+    found: Integers = place.astype(np.int64)
+    return found
+
+
+def _happens(
+    numbers: Integers, sigma: float, upper: NDArray[np.uint64], lower: NDArray[np.uint64]
+) -> NDArray[np.bool_]:
+    """Whether each uniform word of 128 bits is below exp(-a / 2 sigma^2) for the number a.
+
+    In floating point, and where that could be wrong, once in 2^47, in integers of 192 bits.
+    """
+    scale = 1 / (2 * sigma**2)
+    margin = np.exp(-scale * numbers) - upper.astype(np.float64) * 2.0**-64
+    below: NDArray[np.bool_] = margin > 0
+    for i in np.flatnonzero(np.abs(margin) < _DOUBT):
+        word = (int(upper[i]) << 64 | int(lower[i])) << _FRACTION - 128
+        below[i] = word < _fixed(int(numbers[i]) * Fraction(scale))
+    return below
+
+
 @lru_cache(maxsize=8)
-def _table(sigma: float) -> tuple[NDArray[np.uint64], NDArray[np.uint64], int]:
-    """Upper and lower words of 2^128 P(X <= k) - 1, for k from `first` on; in integers of 192 bits."""
-    radius = ceil(_TAIL * sigma)
-    one = 1 << _FRACTION
-    # exp(-(k+1)^2 / 2s^2) = exp(-k^2 / 2s^2) * a * b^k with a = exp(-1/2s^2), b = exp(-1/s^2)
-    a, b = _fixed(1 / (2 * sigma**2)), _fixed(1 / sigma**2)
-    weights, ratio = [one], a
-    for _ in range(radius):
+def _table(sigma: float) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Upper and lower words of 2^128 P(Q <= q) - 1, for q from 0 to 13 sigma; in integers of 192 bits."""
+    # exp(-(q+1)^2 / 2s^2) = exp(-q^2 / 2s^2) * a * b^q with a = exp(-1/2s^2), b = exp(-1/s^2)
+    a, b = _fixed(Fraction(1 / (2 * sigma**2))), _fixed(Fraction(1 / sigma**2))
+    weights, ratio = [1 << _FRACTION], a
+    for _ in range(ceil(TAIL * sigma)):
         weights.append(weights[-1] * ratio >> _FRACTION)
         ratio = ratio * b >> _FRACTION
-    whole = weights[0] + 2 * sum(weights[1:])
-    cumulative, total, first = [], 0, -radius
-    for k in range(-radius, radius + 1):
-        total += weights[abs(k)]
-        if (share := (total << 128) // whole) == 0:
-            first = k + 1  # less than 2^-128 of the mass lies here or below
-        else:
-            cumulative.append(share - 1)
+    whole, total, cumulative = sum(weights), 0, []
+    for weight in weights:
+        total += weight
+        cumulative.append((total << 128) // whole - 1)
     mask = (1 << 64) - 1
     high = np.array([c >> 64 for c in cumulative], dtype=np.uint64)
     low = np.array([c & mask for c in cumulative], dtype=np.uint64)
-    return high, low, first
+    return high, low
 
 
-def _fixed(x: float) -> int:
+def _fixed(x: Fraction) -> int:
     """exp(-x) for 0 <= x <= 1 with 192 fractional bits, by its series."""
-    numerator, denominator = x.as_integer_ratio()
     term = total = 1 << _FRACTION
     n = 1
     while term:
-        term = term * numerator // (denominator * n)
+        term = term * x.numerator // (x.denominator * n)
         total += -term if n % 2 else term
         n += 1
     assert abs(total / (1 << _FRACTION) - exp(-x)) < 1e-12

@@ -39,9 +39,10 @@ class Task:
 class Clients:
     """Records, streams and kept state of all clients, and the ledger in front of them.
 
-    `kept` is what each has on its device; `orders` the newest order of each, which an aggregation carries
-    out; `seal` encrypts the hidden part of a value, once there is a key for it, and `encryptors` the vectors
-    of the sum at hand.
+    `kept` is what each had on its device before the Ask at hand: what it makes of that one counts once all
+    is over (`settle`), so that an aggregation which is tried again computes the same value again. `orders` is
+    the newest order of each, which an aggregation carries out; `seal` encrypts the hidden part of a value,
+    once there is a key for it, and `encryptors` the vectors of the sum at hand.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Clients:
         self._records = records
         self._rng = rng
         self.kept: dict[int, Kept] = dict(kept)
+        self._news: dict[int, Kept] = {}
         self.orders: dict[int, Contribute] = {}
         self.seal: Callable[[Floats], bytes] | None = None
         self.encryptors: Mapping[str, Callable[[NDArray[np.int64]], bytes]] = {}
@@ -114,6 +116,11 @@ class Clients:
                 answers[task.client] = None
         return answers, abstained
 
+    def settle(self) -> None:
+        """The Ask is over: clients keep what they made of it."""
+        self.kept |= self._news
+        self._news = {}
+
     def _scheduled(self, task: Task) -> bool:
         return task.header.round <= self._plan.schedule
 
@@ -130,7 +137,7 @@ class Clients:
         if not len(x) and any(charge in (UNPROTECTED, NO_COST) for _, charge in charges):
             raise DataError("It has no records, so it abstains.")
         broadcast = task.order.broadcast
-        releases, kept = [], self.kept.get(task.client, {})
+        releases, kept = [], self._news.get(task.client)
         for name, (key, _) in zip(task.wants, charges, strict=True):
             job = Job(
                 client=task.client,
@@ -157,7 +164,8 @@ class Clients:
                     trained=bool(broadcast.model.size),
                 )
             )
-        self.kept[task.client] = kept
+        if kept is not None:
+            self._news[task.client] = kept
         return tuple(releases)
 
 

@@ -7,7 +7,7 @@ opening (key holder), and the ledger in front of every client's bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,6 +54,7 @@ class StudyHost:
         records: x and y of each client.
         rng: a client's own stream, from (round, client).
         kept: what each client has kept on its device so far.
+        culprits: clients that were proven to cheat; they are in no hidden sum any more.
         journal: where clients record what they must not do twice in an aggregation.
         keys: makes the session's score keys from the number of profiled elements, when first needed.
     """
@@ -68,6 +69,7 @@ class StudyHost:
         rng: Callable[[int, int], np.random.Generator],
         keys: Callable[[Each], ScoreKeys],
         kept: Mapping[int, Kept] | None = None,
+        culprits: Iterable[int] = (),
         journal: Journal | None = None,
     ) -> None:
         self._plan = plan
@@ -83,6 +85,7 @@ class StudyHost:
         self._sums: EncryptedSums | None = None
         self._opens: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = self._open_scores
         self._spare = plan.spare
+        self._culprits = set(culprits)
 
     @property
     def kept(self) -> Mapping[int, Kept]:
@@ -92,6 +95,17 @@ class StudyHost:
     def retired(self, number: int) -> Mapping[int, BudgetExceeded]:
         """The clients whose ledger does not bear round `number`, and why."""
         return self._clients.retired(number)
+
+    def culprits(self) -> frozenset[int]:
+        """The clients that were proven to cheat."""
+        return frozenset(self._culprits)
+
+    def attempts(self, session: bytes, number: int) -> int:
+        """How many attempts at round `number` there were: the number of the next one.
+
+        What ledger or journal has seen of one forbids to do it again, though nothing may have left.
+        """
+        return max(store.attempts(session, number) for store in (self._ledger, self._journal))
 
     def ask(self, engine: InProcess, ask: Ask, header: Header) -> tuple[Answers, Log]:
         """Run one Ask over the engine. The answers hold whoever answered well and in time."""
@@ -103,6 +117,7 @@ class StudyHost:
         else:
             numbers = self._exchange(engine, replace(ask, sums=()), header)
             answers = replace(self._aggregate(engine, ask, header), each=numbers.each)
+        self._clients.settle()
         return self._as_promised(ask, answers), self._log
 
     def _exchange(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
@@ -131,9 +146,9 @@ class StudyHost:
         return answers
 
     def _aggregate(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
-        """The hidden sums; after an abort once more while there is a spare, without its culprit."""
-        cohort = list(ask.cohort)
+        """The hidden sums, without proven culprits; after an abort once more while there is a spare."""
         while True:
+            cohort = [k for k in ask.cohort if k not in self._culprits]
             header = replace(header, stage=header.stage + 1)
             try:
                 machines = self._machines(ask, cohort, header)
@@ -149,7 +164,7 @@ class StudyHost:
                     self._log.abstained[SERVER] = f"No sum, in phase {phase}: {reason}"
                     if culprit is not None:
                         self._log.traffic.blamed[culprit] = reason
-                        cohort = [k for k in cohort if client_name(k) != culprit]
+                        self._culprits |= {k for k in cohort if client_name(k) == culprit}
                 case Unopened(reason=reason):
                     self._log.abstained[SERVER] = f"No sum: {reason}"
             if not self._spare or header.stage % STAGES == STAGES - 1:

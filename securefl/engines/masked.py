@@ -40,7 +40,7 @@ class Cohorts:
 
     def machines(self, ask: Ask, cohort: Sequence[int], header: Header) -> dict[str, Any]:
         """Server and clients of one aggregation over this cohort. ConfigError for too small a one."""
-        identities = [self._identity(client_name(k)) for k in sorted(cohort)]
+        identities = [self._identity(name) for name in sorted(map(client_name, cohort))]
         plan, clients = self._plan, len(identities)
         roster = Roster(tuple(identity.member() for identity in identities))
         agreement = Agreement(

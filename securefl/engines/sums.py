@@ -24,7 +24,7 @@ from securefl.signing import SigningKey
 from securefl.wire import Header
 
 MOST_INTEGERS = 2**28
-"""tau: how many integers one session's key opens at most, over all its sums; the flooding is sized for it."""
+"""tau: how many integers one key opens at most, over all its sums; the flooding is sized for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,19 +37,27 @@ class Parts:
 
 
 class EncryptedSums:
-    """The key holder's key lives as long as the process: a resumed run takes another one, and counts anew."""
+    """The key holder's key serves until the next sum could use its openings up; a resumed run takes another.
+
+    Each key opens few enough integers for its flooding, and no key tells anything of another.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._keys = KeyPair.generate(STRONG)
         self._signing = SigningKey.generate()
-        self._openings = Openings()
         self.parts: dict[str, Parts] = {}
+        self._renew()
+
+    def _renew(self) -> None:
+        self._keys = KeyPair.generate(STRONG)
+        self._openings = Openings()
 
     def machines(self, ask: Ask, cohort: Sequence[int], header: Header) -> dict[str, Any]:
         """Server, key holder and clients of one sum. ConfigError where a total fits no ciphertext."""
         clients = tuple(client_name(k) for k in cohort)
         terms = {sum_.sends.name: self._terms(sum_, len(clients), header) for sum_ in ask.sums}
+        if self._openings.opened + sum(own.integers for own in terms.values()) > MOST_INTEGERS:
+            self._renew()
         self.parts = {name: self._made(own) for name, own in terms.items()}
         names = tuple(terms)
         sizes = sum(parts.evaluator.message_bytes for parts in self.parts.values())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
 from securefl.accounting.store import durable
+from securefl.errors import DataError
 from securefl.secagg.client import Durable
 
 _SCHEMA = """
@@ -35,15 +37,22 @@ class Journal:
         self.close()
 
     def record(self, acts: Sequence[Durable]) -> list[bool]:
-        """Write a wave of acts in one durable transaction; for each whether it was new."""
-        self._db.execute("BEGIN IMMEDIATE")
+        """Write a wave of acts in one durable transaction; for each whether it was new.
+
+        DataError where the disk refuses: then nothing was written, and nothing is done.
+        """
         try:
-            new = [self._insert(act) for act in acts]
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-        return new
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                return [self._insert(act) for act in acts]
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"The journal cannot be written ({error}); nothing was done.") from None
+
+    def attempts(self, session: bytes, round_number: int) -> int:
+        """How many attempts at this round it has seen: the number of the next one."""
+        query = "SELECT MAX(attempt) FROM acts WHERE session = ? AND round = ?"
+        last = self._db.execute(query, (session, round_number)).fetchone()[0]
+        return 0 if last is None else last + 1
 
     def _insert(self, act: Durable) -> bool:
         at = act.header

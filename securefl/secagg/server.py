@@ -249,15 +249,18 @@ class Server:
         )
 
     def _complained(self, state: Summing, number: int, said: Complaint) -> Step[ServerState]:
-        """A proof ends the attempt; without one the holder leaves, and too many accusers are a proof."""
+        """A proof ends the attempt; without one the holder leaves, and too many accusers are a proof.
+
+        One word against another is none, though nobody at all is assumed to lie.
+        """
         if number in state.gone or number in state.inputs:
             return Step(state)
         self._admit(number, state.dealers, SHARE)
-        accused = dict(state.accused)
+        accused, liars = dict(state.accused), max(self.agreement.parameters.corrupt, 1)
         for dealer, proven in complaints.judge(state.closed, state.dealt, number, said.keys):
             accused[dealer] = accused.get(dealer, frozenset()) | {number}
-            # One of more accusers than there are corrupt clients is honest.
-            if proven or len(accused[dealer]) > self.agreement.parameters.corrupt:
+            # One of more accusers than there are liars is honest.
+            if proven or len(accused[dealer]) > liars:
                 name = self.agreement.roster.members[dealer].name
                 reason = f"{name} dealt shares that do not match what it signed, or cannot be opened."
                 return self._abort(SHARE, reason, name)

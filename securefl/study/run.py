@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import inf
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from securefl.accounting.composition import compose
+from securefl.accounting.composition import compose, within
 from securefl.accounting.ledger import Ledger
 from securefl.dp.calibration import check_delta
 from securefl.engines.host import Log, StudyHost
@@ -22,7 +22,7 @@ from securefl.errors import ConfigError
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of, events_of
 from securefl.release import PARTIES
-from securefl.rounds import Algorithm, Answers, Ask, Device, Each, Kept, Roster, State, play
+from securefl.rounds import Algorithm, Answers, Ask, Device, Each, Kept, Roster, Sends, State, play
 from securefl.secagg import parameters
 from securefl.secagg.journal import Journal
 from securefl.streams import stream
@@ -67,20 +67,42 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
             )
     if plan.budget is not None:
         for party in plan.against:
-            if (cost := compose(events_of(plan, sent, party, 1), plan.delta)) > plan.budget:
+            first = events_of(plan, sent, party, 1)
+            if not within(first, plan.delta, plan.budget):
+                cost = compose(first, plan.delta)
                 raise ConfigError(
                     f"{arm.name}: round 1 costs a client epsilon {cost:.4g} against the {party}, and the "
                     f"budget is {plan.budget:g}: it bears not one round. Raise it, or add noise."
                 )
-    if plan.sum == "masked":
-        parameters(study.data.clients, plan.corrupt, plan.dropout, plan.secagg)  # told before anything runs
+    _check_cohorts(plan, sent, study.data.clients)
     algorithm.start()  # builds the model: a layer that does not exist is told here
     return algorithm, plan
 
 
-def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> ArmRun:
+def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
+    """ConfigError for a hidden sum over cohorts of which none would ever be opened.
+
+    A cohort whose size is not known beforehand counts as one of all clients.
+    """
+    for sends in sent:
+        size = sends.cohort or clients
+        if plan.sum == "clear" or sends.how != "sum":
+            continue
+        if size < 2:
+            raise ConfigError(
+                f"{sends.name!r} is summed over cohorts of {size}, whose sum would be its own value: it is "
+                "never opened. Ask more clients a round."
+            )
+        if plan.sum == "masked":
+            parameters(size, plan.corrupt, plan.dropout, plan.secagg)
+
+
+def run_arm(
+    study: Study, arm: Arm, world: World, folder: Path, tell: Tell, *, rounds: int | None = None
+) -> ArmRun:
     """Run one arm to its last round, from wherever it stands, telling every round's record.
 
+    rounds: play no more than so many of the study's.
     Each arm has a ledger of its own: it is accounted as if it were the only one that was run.
     """
     algorithm, plan = composition(study, arm, world)
@@ -94,9 +116,9 @@ def run_arm(study: Study, arm: Arm, world: World, folder: Path, tell: Tell) -> A
         for record in records:
             tell(record)
         journal = stack.enter_context(Journal(home / "acts.sqlite")) if plan.sum == "masked" else None
-        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, len(records) + 1)
+        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, records)
         state = state or algorithm.start()
-        for number in range(len(records) + 1, study.study.rounds + 1):
+        for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
                 break
             state, record, kept = turn.play(number, state)
@@ -119,7 +141,7 @@ class _Turn:
         ledger: Ledger,
         checkpoint: Checkpoint,
         journal: Journal | None,
-        first: int,
+        records: Sequence[Mapping[str, Any]],
     ) -> None:
         self._study, self._arm, self._world = study, arm, world
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
@@ -133,9 +155,10 @@ class _Turn:
             rng=lambda number, client: stream(world.seed, "client", number, client),
             keys=self._fresh_keys,
             kept=checkpoint.kept(),
+            culprits=records[-1]["culprits"] if records else (),
             journal=journal,
         )
-        self._retired = self._host.retired(first)
+        self._retired = self._host.retired(len(records) + 1)
         self._logs: list[tuple[Ask, Log]] = []
 
     def _fresh_keys(self, each: Each) -> ScoreKeys:
@@ -154,7 +177,7 @@ class _Turn:
         before = dict(self._host.kept)
         began = time.perf_counter()
         world, study = self._world, self._study
-        attempt = self._ledger.attempts(self._session, number)
+        attempt = self._host.attempts(self._session, number)
         # A round's late parcels end with it: a resumed run must meet what an uninterrupted one meets.
         engine = InProcess(
             self._host, faults=study.network, rng=stream(world.seed, "network", number, attempt)
@@ -167,7 +190,7 @@ class _Turn:
             self._logs.append((question, log))
             return answers
 
-        roster = replace(self._roster, retired=frozenset(self._retired))
+        roster = replace(self._roster, retired=self._out())
         state = play(self._algorithm, state, roster, number, stream(world.seed, "selection", number), ask)
         changed = {k: own for k, own in self._host.kept.items() if own is not before.get(k)}
         return state, self._record(number, state, time.perf_counter() - began), changed
@@ -199,8 +222,13 @@ class _Turn:
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
             "retired": sorted(self._retired),
-            "ended": len(self._retired) == self._roster.clients,
+            "culprits": sorted(self._host.culprits()),
+            "ended": len(self._out()) == self._roster.clients,
         }
+
+    def _out(self) -> frozenset[int]:
+        """Whom nobody asks any more: whose budget is spent, and who was proven to cheat."""
+        return self._host.culprits() | self._retired.keys()
 
     def _devices(self) -> list[Device]:
         kept = self._host.kept

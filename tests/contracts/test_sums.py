@@ -12,12 +12,19 @@ import pytest
 from tiny_study import run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.engines import clients, sums
+from securefl.engines.host import STAGES, Log, StudyHost
 from securefl.errors import ConfigError
+from securefl.he.keys import KeyPair
 from securefl.he.sums import SumEncryptor
+from securefl.plan import Plan
+from securefl.release import Release, ReleaseKey
+from securefl.rounds import Answers, Ask, Sends, Value
 from securefl.secagg import client as machine
 from securefl.study.config import Study, parse
 from securefl.study.results import collect, privacy_card
 from securefl.study.run import arm_folder, composition
+from securefl.wire import Header
 
 OPTIONS = {"fedlog": ["", 'body = "private"'], "lg_fedavg": ["", "layers = 2"]}
 ARMS = [
@@ -35,6 +42,30 @@ def one(name: str, options: str, sum_: str, *, extra: str = "", privacy: str = "
     return parse(written if sum_ == "clear" else written.replace('sum = "clear"', hidden))
 
 
+class Watched:
+    """What is asked and answered, and what each client would release in the clear: grid integers by place."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[Header, Ask, Answers]] = []
+        self.clear: dict[tuple[int, int, int], np.ndarray[Any, Any]] = {}
+        self._ask, self._protect = StudyHost.ask, clients.protect
+        patch.setattr(StudyHost, "ask", lambda host, engine, ask, header: self.ask(host, engine, ask, header))
+        patch.setattr(clients, "protect", self.protect)
+
+    def ask(self, host: StudyHost, engine: Any, ask: Ask, header: Header) -> tuple[Answers, Log]:
+        answers, log = self._ask(host, engine, ask, header)
+        self.asked.append((header, ask, answers))
+        return answers, log
+
+    def protect(
+        self, plan: Plan, sends: Sends, value: Value, *, key: ReleaseKey, weight: float, **hiding: Any
+    ) -> Release:
+        if sends.how == "sum":
+            shown = self._protect(replace(plan, sum="clear"), sends, value, key=key, weight=weight, seal=None)
+            self.clear[key.round, key.stage // STAGES, int(key.holder[-4:])] = shown._numbers
+        return self._protect(plan, sends, value, key=key, weight=weight, **hiding)
+
+
 @pytest.mark.parametrize("how", ["masked", "ckks"])
 @pytest.mark.parametrize(("name", "options"), ARMS)
 class TestSums:
@@ -48,22 +79,27 @@ class TestSums:
         assert not any(record["blamed"] or record["abstained"] for record in finished.records)
 
     def test_what_is_opened_is_the_sum_over_the_survivors(
-        self, name: str, options: str, how: str, tmp_path: Path
+        self, name: str, options: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Over a network that loses messages: the same asks, answered in the clear by the survivors alone."""
+        """Over a network that loses messages: the same statistics, in the clear from the survivors alone."""
         lossy = "[network]\nreorder = true\nduplicate = 0.2\ndropout = 0.03\n"
-        spy, finished = spied(one(name, options, how, extra=lossy, rounds=4), tmp_path)
+        watched = Watched(monkeypatch)
+        finished = run(one(name, options, how, extra=lossy, rounds=4), tmp_path)
         assert len(finished.records) == 4
         assert all(not record["blamed"] for record in finished.records)
-        opened = [(ask, answers) for ask, answers in spy.asks if ask.sums]
-        assert any(answers.survivors for _, answers in opened)
-        assert any(set(ask.cohort) - set(answers.survivors) for ask, answers in opened), "nobody was lost"
-        for ask, answers in opened:
-            assert not answers.survivors or len(answers.survivors) >= 0.7 * len(ask.cohort)
+        asked = [(header, ask, answers) for header, ask, answers in watched.asked if ask.sums]
+        assert any(answers.survivors for _, _, answers in asked)
+        assert any(set(ask.cohort) - set(answers.survivors) for _, ask, answers in asked), "nobody was lost"
+        for header, ask, answers in asked:
+            if not answers.survivors:
+                assert not answers.totals
+                continue
+            assert len(answers.survivors) >= 0.7 * len(ask.cohort)
             for question in ask.sums:
-                if answers.survivors:
-                    weight = sum(ask.weights.get(k, 1.0) for k in answers.survivors)
-                    assert answers.totals[question.sends.name].weight == weight
+                total = answers.totals[question.sends.name]
+                assert total.weight == sum(ask.weights.get(k, 1.0) for k in answers.survivors)
+                clear = [watched.clear[header.round, header.stage, k] for k in answers.survivors]
+                assert np.array_equal(total.value, np.sum(clear, axis=0) * question.sends.grid.step)
 
     def test_the_server_learns_totals(self, name: str, options: str, how: str, tmp_path: Path) -> None:
         of = one(name, options, how, rounds=1)
@@ -150,10 +186,31 @@ def test_masked_sums_need_their_numbers(changed: str, said: str, tmp_path: Path)
 
 @pytest.mark.parametrize(("how", "said"), [("masked", "two clients or more"), ("ckks", "at least 2")])
 def test_a_cohort_of_one_is_not_opened(how: str, said: str, tmp_path: Path) -> None:
-    """Its sum would be its own value."""
-    finished = run(one("fedavg", "fraction = 0.1", how), tmp_path)
+    """Its sum would be its own value: told beforehand, and else by the parties of the sum."""
+    certain = one("fedavg", "fraction = 0.1", how)
+    with pytest.raises(ConfigError, match="its own value"):
+        composition(certain, certain.arms[0], world(certain))
+    finished = run(one("fedavg_rp", "fraction = 0.1", how), tmp_path)
     assert [sum(record["answered"]) for record in finished.records] == [0, 0]
     assert said in finished.records[0]["abstained"]["server"]
+
+
+def test_a_key_whose_openings_are_used_up_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One key's openings are enough for two of these sums, of 8,192 integers each; the run has five."""
+    monkeypatch.setattr(sums, "MOST_INTEGERS", 2 * 8192)
+    made, original = [], KeyPair.generate
+
+    def counted(*args: Any) -> KeyPair:
+        made.append(original(*args))
+        return made[-1]
+
+    monkeypatch.setattr(KeyPair, "generate", counted)
+    finished = run(one("fedavg", "fraction = 1.0", "ckks", rounds=5), tmp_path)
+    assert [sum(record["answered"]) for record in finished.records] == [7] * 5
+    assert not any(record["abstained"] or record["blamed"] for record in finished.records)
+    assert len(made) == 3
 
 
 def test_a_spoilt_ciphertext_costs_its_sender_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ Each further argument is LINE:FOLDER. For each, a fork of this process (which ha
 runs the study's first arm in FOLDER, counts the lines it executes in the files that move releases,
 and sends itself SIGKILL before line LINE; 0 kills nobody. In FOLDER/made.jsonl stand the keys of all
 releases whose bytes were made, each on disk before anything else happens. Prints, for each, a JSON list:
-LINE, the wait status, how many lines were counted, and which of them are at the ledger's door, where
-charges are committed and bytes are made (a killed run counts none).
+LINE, the wait status, how many lines were counted, which of them are at the ledger's door, where charges are
+committed and bytes are made, and which write the journal of an aggregation (a killed run counts none).
 """
 
 from __future__ import annotations
@@ -27,18 +27,23 @@ from securefl.study.run import run_arm
 from securefl.training import single_thread
 
 ROOT = Path(securefl.__file__).parent
-WATCHED = (ROOT / "engines", ROOT / "accounting", ROOT / "study", ROOT / "exchange.py", ROOT / "rounds.py")
+WATCHED = tuple(
+    str(ROOT / part) for part in ("engines", "accounting", "study", "exchange", "secagg", "rounds.py")
+)
 DOOR = str(ROOT / "accounting" / "ledger.py")
+JOURNAL = str(ROOT / "secagg" / "journal.py")
+assert all(Path(part).exists() for part in (*WATCHED, DOOR, JOURNAL)), "a file that is watched has moved"
 
 
 def watched(file: str) -> bool:
-    return file.startswith(tuple(map(str, WATCHED)))
+    return file.startswith(WATCHED)
 
 
 class Lines:
     def __init__(self, fatal: int) -> None:
         self.fatal, self.count = fatal, 0
         self.door: list[int] = []
+        self.journal: list[int] = []
 
     def call(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
         return self.line if watched(frame.f_code.co_filename) else None
@@ -46,8 +51,11 @@ class Lines:
     def line(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
         if event == "line":
             self.count += 1
-            if frame.f_code.co_name in ("send", "_commit", "<listcomp>") and frame.f_code.co_filename == DOOR:
+            name, file = frame.f_code.co_name, frame.f_code.co_filename
+            if name in ("send", "_commit", "<listcomp>") and file == DOOR:
                 self.door.append(self.count)
+            if name == "record" and file == JOURNAL:
+                self.journal.append(self.count)
             if self.count == self.fatal:
                 os.kill(os.getpid(), signal.SIGKILL)
         return self.line
@@ -78,7 +86,7 @@ def child(study: Study, here: world.World, fatal: int, folder: Path, answer: int
     session.claim(folder, study)
     run_arm(study, study.arms[0], here, folder, lambda record: None)
     sys.settrace(None)
-    os.write(answer, json.dumps([lines.count, lines.door]).encode())
+    os.write(answer, json.dumps([lines.count, lines.door, lines.journal]).encode())
 
 
 def main() -> None:
@@ -98,7 +106,7 @@ def main() -> None:
             os._exit(0)
         os.close(answer)
         with open(receive, encoding="utf-8") as pipe:
-            counted = json.loads(pipe.read() or "[0, []]")
+            counted = json.loads(pipe.read() or "[0, [], []]")
         print(json.dumps([int(fatal), os.waitpid(pid, 0)[1], *counted]), flush=True)
 
 

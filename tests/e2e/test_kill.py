@@ -13,18 +13,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_study import FEDPROF, plain, run, text
+from tiny_study import FEDAVG, FEDPROF, plain, run, text
 
 from securefl.study.config import read
 from securefl.study.run import arm_folder
 
-RELEASES = 4 + 2 * 2 * 2
-"""Of an uninterrupted run: a profile of 4, and in each of 2 rounds an update and a profile of 2."""
+CLEAR = text(FEDPROF, clients=4)
+MASKED = text(FEDAVG.replace("fraction = 0.5", 'fraction = 1.0\naggregation = "partial"'), clients=4).replace(
+    'sum = "clear"', 'sum = "masked"\ndropout = 0.25'
+)
+"""An aggregation is the first thing in its rounds: when all begin, the ledger knows nothing of them yet."""
+RELEASES = {CLEAR: 4 + 2 * 2 * 2, MASKED: 2 * 4}
+"""Of an uninterrupted run: in each of 2 rounds an update and a profile of 2, after a profile of 4; or an
+update of 4."""
 SCRIPT = Path(__file__).with_name("killed_run.py")
 
 
 def killed(toml: Path, *runs: tuple[int, Path]) -> list[list[Any]]:
-    """Line, wait status, lines counted and those at the ledger's door, of each run."""
+    """Line, wait status, lines counted, those at the ledger's door and those in the journal, of each run."""
     arguments = [f"{line}:{folder}" for line, folder in runs]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(toml), *arguments],
@@ -57,28 +63,38 @@ def committed(folder: Path) -> set[tuple[Any, ...]]:
         db.close()
 
 
-@pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[int]]:
-    """How many lines an uninterrupted run executes, and which of them are at the ledger's door."""
-    folder = tmp_path_factory.mktemp("dry")
+def dry(folder: Path, written: str) -> tuple[int, list[int], list[int]]:
+    """How many lines an uninterrupted run executes, which are at the ledger's door, and in the journal."""
     toml = folder / "tiny.toml"
-    toml.write_text(text(FEDPROF, clients=4))
-    [(_, status, count, door)] = killed(toml, (0, folder / "run"))
+    toml.write_text(written)
+    [(_, status, count, door, journal)] = killed(toml, (0, folder / "run"))
     assert status == 0
     assert count > 1000
     assert len(door) > 50
-    return count, door
+    assert bool(journal) == (written == MASKED)
+    assert len(made(folder / "run")) == RELEASES[written]
+    return count, door, journal
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[int], list[int]]:
+    return dry(tmp_path_factory.mktemp("dry"), CLEAR)
+
+
+@pytest.fixture(scope="module")
+def under_masks(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[int], list[int]]:
+    return dry(tmp_path_factory.mktemp("dry"), MASKED)
 
 
 @pytest.fixture
-def lines(counted: tuple[int, list[int]]) -> int:
+def lines(counted: tuple[int, list[int], list[int]]) -> int:
     return counted[0]
 
 
-def check_kills(folder: Path, at: list[list[int]], scores: str = "clear") -> int:
+def check_kills(folder: Path, at: list[list[int]], written: str = CLEAR, *, scores: str = "clear") -> int:
     """Kill at these lines, several in a row in one folder, then resume; returns how many made bytes twice."""
     toml = folder / "tiny.toml"
-    toml.write_text(text(FEDPROF, clients=4, scores=scores))
+    toml.write_text(written.replace('scores = "clear"', f'scores = "{scores}"'))
     of = read(toml)
     whole = run(of, folder / "whole")
     folders = [folder / f"kill-{place}" for place, _ in enumerate(at)]
@@ -93,7 +109,7 @@ def check_kills(folder: Path, at: list[list[int]], scores: str = "clear") -> int
         assert [record["round"] for record in ended.records] == [1, 2]
         if scores == "clear":
             assert plain(ended.records) == plain(whole.records)
-    return sum(len(made(home)) > RELEASES for home in folders)
+    return sum(len(made(home)) > RELEASES[written] for home in folders)
 
 
 def spread(lines: int, kills: int, seed: int) -> list[int]:
@@ -106,10 +122,10 @@ def test_killed_anywhere_nothing_is_uncounted_and_the_run_goes_on(tmp_path: Path
     assert check_kills(tmp_path, [[line] for line in spread(lines, 10, seed=1)]) >= 4
 
 
-def test_killed_between_charge_and_bytes(tmp_path: Path, counted: tuple[int, list[int]]) -> None:
+def test_killed_between_charge_and_bytes(tmp_path: Path, counted: tuple[int, list[int], list[int]]) -> None:
     """About a dozen lines at the door, evenly from a random one on."""
     rng = np.random.default_rng(5)
-    _, door = counted
+    _, door, _ = counted
     at = door[int(rng.integers(8)) :: max(8, len(door) // 12)]
     assert check_kills(tmp_path, [[line] for line in at]) >= 4
 
@@ -122,6 +138,30 @@ def test_killed_under_encryption(tmp_path: Path, lines: int) -> None:
     assert check_kills(tmp_path, [[line] for line in spread(lines, 4, seed=3)], scores="ckks") >= 1
 
 
+def test_killed_under_masks_before_and_after_every_act(
+    tmp_path: Path, under_masks: tuple[int, list[int], list[int]]
+) -> None:
+    """In each of 2 rounds everybody begins, signs and unmasks: with the act on record, and just before."""
+    _, _, journal = under_masks
+    written = [line for line, after in pairwise([*journal, 10**9]) if after > line + 100]
+    assert len(written) == 2 * 3
+    at = [*(line + 1 for line in written[:3]), written[3]]
+    assert check_kills(tmp_path, [[line] for line in at], MASKED) == 2, "after sign and unmask"
+
+
+def test_killed_under_masks_anywhere(tmp_path: Path, under_masks: tuple[int, list[int], list[int]]) -> None:
+    assert check_kills(tmp_path, [[line] for line in spread(under_masks[0], 4, seed=6)], MASKED) >= 1
+
+
 @pytest.mark.slow
 def test_killed_at_many_lines(tmp_path: Path, lines: int) -> None:
     assert check_kills(tmp_path, [[line] for line in spread(lines, 60, seed=4)]) >= 20
+
+
+@pytest.mark.slow
+def test_killed_under_masks_at_many_lines(
+    tmp_path: Path, under_masks: tuple[int, list[int], list[int]]
+) -> None:
+    count, door, journal = under_masks
+    at = [*spread(count, 40, seed=7), *journal[::3], *door[::10]]
+    assert check_kills(tmp_path, [[line] for line in at], MASKED) >= 20

@@ -14,9 +14,10 @@ from tiny_study import run, spied, text, world
 from protocols.contributions import Update
 from securefl.dp.noise import Source
 from securefl.errors import ConfigError
+from securefl.grid import Grid
 from securefl.plan import Plan, noise, protect
 from securefl.release import ReleaseKey
-from securefl.rounds import Job, Value
+from securefl.rounds import Job, Sends, Value
 from securefl.streams import stream
 from securefl.study.config import Study, parse
 from securefl.study.run import composition
@@ -186,6 +187,48 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
     scaled = residual / (plan.noise_multiplier * 0.5 / 6)
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(scaled))
     assert low < np.sum(scaled**2) < high
+
+
+def test_a_sum_beyond_the_grid_is_clipped_and_not_refused() -> None:
+    """To abstain would tell of the one record that tips it over, without a charge."""
+    grid = Grid(step=2.0**-10, bound=8.0)
+    sends = Sends(name="own", how="sum", reveals="it", sensitivity={("record", "add-remove"): 1.0}, grid=grid)
+    plan = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=0.01)
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
+    value = Value(clear=np.array([1e9, -9.0, 3.0, 8.0001]))
+    released = protect(plan, sends, value, key=key, weight=1.0, seal=None)
+    np.testing.assert_allclose(released._numbers * grid.step, [8.0, -8.0, 3.0, 8.0], atol=0.1)
+
+
+def test_the_grid_cuts_no_share_of_noise_off() -> None:
+    """A sum at the very bound leaves room for its share: half of the draws would be missing otherwise."""
+    grid = Grid(step=2.0**-10, bound=8.0)
+    sends = Sends(
+        name="own",
+        how="sum",
+        reveals="it",
+        sensitivity={("record", "add-remove"): 1.0},
+        grid=grid,
+        cohort=4,
+    )
+    plan = Plan(
+        adjacency="add-remove",
+        delta=1e-5,
+        schedule=1,
+        noise="distributed",
+        noise_multiplier=0.5,
+        sum="masked",
+    )
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
+    seen: list[Any] = []
+
+    def mask(numbers: Any) -> Any:
+        seen.append(numbers)
+        return np.zeros(1, np.uint8)
+
+    protect(plan, sends, Value(clear=np.full(4000, 8.0)), key=key, weight=1.0, seal=None, mask=mask)
+    sigma = 0.5 * 2**10 / np.sqrt(4)
+    assert np.std(seen[0]) == pytest.approx(sigma, rel=0.06)
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.5, 1 / 3])

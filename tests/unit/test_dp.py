@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
+from decimal import Context, Decimal, localcontext
 from math import sqrt
 from pathlib import Path
 
@@ -25,6 +27,9 @@ from securefl.keys import SecretKey
 
 ANY = st.floats(allow_nan=True, allow_infinity=True, width=64)
 RECORDS = arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 4)), elements=ANY)
+
+
+PRECISE = Context(prec=60)
 
 
 def fixed(label: int) -> Source:
@@ -103,26 +108,79 @@ def test_the_discrete_gaussian_has_its_exact_law(sigma: float) -> None:
     assert stats.chi2.sf(statistic, enough.sum()) > 1e-6
 
 
-def test_the_table_is_exact_and_symmetric() -> None:
-    """Against Python's own rational sums of 60-digit exponentials, at every entry."""
-    from decimal import Decimal, getcontext
+@pytest.mark.parametrize("sigma", [127.0, 128.0, 1e5, 2.0**24 - 1])
+def test_a_wide_discrete_gaussian_has_its_law_and_costs_no_wide_table(sigma: float) -> None:
+    """Chi-square over 100 cells of equal normal probability, which at these sigmas is the discrete one's to
+    1e-3 of a cell's deviation; false alarm 1e-6. A table of every integer would take 4 kB times sigma."""
+    count, cells = 400_000, 100
+    tracemalloc.start()
+    drawn = gaussian.discrete(count, sigma, fixed(5))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 300 * count
+    edges = np.rint(sigma * stats.norm.ppf(np.arange(1, cells) / cells)) - 0.5
+    expected = count * np.diff(stats.norm.cdf(np.concatenate([[-np.inf], edges, [np.inf]]) / sigma))
+    seen = np.bincount(np.searchsorted(edges, drawn), minlength=cells)
+    assert stats.chi2.sf(np.sum((seen - expected) ** 2 / expected), cells - 1) > 1e-6
+    residues = np.bincount(drawn & 15, minlength=16)  # none within a block is favoured
+    assert stats.chisquare(residues).pvalue > 1e-6
 
-    getcontext().prec = 60
+
+class Words(Source):
+    """Words that are given."""
+
+    def __init__(self, *words: int) -> None:
+        self.given = np.array(words, dtype=np.uint64)
+
+    def words(self, count: int) -> np.ndarray:
+        assert count == len(self.given)
+        return self.given
+
+
+@pytest.mark.parametrize("gap", [2**10, 2**70, 2**81, 2**100])
+@pytest.mark.parametrize(
+    ("sigma", "block", "rest", "width"),
+    [(200.0, 0, 1, 2), (4096.0, 100, 63, 64), (2.0**24 - 1, 5, 99_999, 2**17)],
+)
+def test_a_proposal_is_kept_with_its_exact_probability(
+    sigma: float, block: int, rest: int, width: int, gap: int
+) -> None:
+    """Words of 128 bits on both sides of exp(-(x^2 - b^2) / 2 sigma^2), 2^-118 from it and farther."""
+    x = block * width + rest
+    with localcontext(PRECISE):
+        exponent = (x**2 - (block * width) ** 2) * Decimal(1 / (2 * sigma**2))
+        threshold = int((-exponent).exp() * 2**128)
+    high, _ = gaussian._table(sigma / width)
+    chosen = int(high[block - 1]) + 1 if block else 0
+    for word, kept in ((threshold - gap, [-x]), (threshold + gap, [])):
+        source = Words(chosen, 0, 2**63 + rest, word >> 64, word & (2**64 - 1))
+        assert gaussian._kept(1, sigma, source).tolist() == kept
+
+
+def test_the_table_is_exact() -> None:
+    """Against Python's own rational sums of 60-digit exponentials, at every entry."""
     sigma = 4.0
-    high, low, first = gaussian._table(sigma)
-    weights = [(-Decimal(k * k) / Decimal(32)).exp() for k in range(first, -first + 1)]
-    whole, total = sum(weights), Decimal(0)
-    for h, lo, weight in zip(high, low, weights, strict=True):
-        total += weight
-        assert abs(Decimal((int(h) << 64) + int(lo) + 1) - total / whole * 2**128) < 2**8
+    high, low = gaussian._table(sigma)
+    weights = [(-Decimal(k * k) / Decimal(32)).exp(PRECISE) for k in range(len(high))]
+    assert len(weights) == 53  # 13 sigma
+    with localcontext(PRECISE):
+        whole, total = sum(weights), Decimal(0)
+        for h, lo, weight in zip(high, low, weights, strict=True):
+            total += weight
+            assert abs(Decimal((int(h) << 64) + int(lo) + 1) - total / whole * 2**128) < 2**8
     assert (int(high[-1]) << 64) + int(low[-1]) == 2**128 - 1
 
 
 def test_distributed_noise_is_refused_where_the_grid_is_too_coarse() -> None:
     with pytest.raises(ConfigError, match="too coarse"):
         gaussian.discrete_event(63.0, 1.0)
-    with pytest.raises(ConfigError, match="4"):
-        gaussian.discrete(1, 3.9, Source())
+    for few in (3.9, math.nan):
+        with pytest.raises(ConfigError, match="at least 4"):
+            gaussian.discrete(1, few, Source())
+    with pytest.raises(ConfigError, match="coarser grid"):
+        gaussian.discrete(1, 2.0**24, Source())
+    with pytest.raises(ConfigError, match="coarser grid"):
+        gaussian.share(2.0**26, 20, 4)
     assert gaussian.discrete_event(64.0, 2.0) == GaussianDpEvent(sqrt(64**2 - 4) / 2)
     assert gaussian.share(64.0, 20, 4) == 16.0
     with pytest.raises(ConfigError, match="survivors"):

@@ -201,7 +201,7 @@ def test_the_noise_reaches_the_sum(where: str, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "Checkpoint", Kept)
         run(of, tmp_path)
-    plan = of.privacy.plan(1)
+    plan = of.privacy.plan(1, [made.sends])
     sigma = plan.noise_multiplier * np.sqrt(2) * np.sqrt(20 if where == "local" else 1)
     residual = (states[-1].memory["sum"] - true) / sigma
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(residual))

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from test_secagg_adversary import wrong_pair
-from tiny_study import FEDAVG, run, spied, text, world
+from tiny_study import FEDAVG, plain, run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.engines import masked
-from securefl.errors import ConfigError, DataError
+from securefl.engines.host import STAGES, StudyHost
+from securefl.errors import BudgetExceeded, ConfigError, DataError
 from securefl.grid import Grid
 from securefl.machine import Envelope, Step
 from securefl.rounds import Ask, Sends, Sum
@@ -22,30 +23,44 @@ from securefl.secagg.client import Durable
 from securefl.secagg.journal import Journal
 from securefl.secagg.messages import Shares
 from securefl.study.config import Study, parse
-from securefl.study.run import arm_folder
+from securefl.study.run import arm_folder, composition, run_arm
 from securefl.wire import Header
 
 CLIENTS = 7
 
 
-def study(spare: int, *, rounds: int = 1) -> Study:
-    arm = FEDAVG.replace("fraction = 0.5", 'fraction = 1.0\naggregation = "partial"')
-    written = text(arm, clients=CLIENTS, rounds=rounds)
+def study(spare: int, *, rounds: int = 1, protocol: str = "fedavg") -> Study:
+    options = {
+        "fedavg": 'fraction = 1.0\naggregation = "partial"',
+        "lg_fedavg": "layers = 1",
+        "fedlog": 'body = "private"',
+    }
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options[protocol]}\n'
+    permitted = '["statistic"]' if protocol == "fedlog" else '["update"]'
+    written = text(arm, clients=CLIENTS, rounds=rounds, unprotected=permitted)
     return parse(
         written.replace('sum = "clear"', f'sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = {spare}')
     )
 
 
 class Liar(Client):
-    """Deals wrong shares, well signed."""
+    """Deals wrong shares, well signed, from some Ask of a round on."""
+
+    lying = ("client-0003",)
+    since = (1, 0)
 
     def _deal(self, state: Any, roster: Any) -> Step[Any]:
         step = super()._deal(state, roster)
-        if self.name != "client-0003":
+        at = self.agreement.header
+        if self.name not in self.lying or (at.round, at.stage // STAGES) < self.since:
             return step
         (envelope,) = step.out
         assert isinstance(envelope.message, Shares)
         return replace(step, out=(Envelope(envelope.to, wrong_pair(self, step.state, envelope.message)),))
+
+
+class TwoLiars(Liar):
+    lying = ("client-0003", "client-0005")
 
 
 def rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
@@ -54,33 +69,105 @@ def rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
         return ledger.rows()
 
 
+@pytest.mark.parametrize(
+    ("protocol", "since"),
+    [("fedavg", (1, 0)), ("lg_fedavg", (1, 0)), ("lg_fedavg", (2, 0)), ("fedlog", (1, 1))],
+)
 def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    protocol: str, since: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masked, "Client", Liar)
-    of = study(spare=1)
-    spy, finished = spied(of, tmp_path)
-    (record,) = finished.records
+    """As in the clear without it. Whoever trained for the ended attempt trains no further for the next."""
+    of = study(spare=1, rounds=2, protocol=protocol)
+    with monkeypatch.context() as patch:
+        patch.setattr(masked, "Client", Liar)
+        patch.setattr(Liar, "since", since)
+        spy, finished = spied(of, tmp_path)
+    record = finished.records[since[0] - 1]
     assert set(record["blamed"]) == {"client-0003"}
     assert record["answered"] == [1, 1, 1, 0, 1, 1, 1]
     assert "phase share" in record["abstained"]["server"]
-    here = world(of)
-    without = [*here.records[:3], (here.records[3][0][:0], here.records[3][1][:0]), *here.records[4:]]
-    monkeypatch.undo()
-    clear = parse(
-        of.text.replace('sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = 1', 'sum = "clear"')
-    )
-    expected, _ = spied(clear, tmp_path / "clear", replace(here, records=without))
-    assert np.array_equal(spy.states[-1].model, expected.states[-1].model)
+
+    exchange = StudyHost.ask
+
+    def without(self: StudyHost, engine: Any, ask: Ask, header: Header) -> Any:
+        cheated = (header.round, header.stage) >= since
+        cohort = tuple(k for k in ask.cohort if not (cheated and k == 3))
+        return exchange(self, engine, replace(ask, cohort=cohort), header)
+
+    monkeypatch.setattr(StudyHost, "ask", without)
+    clear = of.text.replace('sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = 1', 'sum = "clear"')
+    expected, _ = spied(parse(clear), tmp_path / "clear")
+    for one, other in zip(spy.states, expected.states, strict=True):
+        assert np.array_equal(one.model, other.model)
 
 
+@pytest.mark.parametrize(("liars", "spare"), [(Liar, 0), (TwoLiars, 1)])
 def test_without_a_spare_attempt_the_sum_is_not_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    liars: type[Liar], spare: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masked, "Client", Liar)
-    spy, finished = spied(study(spare=0), tmp_path)
+    monkeypatch.setattr(masked, "Client", liars)
+    spy, finished = spied(study(spare), tmp_path)
     assert finished.records[0]["answered"] == [0] * CLIENTS
+    assert finished.records[0]["culprits"] == [int(name[-4:]) for name in liars.lying]
     assert np.array_equal(spy.states[0].model, spy.states[-1].model)
+
+
+def cut_off_after(record: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_proven_culprit_is_asked_no_more(
+    resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One spare attempt is enough for it in the whole run; a process that goes on with the run knows it."""
+    monkeypatch.setattr(masked, "Client", Liar)
+    of = study(spare=1, rounds=3)
+    if resumed:
+        with pytest.raises(KeyboardInterrupt):
+            run_arm(of, of.arms[0], world(of), tmp_path, cut_off_after)
+    first, *later = run(of, tmp_path).records
+    assert set(first["blamed"]) == {"client-0003"}
+    assert [record["answered"] for record in later] == [[1, 1, 1, 0, 1, 1, 1]] * 2
+    assert [record["selected"] for record in later] == [[1, 1, 1, 0, 1, 1, 1]] * 2
+    assert not any(record["blamed"] or record["abstained"] for record in later)
+    assert [record["culprits"] for record in (first, *later)] == [[3]] * 3
+    assert not any(record["retired"] or record["ended"] for record in (first, *later))
+
+
+def test_a_run_ends_with_its_last_honest_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the culprit have spent their budgets: nobody is left to ask."""
+    monkeypatch.setattr(masked, "Client", Liar)
+    spent = {k: BudgetExceeded("It is spent.") for k in range(CLIENTS) if k != 3}
+    monkeypatch.setattr(StudyHost, "retired", lambda self, number: spent if number == 2 else {})
+    (record,) = run(study(spare=1, rounds=3), tmp_path).records
+    assert (record["retired"], record["culprits"], record["ended"]) == (sorted(spent), [3], True)
+
+
+@pytest.mark.parametrize("act", ["begin", "sign", "unmask"])
+def test_a_round_that_was_cut_off_after_an_act_is_played_again(
+    act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal forbids to begin twice in one place: what is played again is another attempt."""
+    of = study(spare=0)
+    whole = run(of, tmp_path / "whole")
+    work = StudyHost.work
+
+    def cut_off(self: StudyHost, needs: Any) -> list[Any]:
+        answers = work(self, needs)
+        if any(isinstance(order, Durable) and order.act == act for _, order in needs):
+            raise KeyboardInterrupt
+        return answers
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StudyHost, "work", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            run(of, tmp_path / "cut")
+    resumed = run(of, tmp_path / "cut")
+    assert resumed.records[0]["answered"] == [1] * CLIENTS
+    assert plain(resumed.records) == plain(whole.records)
+    attempts = 1 if act == "begin" else 2  # the first was killed before anything was reserved
+    assert len(rows(of, tmp_path / "cut")) == attempts * CLIENTS
 
 
 def test_a_masked_release_that_was_sent_stays_booked_when_the_round_aborts(tmp_path: Path) -> None:
@@ -128,6 +215,71 @@ def test_a_client_refuses_a_roster_smaller_than_its_noise_was_sized_for() -> Non
         cohorts.machines(ask, range(4), header)
 
 
+def test_clients_of_any_number_are_masked() -> None:
+    """A roster is in the order of names, in which client 10000 comes before client 9999."""
+    of = study(0)
+    sends = Sends(name="update", how="sum", reveals="it")
+    ask = Ask(cohort=(9998, 9999, 10000), model=np.zeros(0, np.float32), sums=(Sum(sends, 3),))
+    machines = masked.Cohorts(replace(of.privacy.plan(1), corrupt=0.0)).machines(
+        ask, ask.cohort, Header(bytes(32), 1, 0, 1)
+    )
+    assert machines.keys() == {"server", "client-9998", "client-9999", "client-10000"}
+
+
+# What is told before anything runs ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fraction", "said"), [(1.0, None), (0.5, "at least 4 survivors of 5 clients"), (0.1, "its own value")]
+)
+def test_what_is_asked_for_must_be_had_for_the_cohorts_that_are_asked(
+    fraction: float, said: str | None
+) -> None:
+    """Of 9 clients with 0.4 dropping and 0.2 corrupt: nothing that holds for 9 needs to hold for 5."""
+    arm = FEDAVG.replace("fraction = 0.5", f"fraction = {fraction}")
+    written = text(arm, clients=9).replace('sum = "clear"', 'sum = "masked"\ndropout = 0.4\ncorrupt = 0.2')
+    of = parse(written)
+    if said is None:
+        composition(of, of.arms[0], world(of))
+    else:
+        with pytest.raises(ConfigError, match=said):
+            composition(of, of.arms[0], world(of))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "epsilon", "said"),
+    [
+        ("fedlog", 2.0, None),
+        ("fedlog", 1e-6, "too fine .* Take a coarser grid"),
+        ("fedlog", 1e4, "too coarse"),
+        ("fedavg", 0.1, None),
+        ("fedavg", 0.01, "cut the noise off. Take a coarser grid"),
+    ],
+)
+def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: str | None) -> None:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n'
+    if protocol == "fedavg":
+        arm += 'fraction = 1.0\naggregation = "partial"\n'
+    unit = "record" if protocol == "fedlog" else "client"
+    changes = {
+        'unit = "record"\nadjacency = "replace-one"\n': f'unit = "{unit}"\nadjacency = "add-remove"\n',
+        'noise = "none"\n': f'noise = "distributed"\nepsilon = {epsilon}\n',
+        'sum = "clear"': 'sum = "masked"\ndropout = 0.3\ncorrupt = 0.15',
+        "delta = 1e-4": "delta = 1e-9",
+        "batch_size = 16\n": "batch_size = 16\n" + ("update_bound = 0.5\n" if unit == "client" else ""),
+    }
+    written = text(arm, clients=CLIENTS, unprotected="[]")
+    for old, new in changes.items():
+        assert old in written
+        written = written.replace(old, new)
+    of = parse(written)
+    if said is None:
+        composition(of, of.arms[0], world(of))
+    else:
+        with pytest.raises(ConfigError, match=said):
+            composition(of, of.arms[0], world(of))
+
+
 # The journal -------------------------------------------------------------------------------------
 
 
@@ -142,6 +294,25 @@ def test_an_act_is_recorded_once_whatever_its_digest(tmp_path: Path) -> None:
         assert journal.record([act(digest=b"other")]) == [False]
     with Journal(path) as again:
         assert again.record([act(), act("c")]) == [False, True], "a new process knows it"
+
+
+def test_a_journal_on_a_full_disk_says_so_and_stays_usable(tmp_path: Path) -> None:
+    with Journal(tmp_path / "acts.sqlite") as journal:
+        (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
+        journal._db.execute(f"PRAGMA max_page_count = {pages}")
+        many = [act(f"client-{k}" * 20) for k in range(300)]
+        with pytest.raises(DataError, match=r"cannot be written .*full.*nothing was done"):
+            journal.record(many)
+        journal._db.execute("PRAGMA max_page_count = 1000")
+        assert journal.record(many) == [True] * 300, "nothing of the first wave was kept"
+
+
+def test_a_journal_knows_the_attempts_at_a_round() -> None:
+    with Journal() as journal:
+        assert journal.attempts(bytes(32), 1) == 0
+        journal.record([replace(act(), header=Header(bytes(32), 1, 4, 1)), act("b")])
+        assert journal.attempts(bytes(32), 1) == 5
+        assert journal.attempts(bytes(32), 2) == journal.attempts(bytes(31) + b"x", 1) == 0
 
 
 def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:

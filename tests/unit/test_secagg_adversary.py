@@ -45,6 +45,7 @@ from securefl.secagg.messages import (
     Survivors,
     Unmask,
 )
+from securefl.secagg.server import Summing
 
 CLIENTS = 10  # one corrupt: a quorum of 6
 
@@ -250,11 +251,17 @@ def test_shares_that_their_dealer_did_not_send_are_refused_without_a_word(lie: s
     refused(machine.inner, state, spoil(dealt), why)
 
 
-def test_a_neighbourhood_that_was_not_derived_is_refused() -> None:
+@lru_cache
+def sparse() -> tuple[Agreement, Recording, Recording]:
+    """A run of 60 clients that are not all neighbours, and two of them."""
     agreed = agreement(60, corrupt=0.05, dropout=0.1)
-    machine = Recording(client(0, agreed))
-    other = Recording(client(1, agreed))
-    aggregate(agreed, machines={client_name(0): machine, client_name(1): other})
+    one, other = Recording(client(0, agreed)), Recording(client(1, agreed))
+    assert_exact(agreed, aggregate(agreed, machines={client_name(0): one, client_name(1): other}).server)
+    return agreed, one, other
+
+
+def test_a_neighbourhood_that_was_not_derived_is_refused() -> None:
+    agreed, machine, other = sparse()
     state, dealt, _ = machine.at(Dealt)
     theirs = other.at(Dealt)[1]
     assert len(dealt.sealed) == len(theirs.sealed) == agreed.parameters.neighbours
@@ -286,8 +293,9 @@ def test_survivors_that_do_not_add_up_are_refused(lie: str, mode: str) -> None:
     refused(machine.inner, state, spoil(survivors), why)
 
 
-def test_a_victim_whose_neighbours_are_all_called_dropped_is_not_opened() -> None:
-    """A lying server may drop a tenth of a sparse cohort: not those who stand around one client."""
+@lru_cache
+def around_seven() -> tuple[Closed, dict[bool, tuple[int, ...]]]:
+    """A closed sparse roster, and the tenth of it that drops: around member 7 (True), or anywhere (False)."""
     agreed = agreement(200, corrupt=0.1, dropout=0.1)
     entries = {
         k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(200)
@@ -295,9 +303,29 @@ def test_a_victim_whose_neighbours_are_all_called_dropped_is_not_opened() -> Non
     closed = Closed(agreed, entries)
     near = closed.graph.neighbours[7]
     far = [k for k in range(200) if k not in near and k not in (0, 7)]
+    return closed, {True: near[:20], False: (*near[:5], *far[-15:])}
+
+
+@pytest.mark.parametrize("lonely", [True, False])
+def test_the_server_opens_nobody_whose_neighbours_dropped(lonely: bool) -> None:
+    closed, drops = around_seven()
+    inputs = {k: Signature(b"") for k in range(200) if k not in drops[lonely]}
+    state = Summing(closed=closed, dealt=dict.fromkeys(range(200)), sums=(), inputs=inputs)
+    step = Server(agreement=closed.agreement, patience=0).deadline(state)
+    if lonely:
+        assert isinstance(step.result, Aborted)
+        assert (step.result.phase, step.result.culprit) == ("mask", None)
+        assert "too few surviving neighbours" in step.result.reason
+    else:
+        assert step.result is None
+
+
+def test_a_victim_whose_neighbours_are_all_called_dropped_is_not_opened() -> None:
+    """A lying server may drop a tenth of a sparse cohort: not those who stand around one client."""
+    closed, drops = around_seven()
+    agreed, near = closed.agreement, closed.graph.neighbours[7]
     own = next(k for k in range(200) if k not in near and k != 7)
-    cut, fair = near[:20], (*near[:5], *far[-15:])
-    for dropped, lonely in ((cut, True), (fair, False)):
+    for lonely, dropped in drops.items():
         survivors = tuple(k for k in range(200) if k not in dropped)
         assert len(survivors) == agreed.parameters.least_survivors
         came = Survivors(survivors=survivors, dropped=tuple(sorted(dropped)))
@@ -379,6 +407,37 @@ def test_a_quorum_that_is_none_is_refused(lie: str) -> None:
     machine = honest().clients[0]
     state, quorum, _ = machine.at(Quorum)
     refused(machine.inner, state, spoil(quorum), why)
+
+
+@pytest.mark.parametrize(
+    ("strangers", "forged", "why"),
+    [
+        ("all", "all", "did not sign"),
+        ("as many as needed", "the last", "did not sign"),
+        ("as many as needed", "none", None),
+        ("one too few", "none", "Expected 32 signatures on one set, got 31"),
+    ],
+)
+def test_where_neighbours_are_too_few_for_a_quorum_strangers_must_have_signed(
+    strangers: str, forged: str, why: str | None
+) -> None:
+    agreed, machine, _ = sparse()
+    state, quorum, _ = machine.at(Quorum)
+    near = {0, *state.held.closed.graph.neighbours[0]}
+    far = [k for k in quorum.signers if k not in near]
+    needed = agreed.parameters.quorum - len(near)
+    assert (agreed.parameters.quorum, needed > 1) == (32, True)
+    shown = far[: {"all": len(far), "as many as needed": needed, "one too few": needed - 1}[strangers]]
+    bad = {"all": shown, "the last": shown[-1:], "none": []}[forged]
+    signers = tuple(sorted(near | set(shown)))
+    signed = dict(zip(quorum.signers, quorum.signatures, strict=True)) | dict.fromkeys(
+        bad, Signature(bytes(64))
+    )
+    told = replace(quorum, signers=signers, signatures=tuple(signed[k] for k in signers))
+    if why is None:
+        assert machine.inner.receive(state, SERVER, told).need is not None
+    else:
+        refused(machine.inner, state, told, why)
 
 
 def test_a_survivor_that_did_not_sign_is_opened_on_its_input_alone() -> None:
@@ -609,8 +668,10 @@ def test_wrong_shares_at_sending_name_the_dealer() -> None:
     assert not outcome.traffic.blamed
 
 
-def test_shares_that_nobody_can_open_name_the_dealer_once_too_many_accuse_it() -> None:
-    _, outcome = with_liars(Shares, unopenable, 3)
+@pytest.mark.parametrize("corrupt", [0.0, 0.1])
+def test_shares_that_nobody_can_open_name_the_dealer_once_too_many_accuse_it(corrupt: float) -> None:
+    agreed = agreement(CLIENTS, corrupt=corrupt, dropout=0.3)
+    _, outcome = with_liars(Shares, unopenable, 3, agreed=agreed)
     assert isinstance(outcome.server, Aborted)
     assert (outcome.server.phase, outcome.server.culprit) == ("share", client_name(3))
 
@@ -643,8 +704,10 @@ def test_a_false_accusation_costs_the_accuser() -> None:
     assert client_name(3) in outcome.server.survivors  # type: ignore[union-attr]
 
 
-def test_an_accusation_without_proof_costs_the_accuser_its_place_alone() -> None:
-    agreed = agreement(CLIENTS, corrupt=0.1, dropout=0.3)
+@pytest.mark.parametrize("corrupt", [0.0, 0.1])
+def test_an_accusation_without_proof_costs_the_accuser_its_place_alone(corrupt: float) -> None:
+    """Where nobody is assumed to lie, too, one word against another names nobody."""
+    agreed = agreement(CLIENTS, corrupt=corrupt, dropout=0.3)
     outcome = aggregate(agreed, machines={client_name(2): complaining(agreed, 2, 3, bytes(31) + b"x")})
     assert_exact(agreed, outcome.server)
     assert set(outcome.server.survivors) == {client_name(k) for k in range(10) if k != 2}  # type: ignore[union-attr]
@@ -782,6 +845,18 @@ def test_the_server_takes_each_message_once_and_ignores_what_is_late() -> None:
     last = run.server.seen[-1][3].state
     for _, sender, message, _ in run.server.seen:
         assert server.receive(last, sender, message).state is last
+
+
+def test_a_holder_that_complained_sends_no_input_and_the_other_way_round() -> None:
+    """Whoever did both would be counted twice, and the phase would close before all are in."""
+    run = honest()
+    server = run.server.inner
+    state, good, step = run.server.at(MaskedInput, client_name(2))
+    gone = replace(state, gone=frozenset({2}))
+    assert server.receive(gone, client_name(2), good).state is gone
+    complaint = Complaint(keys=(Share(u32(3) + bytes(32)),))
+    assert server.receive(step.state, client_name(2), complaint).state is step.state
+    assert server.receive(state, client_name(2), complaint).state.gone == {2}
 
 
 def test_the_server_refuses_what_is_not_due() -> None:
