@@ -214,11 +214,14 @@ class Averaging:
         """Ask whoever the server does not know yet, in round 1 everybody, for the watched numbers."""
         sizes = (ask_size(self.problem),) if "size" in self._watched() else ()
         each = (*watch, *sizes)
-        unknown = [k for k in roster.everyone() if any(np.isnan(state.memory[e.sends.name][k]) for e in each)]
-        if not unknown:
-            return state
-        model = state.model if any(e.sends.on_model for e in each) else state.model[:0]
-        return _learn(state, (yield Ask(cohort=tuple(unknown), model=model, each=each, public=public)))
+        for question in each:  # one at a time: a number that cannot be had any more costs no other
+            known = state.memory[question.sends.name]
+            cohort = tuple(k for k in roster.everyone() if np.isnan(known[k]))
+            if cohort:
+                model, given = (state.model, public) if question.sends.on_model else (state.model[:0], {})
+                asked = Ask(cohort=cohort, model=model, each=(question,), public=given)
+                state = _learn(state, (yield asked))
+        return state
 
     def _watched(self) -> tuple[str, ...]:
         return tuple(s.sends.name for s in self.statistics if s.sends.how == "each")

@@ -160,7 +160,7 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
                 return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
     if sends.name not in plan.unprotected:
         raise ConfigError(
-            f"{_why(plan, sends)}. Name it in [privacy] "
+            f"{_why(plan, sends)}. {_remedy(plan, sends)}ame it in [privacy] "
             f'unprotected = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
         )
     return UNPROTECTED
@@ -179,10 +179,15 @@ def noised(plan: Plan, sends: Sends) -> bool:
 def least(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
     """The fewest contributions that a sum of these values over so many clients may have.
 
-    Shares of noise were sized for the declared cohorts: of fewer clients, more must answer.
+    Shares of noise were sized for the declared cohorts: of fewer clients, more must answer; and of more, more
+    may be corrupt.
     """
     declared = max((s.cohort for s in sends if noised(plan, s)), default=0)
-    return plan.survivors(max(cohort, declared))
+    enough = plan.survivors(max(cohort, declared))
+    if plan.noise != "distributed" or not declared:
+        return enough
+    honest = plan.survivors(declared) - share_of(plan.corrupt, declared)
+    return max(enough, honest + share_of(plan.corrupt, cohort))
 
 
 def _placement(plan: Plan, sends: Sends) -> str:
@@ -257,6 +262,13 @@ def _why(plan: Plan, sends: Sends) -> str:
     return f"{bare} for the server, which central noise trusts: leave it out of `against`"
 
 
+def _remedy(plan: Plan, sends: Sends) -> str:
+    if plan.noise == "none" or noised(plan, sends):
+        return "N"
+    option = "`update_bound` in [local]" if plan.unit == "client" else "an option such as `clip`"
+    return f"Bound it, by {option}, where its protocol has one; or n"
+
+
 def noise(plan: Plan, sends: Sends, size: int, source: Source) -> NDArray[np.int64]:
     """One draw of the plan's noise for `size` grid integers: all of it, or one client's share of it."""
     if _placement(plan, sends) == "distributed":
@@ -291,6 +303,11 @@ def protect(
         LocalProtocolError: there is something to encrypt and nothing to encrypt it with.
     """
     charge = charge_of(plan, sends, trained=trained)
+    if sends.how == "each" and value.then is None and noised(plan, sends):
+        raise LocalProtocolError(
+            f"{sends.name!r} is charged as noised, so its value must come as sums on the grid, with `then` "
+            "for what follows from them; as it is, there is nothing to noise."
+        )
     if value.then is not None:
         value = value.then(_with_noise(plan, sends, value.clear, source or Source()))
     numbers: NDArray[Any]
@@ -327,9 +344,9 @@ def _noised_sum(plan: Plan, sends: Sends, value: Floats, weight: float, source: 
     """Grid integers (d,) with this client's part of the noise, which is none where the server adds it.
 
     Weighted ones are truncated towards 0: to round could lengthen them beyond the sensitivity. A sum beyond
-    the grid is clipped to it: to abstain would tell of it, for nothing.
+    the grid is clipped to it, and what is not finite is 0: to abstain would tell of it, for nothing.
     """
-    inside = np.clip(value, -sends.grid.bound, sends.grid.bound)
+    inside = np.clip(np.where(np.isnan(value), 0.0, value), -sends.grid.bound, sends.grid.bound)
     numbers = np.trunc(weight * sends.grid.quantise(inside)).astype(np.int64)
     room = sends.grid.limit
     if plan.noise == "distributed":  # a share that the grid cuts off would be missing in the sum

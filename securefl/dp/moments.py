@@ -43,7 +43,10 @@ class Moments:
 
     @staticmethod
     def sensitivity(adjacency: Adjacency) -> float:
-        """L2, of the sums times STEP. To replace a record moves no count."""
+        """L2, of the sums times STEP.
+
+        To replace a record moves no count but where one of the two is not finite, which is as to add it.
+        """
         match adjacency:
             case "add-remove":
                 return sqrt(2 * _UNIT**2 + _COUNT**2) * STEP
@@ -82,10 +85,8 @@ class Losses:
     def sensitivity(adjacency: Adjacency) -> float:
         """L2, of the sums times STEP."""
         match adjacency:
-            case "add-remove":
+            case "add-remove" | "replace-one":  # a record whose loss is not finite is none, and none a count
                 return sqrt(_UNIT**2 + _COUNT**2) * STEP
-            case "replace-one":
-                return 1.0
 
     def sums(self, losses: Floats) -> Integers:
         """Of the finite losses (n,), clipped: (2,)."""

@@ -110,6 +110,10 @@ class StudyHost:
     def ask(self, engine: InProcess, ask: Ask, header: Header) -> tuple[Answers, Log]:
         """Run one Ask over the engine. The answers hold whoever answered well and in time."""
         self._log = Log(Traffic())
+        enough = least(self._plan, len(ask.cohort), [question.sends for question in ask.sums])
+        if ask.sums and len(ask.cohort) < enough:  # to ask would cost budgets, and open nothing
+            self._log.abstained[SERVER] = f"{len(ask.cohort)} clients are left, a sum needs {enough}."
+            return nobody(ask), self._log
         if self._plan.sum != "clear":
             header = replace(header, stage=STAGES * header.stage)
         if self._plan.sum == "clear" or not ask.sums:

@@ -116,6 +116,8 @@ class PrivacySection:
             raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
         if (self.noise == "none") != (self.epsilon is None):
             raise ValueError("Expected `epsilon` with noise, and none without.")
+        if self.epsilon is not None and not self.epsilon > 0:
+            raise ValueError(f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}.")
         together = self.noise == "distributed" or self.sum != "clear"
         if together != (self.dropout is not None):
             raise ValueError(

@@ -14,6 +14,7 @@ from securefl.study import world
 from securefl.study.commands import find
 from securefl.study.config import Study
 from securefl.study.forecast import Forecast, as_json, forecast
+from securefl.study.session import require_known
 from securefl.training import single_thread
 
 
@@ -29,6 +30,7 @@ def plan(study: str, as_json_: bool) -> None:
     found = find(study)
     console = Console(stderr=True, quiet=as_json_)
     here = world.build(found, found.study.seeds[0])
+    require_known(found, [arm.options.build(here.problem) for arm in found.arms])
     forecasts = []
     for arm in found.arms:
         with console.status(f"rehearsing {arm.name}"):

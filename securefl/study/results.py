@@ -32,8 +32,8 @@ class Results:
     """Tidy tables of all arms and seeds, one row per observation.
 
     metrics: arm, seed, round, accuracy, loss, bytes_up, bytes_down, megabytes, seconds, watt_hours,
-        wall_seconds, survivors_lost (of the selected, how many did not answer), and epsilon against
-        each party.
+        wall_seconds, answered (clients), survivors_lost (of the selected, how many did not answer), and
+        epsilon against each party.
     participation: arm, seed, client, quality, selected and answered (rounds; a client that is drawn
         twice takes part once), retired (whether its budget bore no further round at the end).
     divergence: arm, seed, round, client, quality, divergence (the newest that is known; at least 0, as
@@ -62,6 +62,7 @@ def _metric(record: dict[str, Any]) -> dict[str, Any]:
     row = {name: record[name] for name in plain}
     row["megabytes"] = (record["bytes_up"] + record["bytes_down"]) / 1e6
     row["wall_seconds"] = record["wall_seconds"]
+    row["answered"] = sum(record["answered"])
     row["survivors_lost"] = int(np.count_nonzero(record["selected"])) - sum(record["answered"])
     return row | {f"epsilon_{party}": record["epsilon"][party] for party in PARTIES}
 
@@ -264,15 +265,18 @@ def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
 def bought(study: Study, results: Results) -> list[str]:
     """What the budget bought: a sentence for each arm in which clients dropped out, theirs being spent."""
     lines = []
-    rounds, budget = study.study.rounds, study.privacy.budget
+    rounds, seeds = study.study.rounds, len(study.study.seeds)
+    what = f"a budget of {study.privacy.budget:g}" if study.privacy.budget < math.inf else "the schedule"
+    over = f" (over {seeds} seeds)" if seeds > 1 else ""
     for arm, own in results.participation.groupby("arm", sort=False):
         out = own[own["retired"]]
         if len(out):
-            played = results.metrics.loc[results.metrics["arm"] == arm, "round"].max()
+            mine = results.metrics[results.metrics["arm"] == arm]
+            played = mine.loc[mine["answered"] > 0].groupby("seed")["round"].nunique().max()
             least, most = out["answered"].min(), out["answered"].max()
             span = f"{least}" if least == most else f"{least} to {most}"
             lines.append(
-                f"{arm}: a budget of {budget:g} bought {played} of {rounds} rounds; {len(out)} of {len(own)} "
-                f"clients dropped out by themselves, after taking part in {span}."
+                f"{arm}: {what} bought {played} of {rounds} rounds; {len(out)} of {len(own)} clients{over} "
+                f"dropped out by themselves, after taking part in {span}."
             )
     return lines

@@ -158,7 +158,8 @@ class _Turn:
             culprits=records[-1]["culprits"] if records else (),
             journal=journal,
         )
-        self._retired = self._host.retired(len(records) + 1)
+        before = records[-1]["retired"] if records else ()
+        self._retired = frozenset(before) | self._host.retired(len(records) + 1).keys()
         self._logs: list[tuple[Ask, Log]] = []
 
     def _fresh_keys(self, each: Each) -> ScoreKeys:
@@ -200,7 +201,7 @@ class _Turn:
         evaluation = self._algorithm.evaluate(state, self._devices())
         up, down = self._bytes()
         if number < self._study.study.rounds:
-            self._retired = self._host.retired(number + 1)
+            self._retired |= self._host.retired(number + 1).keys()
         seconds, watt_hours = self._cost()
         divergence = state.memory.get("profile")
         return {
@@ -228,7 +229,7 @@ class _Turn:
 
     def _out(self) -> frozenset[int]:
         """Whom nobody asks any more: whose budget is spent, and who was proven to cheat."""
-        return self._host.culprits() | self._retired.keys()
+        return self._host.culprits() | self._retired
 
     def _devices(self) -> list[Device]:
         kept = self._host.kept

@@ -44,7 +44,7 @@ def run_study(
     first = world.build(study, study.study.seeds[0])
     # What stops any arm is told before one trains or the folder is taken.
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
-    _known(study, [algorithm for algorithm, _ in arms.values()])
+    require_known(study, [algorithm for algorithm, _ in arms.values()])
     claim(folder, study)
     runs: list[ArmRun] = []
     for seed in study.study.seeds:
@@ -54,7 +54,7 @@ def run_study(
     return _written(study, runs, arms, folder, first.problem.changes)
 
 
-def _known(study: Study, algorithms: Iterable[Algorithm]) -> None:
+def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
     """Raises ConfigError for a value that no arm sends: a misspelt name would protect nothing."""
     names = sorted({statistic.sends.name for own in algorithms for statistic in own.statistics})
     for name in study.privacy.unprotected:

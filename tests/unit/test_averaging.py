@@ -121,13 +121,21 @@ def test_no_client_can_claim_a_loss_that_no_client_has(claim: float) -> None:
     assert Loss(None).ask.allows(0.0)  # type: ignore[arg-type]
 
 
+def test_who_has_retired_is_not_introduced(problem: Problem) -> None:
+    algorithm = FedAvg(fraction=1.0).build(problem)
+    roster = replace(ROSTER, retired=frozenset({1}))
+    first = next(algorithm.round(algorithm.start(), roster, 1, np.random.default_rng(0)))
+    assert {each.sends.name for each in first.each} == {"size"}
+    assert first.cohort == tuple(k for k in range(CLIENTS) if k != 1)
+
+
 def test_introductions_send_the_model_only_where_it_is_read(problem: Problem) -> None:
     sizes = Clients()
     one_round(FedAvgRP(fraction=1.0).build(problem), sizes)
     assert [ask.model.size for ask in sizes.asks] == [0, len(problem.initial)]
     losses = Clients(numbers={"loss": np.ones(CLIENTS)})
     one_round(ActiveFL(fraction=1.0).build(problem), losses)
-    assert [ask.model.size for ask in losses.asks] == [len(problem.initial)] * 2
+    assert [ask.model.size for ask in losses.asks] == [len(problem.initial), 0, len(problem.initial)]
 
 
 def test_multiplicities_weigh_the_mean(problem: Problem) -> None:
@@ -177,13 +185,13 @@ def test_everybody_is_introduced_once_and_the_unknown_again(problem: Problem) ->
     losses = {"loss": np.array([1.0, 2.0, 3.0, 4.0])}
     first = Clients(absent=(2,), numbers=losses)
     state = one_round(algorithm, first)
-    assert first.asks[0].cohort == (0, 1, 2, 3)
-    assert len(first.asks) == 2
+    assert [ask.cohort for ask in first.asks[:2]] == [(0, 1, 2, 3)] * 2  # loss and size, each on its own
+    assert len(first.asks) == 3
     assert np.isnan(state.memory["loss"][2])
     second = Clients(numbers=losses)
     state = one_round(algorithm, second, state, number=2)
-    assert second.asks[0].cohort == (2,)
-    assert not second.asks[0].sums
+    assert [ask.cohort for ask in second.asks[:2]] == [(2,)] * 2
+    assert not any(ask.sums for ask in second.asks[:2])
     third = Clients(numbers=losses)
     one_round(algorithm, third, state, number=3)
     assert len(third.asks) == 1

@@ -12,17 +12,21 @@ from scipy import stats
 from tiny_study import run, spied, text, world
 
 from protocols.contributions import Update
+from securefl.accounting.ledger import Ledger
 from securefl.dp.noise import Source
+from securefl.engines.host import StudyHost
+from securefl.engines.inprocess import InProcess
 from securefl.errors import ConfigError
 from securefl.grid import Grid
-from securefl.plan import Plan, noise, protect
+from securefl.plan import Plan, least, noise, protect, share_of
 from securefl.release import ReleaseKey
-from securefl.rounds import Job, Sends, Value
+from securefl.rounds import Ask, Job, Sends, Sum, Value
 from securefl.streams import stream
 from securefl.study.config import Study, parse
 from securefl.study.run import composition
 from securefl.study.world import World
 from securefl.training import train
+from securefl.wire import Header
 
 ARMS = {
     "fedavg": 'fraction = 1.0\naggregation = "partial"',
@@ -165,6 +169,7 @@ def test_an_update_that_diverges_is_zero(tmp_path: Path) -> None:
 def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
     """Central: model - (old + mean of the clipped updates) is z C / K a coordinate; false alarm 1e-6."""
     of = study(rounds=1)
+    of = replace(of, model=replace(of.model, hidden=(64,)))
     here = world(of)
     plan = composition(of, of.arms[0], here)[1]
     spy, _ = spied(of, tmp_path, here)
@@ -187,6 +192,7 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
     scaled = residual / (plan.noise_multiplier * 0.5 / 6)
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(scaled))
     assert low < np.sum(scaled**2) < high
+    assert not low < np.sum((0.9 * scaled) ** 2) < high, "nine tenths of the noise would be noticed"
 
 
 def test_a_sum_beyond_the_grid_is_clipped_and_not_refused() -> None:
@@ -195,9 +201,54 @@ def test_a_sum_beyond_the_grid_is_clipped_and_not_refused() -> None:
     sends = Sends(name="own", how="sum", reveals="it", sensitivity={("record", "add-remove"): 1.0}, grid=grid)
     plan = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=0.01)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
-    value = Value(clear=np.array([1e9, -9.0, 3.0, 8.0001]))
+    value = Value(clear=np.array([1e9, -9.0, 3.0, 8.0001, np.nan, -np.inf]))
     released = protect(plan, sends, value, key=key, weight=1.0, seal=None)
-    np.testing.assert_allclose(released._numbers * grid.step, [8.0, -8.0, 3.0, 8.0], atol=0.1)
+    np.testing.assert_allclose(released._numbers * grid.step, [8.0, -8.0, 3.0, 8.0, 0.0, -8.0], atol=0.1)
+
+
+@pytest.mark.parametrize("asked", range(2, 13))
+def test_the_honest_shares_are_enough_for_any_cohort(asked: int) -> None:
+    """Shares were sized for cohorts of 4: of fewer all must answer, of more there may be more corrupt."""
+    sends = Sends(name="own", how="sum", reveals="it", sensitivity={("record", "add-remove"): 1.0}, cohort=4)
+    plan = Plan(
+        adjacency="add-remove",
+        delta=1e-5,
+        schedule=1,
+        noise="distributed",
+        noise_multiplier=1.0,
+        dropout=0.2,
+        corrupt=0.2,
+    )
+    assert least(plan, asked, [sends]) - share_of(0.2, asked) >= 4
+
+
+def test_a_clients_sensitivity_is_its_bound_or_twice_that() -> None:
+    """Removed, its update is gone; replaced, another one may point the other way."""
+    sends = Update(world(study(bound="0.5")).problem).sends
+    assert sends.sensitivity == {("client", "add-remove"): 0.5, ("client", "replace-one"): 1.0}
+
+
+def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
+    """Of 6 clients 3 have retired; a sum needs 5, so the others keep their budgets."""
+    of = study(rounds=2, **DISTRIBUTED)
+    here = world(of)
+    algorithm, plan = composition(of, of.arms[0], here)
+    with Ledger(tmp_path / "ledger.sqlite", plan.terms()) as ledger:
+        host = StudyHost(
+            plan,
+            algorithm.statistics,
+            ledger,
+            here.records,
+            rng=lambda number, client: stream(1, "client", number, client),
+            keys=lambda each: pytest.fail("no score is encrypted here"),
+        )
+        model = here.problem.initial
+        sends = algorithm.statistics[0].sends
+        ask = Ask(cohort=(0, 2, 5), model=model, sums=(Sum(sends, len(model)),))
+        answers, log = host.ask(InProcess(host), ask, Header(bytes(32), 1, 0, 0))
+        assert answers.survivors == ()
+        assert log.abstained["server"] == "3 clients are left, a sum needs 5."
+        assert ledger.rows() == []
 
 
 def test_the_grid_cuts_no_share_of_noise_off() -> None:

@@ -98,7 +98,8 @@ def test_the_query_stays_with_the_server(tmp_path: Path) -> None:
 
 def test_theorem_1_asks_for_sizes_too(tmp_path: Path) -> None:
     spy, _ = spied(study(arm('alpha = "theorem-1"\nreplacement = true\n'), rounds=1), tmp_path)
-    assert {e.sends.name for e in spy.asks[0][0].each} == {"profile", "size"}
+    assert [e.sends.name for ask, _ in spy.asks[:2] for e in ask.each] == ["profile", "size"]
+    assert not spy.asks[1][0].public
     here = world(study(arm()))
     assert spy.states[-1].memory["size"].tolist() == here.sizes.tolist()
 

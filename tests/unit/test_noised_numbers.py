@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from protocols.contributions import SIZE, Loss, Size
 from protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.dp.moments import STEP, Losses, Moments
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, LocalProtocolError
 from securefl.plan import Plan, charge_of, protect
 from securefl.profiles import Bounds, Variant
 from securefl.release import ReleaseKey
@@ -124,6 +125,17 @@ def test_a_profile_once_in_several_rounds_has_less_noise(tmp_path: Path) -> None
     asked = [any(e.sends.name == "profile" for e in ask.each) for ask, _ in spy.asks if ask.sums]
     assert asked == [False, False, True, False, False, True]
     assert finished.records[-1]["epsilon"]["server"] == pytest.approx(40.0, rel=2e-3)
+
+
+def test_who_retires_stays_away(tmp_path: Path) -> None:
+    """The budget bears no profile in round 2, though it would bear an update in round 3."""
+    of = fedprof("refresh = 2\n", rounds=6, budget="30.0")
+    finished = run(of, tmp_path)
+    retired = [set(record["retired"]) for record in finished.records]
+    assert retired[-1]
+    assert all(before <= after for before, after in pairwise(retired))
+    for record, out in zip(finished.records[1:], retired, strict=False):
+        assert not any(record["selected"][k] for k in out)
 
 
 def test_no_more_profiles_than_the_noise_was_made_for(tmp_path: Path) -> None:
@@ -238,6 +250,30 @@ def released(plan: Plan, sends: Sends, sums: NDArray[np.float64], number: int) -
     key = ReleaseKey("client-0000", bytes(32), number, 0, 0, sends.name)
     protect(plan, sends, Value(clear=sums, then=then), key=key, weight=1.0, seal=None)
     return seen[0]
+
+
+def test_what_is_charged_as_noised_must_be_something_to_noise() -> None:
+    """A foreign statistic without `then` would leave as it is, under a Gaussian's charge."""
+    sends = Sends(name="own", how="each", reveals="it", sensitivity={("record", "add-remove"): 1.0})
+    plan = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
+    with pytest.raises(LocalProtocolError, match="nothing to noise"):
+        protect(plan, sends, Value(clear=np.array([5.0])), key=key, weight=1.0, seal=None)
+
+
+@pytest.mark.parametrize("name", ["fedprof", "active_fl"])
+def test_a_lost_number_costs_a_client_no_other(name: str, tmp_path: Path) -> None:
+    """In a network that loses introductions: sizes are asked for once, the rest is asked for again."""
+    options = {
+        "fedprof": FEDPROF.replace("alpha = 1.0", 'alpha = "theorem-1"'),
+        "active_fl": "fraction = 1.0\nexcluded = 0.0\nloss_bound = 5.0\n",
+    }
+    of = private(name, options[name], noise='"local"', epsilon="40.0", rounds=6)
+    of = replace(of, network=replace(of.network, dropout=0.3))
+    spy, _ = spied(of, tmp_path)
+    memory = spy.states[-1].memory
+    assert np.isnan(memory["size"]).any(), "choose another seed: no introduction was lost"
+    assert np.isfinite(memory["profile" if name == "fedprof" else "loss"]).all()
 
 
 def test_a_size_is_public_when_records_are_replaced() -> None:

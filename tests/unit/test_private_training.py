@@ -154,6 +154,18 @@ def test_training_that_costs_more_than_was_asked_for_is_told_before_anything_run
         composition(of, of.arms[0], world(of))
 
 
+@pytest.mark.parametrize("epsilon", ["0.0", "-1.0", "nan"])
+def test_an_epsilon_is_more_than_nothing(epsilon: str) -> None:
+    with pytest.raises(ConfigError, match="epsilon > 0"):
+        fedlog(epsilon=epsilon)
+
+
+def test_a_budget_that_bears_not_one_round_is_told_before_anything_runs() -> None:
+    of = private("fedavg", AVERAGING["fedavg"], rounds=6, budget="0.1")
+    with pytest.raises(ConfigError, match=r"round 1 costs a client epsilon .* bears not one round"):
+        composition(of, of.arms[0], world(of))
+
+
 def test_a_budget_that_ends_drops_clients_out_by_itself(tmp_path: Path) -> None:
     """Calibrated for 6 over 6 rounds, with a budget of 4.5: some rounds are bought, the rest are refused."""
     of = fedlog(rounds=6, budget="4.5", epsilon="8.0")

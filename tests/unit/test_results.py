@@ -124,6 +124,14 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     assert said in page.read_text()
     assert "BatchNorm2d became GroupNorm" in page.read_text()
     assert results.as_json(found)["arms"][0]["retired"] == 3
+    twice = replace(of, study=replace(of.study, seeds=(3, 4)), privacy=replace(of.privacy, budget=math.inf))
+    other = [{**row, "seed": 4} for row in rows]
+    both = [ArmRun(of.arms[0], replace(world(of), seed=seed), own) for seed, own in ((3, rows), (4, other))]
+    (line,) = results.bought(twice, results.collect(twice, both))
+    assert "FedAvg: the schedule bought 2 of 5 rounds; 6 of 12 clients (over 2 seeds) dropped out" in line
+    empty = [{**row, "answered": [0] * 6} for row in rows[1:]]
+    idle = results.collect(of, [ArmRun(of.arms[0], world(of), [rows[0], *empty])])
+    assert "bought 1 of 5 rounds" in results.bought(of, idle)[0], "a round that nobody answers is not bought"
     quiet = results.collect(of, [ArmRun(of.arms[0], world(of), rows[:1])])
     assert results.bought(of, quiet) == []
     assert "Changed in the model" not in results.write(of, quiet, [], tmp_path, "x").read_text()
