@@ -265,7 +265,7 @@ def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
 def bought(study: Study, results: Results) -> list[str]:
     """What the budget bought: a sentence for each arm in which clients dropped out, theirs being spent."""
     lines = []
-    rounds, seeds = study.study.rounds, len(study.study.seeds)
+    rounds, seeds = study.study.rounds, results.participation["seed"].nunique()
     what = f"a budget of {study.privacy.budget:g}" if study.privacy.budget < math.inf else "the schedule"
     over = f" (over {seeds} seeds)" if seeds > 1 else ""
     for arm, own in results.participation.groupby("arm", sort=False):
