@@ -115,11 +115,17 @@ class Replace:
         return State((state.model + step).astype(np.float32), state.memory)
 
 
-def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> dict[int, float]:
-    """Public weight of each chosen client: draws over the most of any (partial), n_k / n (full)."""
+def weights(
+    aggregation: Aggregation, cohort: Cohort, state: State, *, noised: bool = False
+) -> dict[int, float]:
+    """Public weight of each chosen client: draws / K (partial), n_k / n (full).
+
+    noised: draws over the most of any, in place of K: noise is as large whatever a weight is, so none is
+    smaller than it must be.
+    """
     if aggregation == "partial":
-        most = max(cohort.values(), default=1)
-        return {client: times / most for client, times in cohort.items()}
+        whole = max(cohort.values(), default=1) if noised else sum(cohort.values())
+        return {client: times / whole for client, times in cohort.items()}
     sizes = known_or_mean(state.memory["size"])
     return {client: float(sizes[client] / sizes.sum()) for client in cohort}
 
@@ -182,7 +188,8 @@ class Averaging:
         watch, public = self.selection.watch(state)
         state = yield from self._introduce(state, roster, watch, public)
         cohort = self.selection.choose(state, roster, self._count(roster.clients), rng)
-        shares = weights(self.aggregation, cohort, state)
+        bounded = self.problem.local.update_bound is not None
+        shares = weights(self.aggregation, cohort, state, noised=bounded)
         update = Sum(self.update.sends, len(state.model))
         due = tuple(each for each in watch if each.sends.due(number))
         answers = yield Ask(
