@@ -92,7 +92,10 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
     def without(self: StudyHost, engine: Any, ask: Ask, header: Header) -> Any:
         cheated = (header.round, header.stage) >= since
         cohort = tuple(k for k in ask.cohort if not (cheated and k == 3))
-        return exchange(self, engine, replace(ask, cohort=cohort), header)
+        shares = ask.weights
+        if shares and header.round > since[0]:  # by then it is not chosen any more, and the mean is over 6
+            shares = dict.fromkeys(cohort, 1 / len(cohort))
+        return exchange(self, engine, replace(ask, cohort=cohort, weights=shares), header)
 
     monkeypatch.setattr(StudyHost, "ask", without)
     clear = of.text.replace('sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = 1', 'sum = "clear"')
