@@ -116,15 +116,15 @@ class Replace:
 
 
 def weights(
-    aggregation: Aggregation, cohort: Cohort, state: State, *, noised: bool = False
+    aggregation: Aggregation, cohort: Cohort, state: State, *, bounded: bool = False
 ) -> dict[int, float]:
     """Public weight of each chosen client: draws / K (partial), n_k / n (full).
 
-    noised: draws over the most of any, in place of K: noise is as large whatever a weight is, so none is
-    smaller than it must be.
+    bounded: of updates that noise is scaled to: draws over the most of any, in place of K, since the noise is
+    as large whatever the weight.
     """
     if aggregation == "partial":
-        whole = max(cohort.values(), default=1) if noised else sum(cohort.values())
+        whole = max(cohort.values(), default=1) if bounded else sum(cohort.values())
         return {client: times / whole for client, times in cohort.items()}
     sizes = known_or_mean(state.memory["size"])
     return {client: float(sizes[client] / sizes.sum()) for client in cohort}
@@ -189,7 +189,7 @@ class Averaging:
         state = yield from self._introduce(state, roster, watch, public)
         cohort = self.selection.choose(state, roster, self._count(roster.clients), rng)
         bounded = self.problem.local.update_bound is not None
-        shares = weights(self.aggregation, cohort, state, noised=bounded)
+        shares = weights(self.aggregation, cohort, state, bounded=bounded)
         update = Sum(self.update.sends, len(state.model))
         due = tuple(each for each in watch if each.sends.due(number))
         answers = yield Ask(

@@ -1,24 +1,21 @@
-"""The plan of a run, and how a client's value becomes a release under it."""
+"""The plan of a run, and what each release costs under it: from public inputs alone."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from math import ceil, floor, sqrt
-from typing import Any, Literal, cast
+from math import floor, sqrt
+from typing import Literal
 
-import numpy as np
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
-from numpy.typing import NDArray
 
 from securefl.accounting.store import Terms
-from securefl.dp.gaussian import TAIL, discrete, discrete_event, rounded, share
-from securefl.dp.noise import Source
-from securefl.errors import ConfigError, DataError, LocalProtocolError
+from securefl.dp.gaussian import TAIL, discrete_event, share
+from securefl.errors import ConfigError
 from securefl.release import (
     NO_COST,
     PARTIES,
@@ -26,12 +23,9 @@ from securefl.release import (
     UNPROTECTED,
     Adjacency,
     Charge,
-    Form,
-    Release,
-    ReleaseKey,
     Unit,
 )
-from securefl.rounds import Floats, Sends, Value
+from securefl.rounds import Sends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +143,7 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
         return NO_COST
     if noised(plan, sends) and not _voided(plan, sends):
         event = GaussianDpEvent(plan.noise_multiplier)
-        match _placement(plan, sends):
+        match placement(plan, sends):
             case "local":
                 return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
             case "distributed":
@@ -160,7 +154,7 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
                 return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
     if sends.name not in plan.unprotected:
         raise ConfigError(
-            f"{_why(plan, sends)}. {_remedy(plan, sends)}ame it in [privacy] "
+            f"{_why(plan, sends)}.{_remedy(plan, sends)} Name it in [privacy] "
             f'unprotected = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
         )
     return UNPROTECTED
@@ -190,7 +184,7 @@ def least(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
     return max(enough, honest + share_of(plan.corrupt, cohort))
 
 
-def _placement(plan: Plan, sends: Sends) -> str:
+def placement(plan: Plan, sends: Sends) -> str:
     """Where noise is added to these values; what nobody sums, its client noises."""
     return "local" if sends.how == "each" else plan.noise
 
@@ -210,8 +204,8 @@ def _check_grid(plan: Plan, sends: Sends) -> None:
 
     A share that its grid's bound cuts off is no share any more: the sum would have less noise than it says.
     """
-    discrete_event(_total(plan, sends), _reach(plan, sends))
-    farthest = _reach(plan, sends) + TAIL * _share(plan, sends)
+    discrete_event(_total(plan, sends), reach(plan, sends))
+    farthest = reach(plan, sends) + TAIL * own_sigma(plan, sends)
     if farthest > sends.grid.limit:
         raise ConfigError(
             f"Expected {sends.name!r} and its share of the noise within {sends.grid.limit} grid units, they "
@@ -221,20 +215,21 @@ def _check_grid(plan: Plan, sends: Sends) -> None:
 
 def _own_share(plan: Plan, sends: Sends) -> DpEvent:
     """What a server that sums in the clear sees of one client: its value with its own share of the noise."""
-    return GaussianDpEvent(sqrt(_share(plan, sends) ** 2 - 4) / _reach(plan, sends))
+    return GaussianDpEvent(sqrt(own_sigma(plan, sends) ** 2 - 4) / reach(plan, sends))
 
 
-def _reach(plan: Plan, sends: Sends) -> float:
+def reach(plan: Plan, sends: Sends) -> float:
     """The sensitivity in grid units."""
     return sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step
 
 
 def _total(plan: Plan, sends: Sends) -> float:
     """Sigma of the sum of the honest shares, in grid units: what discreteness costs is added beforehand."""
-    return sqrt((plan.noise_multiplier * _reach(plan, sends)) ** 2 + 4)
+    return sqrt((plan.noise_multiplier * reach(plan, sends)) ** 2 + 4)
 
 
-def _share(plan: Plan, sends: Sends) -> float:
+def own_sigma(plan: Plan, sends: Sends) -> float:
+    """Sigma of a client's share of the noise, in grid units. ConfigError where none can be sized."""
     if not sends.cohort:
         raise ConfigError(
             f"The cohorts of {sends.name!r} have no least size, from which shares could be sized."
@@ -264,140 +259,6 @@ def _why(plan: Plan, sends: Sends) -> str:
 
 def _remedy(plan: Plan, sends: Sends) -> str:
     if plan.noise == "none" or noised(plan, sends):
-        return "N"
+        return ""
     option = "`update_bound` in [local]" if plan.unit == "client" else "an option such as `clip`"
-    return f"Bound it, by {option}, where its protocol has one; or n"
-
-
-def noise(plan: Plan, sends: Sends, size: int, source: Source) -> NDArray[np.int64]:
-    """One draw of the plan's noise for `size` grid integers: all of it, or one client's share of it."""
-    if _placement(plan, sends) == "distributed":
-        return discrete(size, _share(plan, sends), source)
-    return rounded(size, plan.noise_multiplier * _reach(plan, sends), source)
-
-
-def protect(
-    plan: Plan,
-    sends: Sends,
-    value: Value,
-    *,
-    key: ReleaseKey,
-    weight: float,
-    seal: Callable[[Floats], bytes] | None,
-    mask: Callable[[NDArray[np.int64]], NDArray[np.uint8]] | None = None,
-    encrypt: Callable[[NDArray[np.int64]], bytes] | None = None,
-    trained: bool = True,
-    source: Source | None = None,
-) -> Release:
-    """Make a release of one value: the one place where summing, opening and noising meet.
-
-    Args:
-        weight: public weight in a sum, in (0, 1].
-        seal: encrypts the hidden part for the key holder; needed where `plan.scores` is "ckks".
-        mask, encrypt: hide the integers of this sum; needed where `plan.sum` is "masked" or "ckks".
-        trained: as for `charge_of`.
-        source: of the client's noise; the operating system's outside of tests.
-
-    Raises:
-        DataError: the value is not finite or outside its declared bound; the client abstains.
-        LocalProtocolError: there is something to encrypt and nothing to encrypt it with.
-    """
-    charge = charge_of(plan, sends, trained=trained)
-    if sends.how == "each" and value.then is None and noised(plan, sends):
-        raise LocalProtocolError(
-            f"{sends.name!r} is charged as noised, so its value must come as sums on the grid, with `then` "
-            "for what follows from them; as it is, there is nothing to noise."
-        )
-    if value.then is not None:
-        value = value.then(_with_noise(plan, sends, value.clear, source or Source()))
-    numbers: NDArray[Any]
-    sealed, form = b"", "open"
-    if sends.how == "sum":
-        if not 0 < weight <= 1:
-            raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
-        if noised(plan, sends):
-            numbers = _noised_sum(plan, sends, value.clear, weight, source or Source())
-        else:
-            numbers = sends.grid.quantise(weight * value.clear)
-        if plan.sum == "masked":
-            if mask is None:
-                raise LocalProtocolError(f"The plan masks {sends.name!r}, but there is no mask for it.")
-            numbers, form = mask(numbers.astype(np.int64)), "masked"
-        elif plan.sum == "ckks":
-            if encrypt is None:
-                raise LocalProtocolError(f"The plan encrypts {sends.name!r}, but there is no key for it.")
-            numbers, sealed, form = np.zeros(0), encrypt(numbers.astype(np.int64)), "encrypted"
-    elif not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
-        raise DataError(f"The {sends.name} is not finite; clean the records.")
-    elif plan.scores == "ckks" and value.hidden.size:
-        if seal is None:
-            raise LocalProtocolError(f"The plan encrypts {sends.name!r}, but there is no key to do it with.")
-        numbers, sealed, form = value.clear, seal(value.hidden), "encrypted"
-    else:
-        numbers = np.concatenate([value.hidden, value.clear])
-    return Release(
-        key=key, unit=plan.unit, form=cast(Form, form), charge=charge, _numbers=numbers, _sealed=sealed
-    )
-
-
-def _noised_sum(plan: Plan, sends: Sends, value: Floats, weight: float, source: Source) -> NDArray[np.int32]:
-    """Grid integers (d,) with this client's part of the noise, which is none where the server adds it.
-
-    Weighted ones are truncated towards 0: to round could lengthen them beyond the sensitivity. A sum beyond
-    the grid is clipped to it, and what is not finite is 0: to abstain would tell of it, for nothing.
-    """
-    inside = np.clip(np.where(np.isnan(value), 0.0, value), -sends.grid.bound, sends.grid.bound)
-    numbers = np.trunc(weight * sends.grid.quantise(inside)).astype(np.int64)
-    room = sends.grid.limit
-    if plan.noise == "distributed":  # a share that the grid cuts off would be missing in the sum
-        room -= ceil(TAIL * _share(plan, sends))
-    numbers = np.clip(numbers, -room, room)
-    if plan.noise != "central":
-        numbers += noise(plan, sends, len(numbers), source)
-    clipped: NDArray[np.int64] = np.clip(numbers, -sends.grid.limit, sends.grid.limit)
-    return clipped.astype(np.int32)
-
-
-def _with_noise(plan: Plan, sends: Sends, sums: Floats, source: Source) -> Floats:
-    """Sums on the grid with a client's own noise on them, where the plan says so."""
-    if not noised(plan, sends):
-        return sums
-    integers = np.rint(sums / sends.grid.step).astype(np.int64)
-    drawn = integers + noise(plan, sends, len(integers), source)
-    return drawn.astype(np.float64) * sends.grid.step
-
-
-def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
-    """What `party` sees of clients that send these values under this plan, for the privacy card."""
-    encrypted = [s for s in sends if plan.scores == "ckks" and s.reveals_encrypted]
-    match party:
-        case "server":
-            single = [s for s in sends if s.how == "each" or plan.sum == "clear"]
-            seen = [_told(plan, s, s.reveals_encrypted if s in encrypted else s.reveals) for s in single]
-            summed = [
-                f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in sends if s not in single
-            ]
-            return ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
-        case "key-holder":
-            takes_part = encrypted or plan.sum == "ckks"
-            return "blinded integers, uniform to it" if takes_part else "nothing: it takes no part"
-        case _:
-            return "the broadcast models, and each client whether it was selected itself"
-
-
-def _told(plan: Plan, sends: Sends, reveals: str) -> str:
-    """`reveals`, and what protects it."""
-    if not noised(plan, sends):
-        return reveals if sends.training is None else f"{reveals}, trained privately"
-    match _placement(plan, sends):
-        case "local":
-            return f"{reveals}, with noise"
-        case "distributed" if plan.sum != "clear":
-            return f"{reveals}, noise of the honest clients' shares included"
-        case "distributed":
-            return (
-                f"{reveals}, with its own share of the noise (a stand-in for secure "
-                "aggregation: trusted to sum before it looks)"
-            )
-        case _:
-            return f"{reveals} (trusted to sum them and add the noise before anybody sees the sum)"
+    return f" Bound it, by {option}, where its protocol has one."

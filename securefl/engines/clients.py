@@ -15,7 +15,8 @@ from securefl.errors import BudgetExceeded, DataError
 from securefl.exchange import Contribute
 from securefl.exchange.encrypted import Encrypt
 from securefl.messages import client_name
-from securefl.plan import Plan, charge_of, protect
+from securefl.plan import Plan, charge_of
+from securefl.protect import protect
 from securefl.release import NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
 from securefl.rounds import Floats, Job, Kept, Statistic
 from securefl.secagg import Masked

@@ -24,7 +24,8 @@ from securefl.errors import BudgetExceeded, ConfigError, RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, most_bytes
 from securefl.exchange.encrypted import Blind, Encrypt, Opened, Take, Unopened
 from securefl.messages import REFUSED, client_name
-from securefl.plan import Plan, least, noise, noised
+from securefl.plan import Plan, least, noised
+from securefl.protect import noise
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Answers, Ask, Each, Kept, Statistic
 from securefl.secagg import Aborted, Durable, Masked, Summed, Unmasking

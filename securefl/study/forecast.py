@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from securefl.accounting.composition import compose, within
-from securefl.plan import Plan, events_of, learns
+from securefl.card import learns
+from securefl.plan import Plan, events_of
 from securefl.release import PARTIES
 from securefl.rounds import Sends
 from securefl.study.config import Arm, Study

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from securefl.plan import Plan, learns
+from securefl.card import learns
+from securefl.plan import Plan
 from securefl.release import PARTIES
 from securefl.rounds import Algorithm
 from securefl.study import plots, report

@@ -84,8 +84,8 @@ def test_full_and_partial_shares() -> None:
     assert weights("full", {0: 1, 3: 1}, state) == pytest.approx({0: 0.1, 3: 0.4})
     assert weights("partial", {0: 1, 3: 1}, state) == {0: 0.5, 3: 0.5}
     assert weights("partial", {0: 3, 3: 1}, state) == {0: 0.75, 3: 0.25}
-    assert weights("partial", {0: 1, 3: 1}, state, noised=True) == {0: 1.0, 3: 1.0}
-    assert weights("partial", {0: 3, 3: 1}, state, noised=True) == {0: 1.0, 3: 1 / 3}
+    assert weights("partial", {0: 1, 3: 1}, state, bounded=True) == {0: 1.0, 3: 1.0}
+    assert weights("partial", {0: 3, 3: 1}, state, bounded=True) == {0: 1.0, 3: 1 / 3}
     total = Total(np.array([3.0]), 0.5)
     assert step_of("full", total) == [3.0]
     assert step_of("partial", total) == [6.0]

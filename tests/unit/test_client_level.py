@@ -18,7 +18,8 @@ from securefl.engines.host import StudyHost
 from securefl.engines.inprocess import InProcess
 from securefl.errors import ConfigError
 from securefl.grid import Grid
-from securefl.plan import Plan, least, noise, protect, share_of
+from securefl.plan import Plan, least, share_of
+from securefl.protect import noise, protect
 from securefl.release import ReleaseKey
 from securefl.rounds import Ask, Job, Sends, Sum, Value
 from securefl.streams import stream
@@ -195,31 +196,33 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
     assert not low < np.sum((0.9 * scaled) ** 2) < high, "nine tenths of the noise would be noticed"
 
 
+OWN = Sends(
+    name="own",
+    how="sum",
+    reveals="it",
+    sensitivity={("record", "add-remove"): 1.0},
+    grid=Grid(step=2.0**-10, bound=8.0),
+    cohort=4,
+)
+SHARES = Plan(
+    adjacency="add-remove", delta=1e-5, schedule=1, noise="distributed", noise_multiplier=0.5, sum="masked"
+)
+
+
 def test_a_sum_beyond_the_grid_is_clipped_and_not_refused() -> None:
     """To abstain would tell of the one record that tips it over, without a charge."""
-    grid = Grid(step=2.0**-10, bound=8.0)
-    sends = Sends(name="own", how="sum", reveals="it", sensitivity={("record", "add-remove"): 1.0}, grid=grid)
-    plan = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=0.01)
+    plan = replace(SHARES, noise="local", noise_multiplier=0.01, sum="clear")
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
     value = Value(clear=np.array([1e9, -9.0, 3.0, 8.0001, np.nan, -np.inf]))
-    released = protect(plan, sends, value, key=key, weight=1.0, seal=None)
-    np.testing.assert_allclose(released._numbers * grid.step, [8.0, -8.0, 3.0, 8.0, 0.0, -8.0], atol=0.1)
+    released = protect(plan, OWN, value, key=key, weight=1.0, seal=None)
+    np.testing.assert_allclose(released._numbers * OWN.grid.step, [8.0, -8.0, 3.0, 8.0, 0.0, -8.0], atol=0.1)
 
 
 @pytest.mark.parametrize("asked", range(2, 13))
 def test_the_honest_shares_are_enough_for_any_cohort(asked: int) -> None:
     """Shares were sized for cohorts of 4: of fewer all must answer, of more there may be more corrupt."""
-    sends = Sends(name="own", how="sum", reveals="it", sensitivity={("record", "add-remove"): 1.0}, cohort=4)
-    plan = Plan(
-        adjacency="add-remove",
-        delta=1e-5,
-        schedule=1,
-        noise="distributed",
-        noise_multiplier=1.0,
-        dropout=0.2,
-        corrupt=0.2,
-    )
-    assert least(plan, asked, [sends]) - share_of(0.2, asked) >= 4
+    plan = replace(SHARES, dropout=0.2, corrupt=0.2)
+    assert least(plan, asked, [OWN]) - share_of(0.2, asked) >= 4
 
 
 def test_a_clients_sensitivity_is_its_bound_or_twice_that() -> None:
@@ -253,23 +256,6 @@ def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
 
 def test_the_grid_cuts_no_share_of_noise_off() -> None:
     """A sum at the very bound leaves room for its share: half of the draws would be missing otherwise."""
-    grid = Grid(step=2.0**-10, bound=8.0)
-    sends = Sends(
-        name="own",
-        how="sum",
-        reveals="it",
-        sensitivity={("record", "add-remove"): 1.0},
-        grid=grid,
-        cohort=4,
-    )
-    plan = Plan(
-        adjacency="add-remove",
-        delta=1e-5,
-        schedule=1,
-        noise="distributed",
-        noise_multiplier=0.5,
-        sum="masked",
-    )
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
     seen: list[Any] = []
 
@@ -277,7 +263,7 @@ def test_the_grid_cuts_no_share_of_noise_off() -> None:
         seen.append(numbers)
         return np.zeros(1, np.uint8)
 
-    protect(plan, sends, Value(clear=np.full(4000, 8.0)), key=key, weight=1.0, seal=None, mask=mask)
+    protect(SHARES, OWN, Value(clear=np.full(4000, 8.0)), key=key, weight=1.0, seal=None, mask=mask)
     sigma = 0.5 * 2**10 / np.sqrt(4)
     assert np.std(seen[0]) == pytest.approx(sigma, rel=0.06)
 

@@ -18,7 +18,8 @@ from protocols.fedlog.options import FedLog
 from protocols.fedlog.statistic import GRID, Clipping, Statistic
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import ConfigError
-from securefl.plan import Plan, charge_of, noise
+from securefl.plan import Plan, charge_of
+from securefl.protect import noise
 from securefl.release import UNPROTECTED
 from securefl.rounds import Job
 from securefl.study.config import Study, parse

@@ -26,7 +26,8 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.dp.noise import Source
 from securefl.errors import ConfigError, DataError
 from securefl.keys import SecretKey
-from securefl.plan import Plan, charge_of, noise
+from securefl.plan import Plan, charge_of
+from securefl.protect import noise
 from securefl.release import UNPROTECTED
 from securefl.rounds import Job
 from securefl.study.config import Study, parse

@@ -20,8 +20,9 @@ from protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.dp.moments import STEP, Losses, Moments
 from securefl.errors import ConfigError, LocalProtocolError
-from securefl.plan import Plan, charge_of, protect
+from securefl.plan import Plan, charge_of
 from securefl.profiles import Bounds, Variant
+from securefl.protect import protect
 from securefl.release import ReleaseKey
 from securefl.rounds import Job, Sends, Statistic, Value
 from securefl.streams import stream

@@ -1,0 +1,44 @@
+"""The privacy card: who sees what under a plan, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from securefl.plan import Plan, noised, placement
+from securefl.rounds import Sends
+
+
+def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
+    """What `party` sees of clients that send these values under this plan, for the privacy card."""
+    encrypted = [s for s in sends if plan.scores == "ckks" and s.reveals_encrypted]
+    match party:
+        case "server":
+            single = [s for s in sends if s.how == "each" or plan.sum == "clear"]
+            seen = [_told(plan, s, s.reveals_encrypted if s in encrypted else s.reveals) for s in single]
+            summed = [
+                f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in sends if s not in single
+            ]
+            return ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
+        case "key-holder":
+            takes_part = encrypted or plan.sum == "ckks"
+            return "blinded integers, uniform to it" if takes_part else "nothing: it takes no part"
+        case _:
+            return "the broadcast models, and each client whether it was selected itself"
+
+
+def _told(plan: Plan, sends: Sends, reveals: str) -> str:
+    """`reveals`, and what protects it."""
+    if not noised(plan, sends):
+        return reveals if sends.training is None else f"{reveals}, trained privately"
+    match placement(plan, sends):
+        case "local":
+            return f"{reveals}, with noise"
+        case "distributed" if plan.sum != "clear":
+            return f"{reveals}, noise of the honest clients' shares included"
+        case "distributed":
+            return (
+                f"{reveals}, with its own share of the noise (a stand-in for secure "
+                "aggregation: trusted to sum before it looks)"
+            )
+        case _:
+            return f"{reveals} (trusted to sum them and add the noise before anybody sees the sum)"

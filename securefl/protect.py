@@ -1,0 +1,115 @@
+"""How a client's value becomes a release under a plan: where summing, opening and noising meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.dp.gaussian import TAIL, discrete, rounded
+from securefl.dp.noise import Source
+from securefl.errors import DataError, LocalProtocolError
+from securefl.plan import Plan, charge_of, noised, own_sigma, placement, reach
+from securefl.release import Form, Release, ReleaseKey
+from securefl.rounds import Floats, Sends, Value
+
+
+def noise(plan: Plan, sends: Sends, size: int, source: Source) -> NDArray[np.int64]:
+    """One draw of the plan's noise for `size` grid integers: all of it, or one client's share of it."""
+    if placement(plan, sends) == "distributed":
+        return discrete(size, own_sigma(plan, sends), source)
+    return rounded(size, plan.noise_multiplier * reach(plan, sends), source)
+
+
+def protect(
+    plan: Plan,
+    sends: Sends,
+    value: Value,
+    *,
+    key: ReleaseKey,
+    weight: float,
+    seal: Callable[[Floats], bytes] | None,
+    mask: Callable[[NDArray[np.int64]], NDArray[np.uint8]] | None = None,
+    encrypt: Callable[[NDArray[np.int64]], bytes] | None = None,
+    trained: bool = True,
+    source: Source | None = None,
+) -> Release:
+    """Make a release of one value.
+
+    Args:
+        weight: public weight in a sum, in (0, 1].
+        seal: encrypts the hidden part for the key holder; needed where `plan.scores` is "ckks".
+        mask, encrypt: hide the integers of this sum; needed where `plan.sum` is "masked" or "ckks".
+        trained: as for `charge_of`.
+        source: of the client's noise; the operating system's outside of tests.
+
+    Raises:
+        DataError: the value is not finite or outside its declared bound; the client abstains.
+        LocalProtocolError: there is something to encrypt and nothing to encrypt it with.
+    """
+    charge = charge_of(plan, sends, trained=trained)
+    if sends.how == "each" and value.then is None and noised(plan, sends):
+        raise LocalProtocolError(
+            f"{sends.name!r} is charged as noised, so its value must come as sums on the grid, with `then` "
+            "for what follows from them; as it is, there is nothing to noise."
+        )
+    if value.then is not None:
+        value = value.then(_with_noise(plan, sends, value.clear, source or Source()))
+    numbers: NDArray[Any]
+    sealed, form = b"", "open"
+    if sends.how == "sum":
+        if not 0 < weight <= 1:
+            raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
+        if noised(plan, sends):
+            numbers = _noised_sum(plan, sends, value.clear, weight, source or Source())
+        else:
+            numbers = sends.grid.quantise(weight * value.clear)
+        if plan.sum == "masked":
+            if mask is None:
+                raise LocalProtocolError(f"The plan masks {sends.name!r}, but there is no mask for it.")
+            numbers, form = mask(numbers.astype(np.int64)), "masked"
+        elif plan.sum == "ckks":
+            if encrypt is None:
+                raise LocalProtocolError(f"The plan encrypts {sends.name!r}, but there is no key for it.")
+            numbers, sealed, form = np.zeros(0), encrypt(numbers.astype(np.int64)), "encrypted"
+    elif not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
+        raise DataError(f"The {sends.name} is not finite; clean the records.")
+    elif plan.scores == "ckks" and value.hidden.size:
+        if seal is None:
+            raise LocalProtocolError(f"The plan encrypts {sends.name!r}, but there is no key to do it with.")
+        numbers, sealed, form = value.clear, seal(value.hidden), "encrypted"
+    else:
+        numbers = np.concatenate([value.hidden, value.clear])
+    return Release(
+        key=key, unit=plan.unit, form=cast(Form, form), charge=charge, _numbers=numbers, _sealed=sealed
+    )
+
+
+def _noised_sum(plan: Plan, sends: Sends, value: Floats, weight: float, source: Source) -> NDArray[np.int32]:
+    """Grid integers (d,) with this client's part of the noise, which is none where the server adds it.
+
+    Weighted ones are truncated towards 0: to round could lengthen them beyond the sensitivity. A sum beyond
+    the grid is clipped to it, and nan is 0: to abstain would tell of it, for nothing.
+    """
+    inside = np.clip(np.where(np.isnan(value), 0.0, value), -sends.grid.bound, sends.grid.bound)
+    numbers = np.trunc(weight * sends.grid.quantise(inside)).astype(np.int64)
+    room = sends.grid.limit
+    if plan.noise == "distributed":  # a share that the grid cuts off would be missing in the sum
+        room -= ceil(TAIL * own_sigma(plan, sends))
+    numbers = np.clip(numbers, -room, room)
+    if plan.noise != "central":
+        numbers += noise(plan, sends, len(numbers), source)
+    clipped: NDArray[np.int64] = np.clip(numbers, -sends.grid.limit, sends.grid.limit)
+    return clipped.astype(np.int32)
+
+
+def _with_noise(plan: Plan, sends: Sends, sums: Floats, source: Source) -> Floats:
+    """Sums on the grid with a client's own noise on them, where the plan says so."""
+    if not noised(plan, sends):
+        return sums
+    integers = np.rint(sums / sends.grid.step).astype(np.int64)
+    drawn = integers + noise(plan, sends, len(integers), source)
+    return drawn.astype(np.float64) * sends.grid.step
