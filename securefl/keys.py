@@ -52,8 +52,8 @@ class PublicKey:
     raw: bytes
 
     def fingerprint(self) -> str:
-        """First 16 hex digits of SHA-256 over the key: for people to compare."""
-        return hashlib.sha256(self.raw).hexdigest()[:16]
+        """128 bits of SHA-256 over the key in hex: for people to compare."""
+        return hashlib.sha256(self.raw).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,26 @@ class SigningKey:
         return Ed25519PrivateKey.from_private_bytes(self.secret.reveal())
 
 
+# y coordinates of the eight points whose order divides 8, as in libsodium's ge25519_has_small_order
+_PRIME: Final = 2**255 - 19
+_ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER: Final = {0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8}
+
+
+def has_small_order(public: PublicKey) -> bool:
+    """Whether an Ed25519 key is a point of small order, in any of its encodings."""
+    # the top bit is the sign of x; y may be written unreduced
+    y = int.from_bytes(public.raw, "little") & ~(1 << 255)
+    return y % _PRIME in _SMALL_ORDER
+
+
 def verify(public: PublicKey, signature: Signature, message: bytes) -> None:
-    """CryptoError unless the owner of `public` signed this message."""
+    """CryptoError unless the owner of `public` signed this message.
+
+    A key of small order is refused: under it one signature fits every message, so it names no owner.
+    """
+    if has_small_order(public):
+        raise CryptoError("Expected a signing key, got a point of small order, under which anybody signs.")
     try:
         Ed25519PublicKey.from_public_bytes(public.raw).verify(signature.raw, message)
     except (InvalidSignature, ValueError):

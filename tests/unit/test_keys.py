@@ -69,4 +69,4 @@ def test_a_secret_is_some_bytes(wrong: Any) -> None:
 
 def test_public_types_are_told_apart_and_the_fingerprint_is_sha256() -> None:
     assert PublicKey(b"a") != Share(b"a") != Signature(b"a")  # type: ignore[comparison-overlap]
-    assert PublicKey(b"a").fingerprint() == hashlib.sha256(b"a").hexdigest()[:16]
+    assert PublicKey(b"a").fingerprint() == hashlib.sha256(b"a").hexdigest()[:32]

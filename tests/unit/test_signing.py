@@ -1,0 +1,48 @@
+"""Signatures by keys that belong to nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from securefl.errors import CryptoError
+from securefl.keys import PublicKey, Signature
+from securefl.signing import SigningKey, has_small_order, verify
+
+PRIME = 2**255 - 19
+
+
+def _of(octets: str) -> int:
+    return int.from_bytes(bytes.fromhex(octets), "little")
+
+
+# y coordinates of libsodium's list: order 4, 1, 8, 8, 2, and 0 and 1 unreduced
+LISTED = {
+    "order 4": 0,
+    "order 1": 1,
+    "order 8": _of("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
+    "order 8, the other": _of("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"),
+    "order 2": PRIME - 1,
+    "order 4, unreduced": PRIME,
+    "order 1, unreduced": PRIME + 1,
+}
+ENCODINGS = [(y | sign << 255).to_bytes(32, "little") for y in LISTED.values() for sign in (0, 1)]
+
+
+@pytest.mark.parametrize("sign", [0, 1])
+@pytest.mark.parametrize("name", LISTED)
+def test_keys_of_small_order_sign_nothing(name: str, sign: int) -> None:
+    """R of small order and s = 0 is their signature of every eighth message at least, without any secret."""
+    key = PublicKey((LISTED[name] | sign << 255).to_bytes(32, "little"))
+    assert has_small_order(key)
+    for message in range(40):
+        for point in ENCODINGS:
+            with pytest.raises(CryptoError, match="small order"):
+                verify(key, Signature(point + bytes(32)), b"message %d" % message)
+
+
+def test_an_ordinary_key_signs_what_it_signed() -> None:
+    own = SigningKey.generate()
+    assert not has_small_order(own.public)
+    verify(own.public, own.sign(b"yes"), b"yes")
+    with pytest.raises(CryptoError, match="expected key"):
+        verify(own.public, own.sign(b"yes"), b"no")
