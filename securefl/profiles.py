@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from securefl.errors import ConfigError, DataError
 
 VARIANCE_FLOOR = 1e-6
-_LARGEST_BOUND = 1e18
+_SMALLEST_BOUND, _LARGEST_BOUND = 1e-18, 1e18
 Vector = NDArray[np.float64]
 
 
@@ -117,8 +117,11 @@ class Bounds:
         values = (self.mean, self.variance_low, self.variance_high, self.weight)
         if not all(np.isfinite(values)) or min(values) <= 0 or self.variance_low > self.variance_high:
             raise ConfigError(f"Expected finite bounds above 0 with variance_low <= variance_high: {self}.")
-        if max(values) > _LARGEST_BOUND:
-            raise ConfigError(f"Expected bounds of at most {_LARGEST_BOUND:g}: {self}.")
+        if not _SMALLEST_BOUND <= min(values) <= max(values) <= _LARGEST_BOUND:
+            raise ConfigError(
+                f"Expected bounds from {_SMALLEST_BOUND:g} to {_LARGEST_BOUND:g}, got {self}: "
+                "choose an anchor in whose units the values are near 1."
+            )
 
     def weight_norm(self, length: int) -> float:
         """W: the largest ||w||_2 of a baseline of `length` elements."""

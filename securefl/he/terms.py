@@ -33,6 +33,8 @@ FLOODING_BITS: Final = 40
 MISS: Final = 1e-6
 """Probability with which any score of a reply may lie outside its error bound."""
 _GRID_BITS: Final = 44
+_FREE_BITS: Final = 3
+"""Bits of the modulus above any encoded value, for its sign and what an evaluator adds in plaintext."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class Terms:
     """Public terms of one key: profiles of `length` elements, at most `scores` (tau) openings in all.
 
     classes: K, a power of two; how many clients can be opened in one ciphertext (see `classes`).
-    Raises ConfigError if a score inside the bounds could wrap, or the profile does not fit.
+    Raises ConfigError if a score inside the bounds could wrap, or features, weights or flooding do not fit.
     """
 
     parameters: Parameters
@@ -65,6 +67,15 @@ class Terms:
                 f"{self.parameters.name!r} holds {limit:.3g}: tighten Bounds.mean, "
                 "variance_high or weight, or use larger parameters."
             )
+        for what, scale, norm in (
+            ("features", self.data_scale, self.feature_norm),
+            ("weights", self.parameters.weight_scale, self.weight_norm),
+        ):
+            if scale * norm > self.parameters.modulus / 2**_FREE_BITS:
+                raise ConfigError(
+                    f"{what.capitalize()} inside the declared bounds reach a norm of {norm:.3g}, which does "
+                    f"not fit {self.parameters.name!r}: tighten Bounds, or use larger parameters."
+                )
         if 12 * self.sigma > GUARD * self.parameters.modulus / 2:
             raise ConfigError(
                 f"The flooding for {self.scores} scores does not fit {self.parameters.name!r}: "
@@ -115,14 +126,16 @@ class Terms:
     def data_scale(self) -> int:
         """s_x: that of the parameters, and as many bits more as the declared bounds leave of the modulus.
 
-        Noise on a score goes as 1 / s_x. Three bits stay free, for what an evaluator adds in plaintext.
+        Noise on a score goes as 1 / s_x. s_x s_w stays below the modulus, however narrow the bounds.
         """
         p = self.parameters
         if p.encrypted_baseline:
             return p.data_scale
         room = capacity(p, self.classes) / self.largest
         room = min(room, p.modulus / (p.data_scale * self.feature_norm))
-        return p.data_scale << max(0, floor(log2(room)) - 3)
+        # values that are far below 1 would leave room for more, but SEAL refuses a product of such a scale
+        most = p.modulus.bit_length() - (p.data_scale * p.weight_scale).bit_length()
+        return p.data_scale << max(0, min(floor(log2(room)) - _FREE_BITS, most))
 
     @property
     def unit(self) -> float:

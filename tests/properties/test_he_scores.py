@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from tiny_he import SIGNER
 from securefl.errors import ConfigError
 from securefl.he.keys import KeyPair
 from securefl.he.match import Encryptor, Evaluator, Opener
-from securefl.he.parameters import COMPACT, STRONG, Parameters, capacity
+from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
 from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
 
@@ -97,3 +98,73 @@ def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: in
 def test_beyond_the_capacity_a_score_would_wrap_so_the_terms_are_refused() -> None:
     with pytest.raises(ConfigError, match="tighten Bounds"):
         Terms(parameters=COMPACT, bounds=Bounds(), length=220, variant=Variant.FULL, scores=500)
+
+
+SIZES = (1e-18, 1e-9, 1e-3, 1.0, 1e3, 1e9, 1e18)
+VARIANCES = (
+    (1e-18, 1e-18),
+    (1e-18, 1.0),
+    (0.9, 1.1),
+    (1e-9, 1e-3),
+    (2.0**-24, 512.0),
+    (1e-7, 1e18),
+    (1e18, 1e18),
+)
+
+
+def test_what_terms_accept_fits_the_modulus_with_its_scales() -> None:
+    """Products, features and weights, over 10 orders of magnitude either way."""
+    accepted = 0
+    for parameters, variant, classes in product((STRONG, COMPACT, STRONG_ENCRYPTED), Variant, (1, 8)):
+        for mean, (low, high), weight in product(SIZES, VARIANCES, SIZES):
+            bounds = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight)
+            try:
+                made = Terms(
+                    parameters=parameters,
+                    bounds=bounds,
+                    length=3,
+                    variant=variant,
+                    scores=50,
+                    classes=classes,
+                )
+            except ConfigError:
+                continue
+            accepted += 1
+            assert made.data_scale * parameters.weight_scale < parameters.modulus
+            assert made.data_scale * made.feature_norm <= parameters.modulus / 8
+            assert parameters.weight_scale * made.weight_norm <= parameters.modulus / 8
+            assert made.capacity >= made.largest
+    assert accepted > 1000
+
+
+@pytest.mark.parametrize("weight", [1.0, 1000.0])
+@pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (1.0, 1.0), (1e-18, 1.0), (1e-9, 1e-3)])
+@pytest.mark.parametrize("mean", [1e-18, 1e-3, 1.0])
+@pytest.mark.parametrize("parameters", [STRONG, COMPACT, STRONG_ENCRYPTED], ids=lambda p: p.name)
+def test_narrow_bounds_give_scores(
+    parameters: Parameters, mean: float, low: float, high: float, weight: float
+) -> None:
+    """They leave room for a product's scale beyond the modulus, which SEAL does not take."""
+    bounds, q = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight), 3
+    terms = Terms(parameters=parameters, bounds=bounds, length=q, variant=Variant.FULL, scores=50)
+    public, anchor = keys(parameters).public, Anchor(np.zeros(q), np.ones(q))
+    own = Profile(np.array([mean, 0.0, -mean]), np.array([low, high, high]), 1)
+    asked = query(Profile(np.zeros(q), np.full(q, high), 1), anchor, bounds)
+    client, evaluator = Encryptor(public, terms), Evaluator(public, terms, SIGNER)
+    if np.linalg.norm(asked.weights) > bounds.weight_norm(q):
+        with pytest.raises(ConfigError, match="weights of norm"):
+            evaluator.baseline(asked)
+        return
+    f = features(own, anchor, bounds)
+    message = client.encrypt(f.split(Variant.FULL).hidden)
+    baseline = (
+        evaluator.encrypted_baseline(client.encrypt_baseline(asked))
+        if parameters.encrypted_baseline
+        else evaluator.baseline(asked)
+    )
+    blinded = evaluator.match(message, baseline)
+    opened = Opener(keys(parameters), terms, SIGNER.public).open(blinded.request)
+    score = evaluator.unblind(blinded, opened)
+    ratio = f.variance / asked.variance
+    expected = 0.5 * float(np.mean(ratio - np.log(ratio) - 1 + f.mean**2 / asked.variance))
+    assert abs(score.value - expected) <= score.error_bound
