@@ -189,8 +189,8 @@ def file_doors() -> list[Door]:
         ),
     ):
         enter = reads(content.kind, use)
-        found.append(Door(name, enter, content.to_bytes(name), weight=weight))
-        found.append(Door(f"{name} checksummed", enter, content.to_bytes(name), checksummed, weight=weight))
+        found.append(Door(name, enter, content.to_bytes(), weight=weight))
+        found.append(Door(f"{name} checksummed", enter, content.to_bytes(), checksummed, weight=weight))
     context = sealed.context()
     return [*found, Door("seal", lambda raw: unseal(server.agreement, raw, context), sealed.body, weight=3)]
 

@@ -84,7 +84,7 @@ def body(raw: bytes, expected: bytes, size: int, *, sender: str) -> bytes:
 def not_transparent(residues: Residues, *, sender: str) -> None:
     """Refuses a ciphertext whose second polynomial is zero modulo a prime: it would hide nothing."""
     if not residues[1].any(axis=-1).all():
-        raise _refusal("Expected a ciphertext, a transparent one came", sender)
+        raise _refusal("Expected a ciphertext or a key, a transparent one came", sender)
 
 
 def _exact(raw: bytes, size: int, what: str, sender: str) -> None:

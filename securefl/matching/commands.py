@@ -27,7 +27,7 @@ from securefl.profiles import Anchor, Bounds, Variant
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 OUT = click.Path(path_type=Path, dir_okay=False)
-LARGEST_PROFILE = 2**26
+LARGEST_PROFILE = 2**24
 
 
 @click.command(epilog="Example:  securefl keygen --role key-holder --out K")
@@ -190,7 +190,8 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     signed = Scores.from_envelope(envelope.read(scores, SCORES))
     terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
     home, session = secret.parent, bytes.fromhex(keys.public.session)
-    counted = home / f"openings-{keys.public.fingerprint}.sqlite"
+    # by 16 digits: under a new name, a key's openings would be counted anew
+    counted = home / f"openings-{keys.public.session[:16]}.sqlite"
     for path in (counted, home / "ledger.sqlite"):
         path.touch(mode=0o600)
     with (

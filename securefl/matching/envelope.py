@@ -1,12 +1,12 @@
 """What every file of a matching looks like.
 
     securefl <version> <kind>\n      a line for people and for `file`
-    {"name": ..., "session": ...}\n  JSON, in one line
+    {"session": ...}\n               JSON, in one line
     body                             bytes
     32 bytes                         SHA-256 of all that stands before
 
 The digest is against damage and mix-ups, not against forgers: what must hold against those is sealed or
-signed inside. The name is the file's own, so that two files that were swapped are told apart.
+signed inside. A file may be renamed, since nothing in it depends on its name.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
+from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from securefl.errors import ConfigError, DataError
 
-VERSION: Final = 1
-LARGEST: Final = 2**32
-KINDS: Final = (
-    "secret-key",
-    "public-key",
-    "evaluator-key",
-    "evaluator-public",
-    "encrypted-profile",
-    "encrypted-baseline",
-    "encrypted-scores",
-)
+VERSION: Final = 2
+LIMITS: Final[Mapping[str, int]] = {
+    "secret-key": 2**20,
+    "public-key": 2**20,
+    "evaluator-key": 2**12,
+    "evaluator-public": 2**12,
+    "encrypted-profile": 2**26,
+    "encrypted-baseline": 2**26,
+    "encrypted-scores": 2**29,
+}
+"""Bytes of the largest file of each kind: a profile of 300,000 elements, 1,300 scores under `strong`."""
 _LARGEST_HEADER: Final = 2**24
+_LONGEST_LINE: Final = 80
 _DIGEST: Final = 32
 
 
@@ -46,34 +49,57 @@ class Envelope:
     body: bytes = field(repr=False)
 
     def signed_part(self) -> bytes:
-        """Header without the file's name, and body: what signatures are over."""
-        return _line(self.kind) + _json({k: v for k, v in self.header.items() if k != "name"}) + self.body
+        """All but the digest: what signatures are over."""
+        return _line(self.kind) + _json(self.header) + self.body
 
-    def to_bytes(self, name: str) -> bytes:
-        """The file of this name."""
-        whole = _line(self.kind) + _json({**self.header, "name": name}) + self.body
+    def to_bytes(self) -> bytes:
+        """The file. Raises DataError where it is larger than `from_bytes` takes."""
+        whole = self.signed_part()
+        _check_size(self.kind, len(whole) + _DIGEST)
         return whole + hashlib.sha256(whole).digest()
 
     @classmethod
     def from_bytes(cls, raw: bytes, kind: str) -> Envelope:
         """The inverse of `to_bytes`. Raises DataError for anything else."""
-        first, newline, rest = raw.partition(b"\n")
-        words = first[:80].decode("ascii", errors="replace").split(" ")
-        if not newline or len(words) != 3 or words[0] != "securefl":
-            raise DataError(f"Expected {_article(kind)}, this is no file of securefl.")
-        if words[1] != str(VERSION):
-            raise DataError(f"Expected version {VERSION} of the format, version {words[1]!r} came.")
-        if hashlib.sha256(raw[:-_DIGEST]).digest() != raw[-_DIGEST:]:
+        return cls.from_stream(BytesIO(raw), len(raw), kind)
+
+    @classmethod
+    def from_stream(cls, source: BinaryIO, size: int, kind: str) -> Envelope:
+        """The same of a file of `size` bytes. What it claims to be is checked before its body is read."""
+        first = source.readline(_LONGEST_LINE)
+        _check_line(first, kind)
+        _check_size(kind, size)
+        header = source.readline(_LARGEST_HEADER)
+        body = source.read(max(0, size - len(first) - len(header) - _DIGEST))
+        checksum = hashlib.sha256(first + header)
+        checksum.update(body)
+        if source.read(_DIGEST + 1) != checksum.digest():
             raise DataError("The file is damaged or cut off: its checksum does not fit. Get it again.")
-        if words[2] != kind:
-            found = _article(words[2]) if words[2] in KINDS else "a file of another kind"
-            raise DataError(f"Expected {_article(kind)}, this is {found}.")
-        header, newline, body = rest[:-_DIGEST].partition(b"\n")
         return cls(kind, _parsed(header), body)
 
 
 def _line(kind: str) -> bytes:
     return f"securefl {VERSION} {kind}\n".encode("ascii")
+
+
+def _check_line(first: bytes, kind: str) -> None:
+    """DataError unless a file that begins with this line is of the kind."""
+    words = first[:-1].decode("ascii", errors="replace").split(" ")
+    if not first.endswith(b"\n") or len(words) != 3 or words[0] != "securefl":
+        raise DataError(f"Expected {_article(kind)}, this is no file of securefl.")
+    if words[1] != str(VERSION):
+        raise DataError(f"Expected version {VERSION} of the format, version {words[1]!r} came.")
+    if words[2] != kind:
+        found = _article(words[2]) if words[2] in LIMITS else "a file of another kind"
+        raise DataError(f"Expected {_article(kind)}, this is {found}.")
+
+
+def _check_size(kind: str, size: int) -> None:
+    if size > LIMITS[kind]:
+        raise DataError(
+            f"Expected {_article(kind)} of at most {LIMITS[kind]:,} bytes, got {size:,}. "
+            "Get it again; of many profiles, match fewer at a time."
+        )
 
 
 def _json(header: Mapping[str, Any]) -> bytes:
@@ -82,9 +108,9 @@ def _json(header: Mapping[str, Any]) -> bytes:
 
 def _parsed(header: bytes) -> Mapping[str, Any]:
     try:
-        if len(header) > _LARGEST_HEADER:
+        if not header.endswith(b"\n"):
             raise ValueError("too long")
-        found = json.loads(header, parse_constant=_no_number)
+        found = json.loads(header, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
@@ -92,8 +118,11 @@ def _parsed(header: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _no_number(word: str) -> float:
-    raise ValueError(word)
+def _finite(word: str) -> float:
+    """A number. ValueError for NaN and 1e999, which could not be written again to check a signature."""
+    if not isfinite(number := float(word)):
+        raise ValueError(word)
+    return number
 
 
 def _article(kind: str) -> str:
@@ -102,6 +131,7 @@ def _article(kind: str) -> str:
 
 def write(path: Path, content: Envelope, *, secret: bool = False) -> None:
     """Write a file in one step; a secret one is readable by its owner only."""
+    raw = content.to_bytes()
     _replaceable(path, content.kind)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -110,7 +140,7 @@ def write(path: Path, content: Envelope, *, secret: bool = False) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(descriptor, "wb") as target:
-            target.write(content.to_bytes(path.name))
+            target.write(raw)
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
@@ -124,22 +154,17 @@ def _replaceable(path: Path, kind: str) -> None:
     first = b""
     if path.is_file():
         with path.open("rb") as there:
-            first = there.read(80).partition(b"\n")[0]
-    if first != _line(kind).rstrip():
+            first = there.readline(_LONGEST_LINE)
+    if first != _line(kind):
         raise ConfigError(f"{path} exists and is no {kind} file; write to another file.")
 
 
 def read(path: Path, kind: str) -> Envelope:
     """A file of this kind. Raises DataError, naming the path, for one that is not as it was written."""
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
-            raise DataError(f"Expected a file of at most {LARGEST:,} bytes.")
-        content = Envelope.from_bytes(path.read_bytes(), kind)
-        if content.header.get("name") != path.name:
-            raise DataError(
-                f"The file was written as {content.header.get('name')!r}; it is renamed or swapped. "
-                "Give it its name back."
-            )
-        return content
+        if not path.is_file():  # to open a pipe would wait for its writer
+            raise DataError("Expected a file.")
+        with path.open("rb") as source:
+            return Envelope.from_stream(source, os.fstat(source.fileno()).st_size, kind)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None

@@ -109,10 +109,7 @@ class KeyHolder:
             verify(evaluator.signing, Signature(scores.body[-SIGNATURE_BYTES:]), content.signed_part())
         except CryptoError as error:
             raise DataError(f"The scores are not signed by the evaluator: {error}") from None
-        labels = scores.header.get("labels")
-        if not isinstance(labels, list) or not labels or len(set(map(str, labels))) < len(labels):
-            raise DataError("Expected the scores' labels, each once.")
-        return *Options.from_header(scores.header), [str(label) for label in labels]
+        return *Options.from_header(scores.header), scores.labels
 
     def _released(
         self, label: str, request: bytes, together: int, opener: Opener, ledger: Ledger | None

@@ -53,8 +53,8 @@ class PublicKeys:
 
     @property
     def fingerprint(self) -> str:
-        """The first digits of the session, for people to compare over the telephone."""
-        return self.session[:16]
+        """The first 128 bits of the session in hex, for people to compare: fewer could be met by search."""
+        return self.session[:32]
 
     def of(self, parameters: Parameters) -> EncryptionKey:
         start = sum(key_bytes(one) for one in SETS[: SETS.index(parameters)])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefl.errors import ConfigError, DataError, SecureFLError
+from securefl.errors import ConfigError, DataError
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.he.terms import Terms
 from securefl.profiles import (
@@ -23,6 +24,8 @@ from securefl.profiles import (
 )
 
 Word = Literal["strong", "compact"]
+LONGEST: Final = 2**20
+"""Elements of the longest profile that a file may name."""
 
 
 def default_bounds(parameters: Word) -> Bounds:
@@ -54,6 +57,11 @@ class Options:
     def __post_init__(self) -> None:
         if self.bounds is None:
             object.__setattr__(self, "bounds", default_bounds(self.parameters))
+        if not isinstance(self.anchor, Anchor | None):
+            raise ConfigError(
+                f"Expected anchor as an Anchor or None, got {reprlib.repr(self.anchor)}: "
+                "make one of public values with Anchor.of."
+            )
 
     def parameter_set(self) -> Parameters:
         """`strong` has room for an encrypted baseline: a client need not know whether there is one."""
@@ -103,21 +111,55 @@ class Options:
             "variant": self.variant.value,
             "parameters": self.parameters,
             "bounds": asdict(self.bounds),
-            "anchor": anchor and {"centre": anchor.centre.tolist(), "scale": anchor.scale.tolist()},
+            "anchor": None
+            if anchor is None
+            else {"centre": anchor.centre.tolist(), "scale": anchor.scale.tolist()},
         }
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> tuple[Options, int]:
-        """Options and length of a file's header. Raises DataError where they are not such."""
-        try:
-            length, word, anchor = header["length"], header["parameters"], header["anchor"]
-            if type(length) is not int or not 1 <= length <= 2**20 or word not in ("strong", "compact"):
-                raise ValueError
-            return cls(
-                Variant(header["variant"]),
-                word,
-                Bounds(**{name: float(value) for name, value in header["bounds"].items()}),
-                anchor and Anchor(np.array(anchor["centre"]), np.array(anchor["scale"])),
-            ), length
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SecureFLError):
-            raise DataError("The file's options are not what this package writes; get it again.") from None
+        """Options and length of a file's header. Raises DataError, naming the option that is not such."""
+        length, word, variant = (header.get(name) for name in ("length", "parameters", "variant"))
+        if type(length) is not int or not 1 <= length <= LONGEST:
+            raise _unfit("length", f"a whole number from 1 to {LONGEST}", length)
+        if word not in ("strong", "compact"):
+            raise _unfit("parameters", "'strong' or 'compact'", word)
+        if variant not in [one.value for one in Variant]:
+            raise _unfit("variant", "'full' or 'mean-only'", variant)
+        # null is no anchor; everything else that is falsy, and an absent one, is damage
+        anchor = None if header.get("anchor", ...) is None else _anchor(header.get("anchor"), length)
+        return cls(Variant(variant), word, _bounds(header.get("bounds")), anchor), length
+
+
+def _bounds(found: Any) -> Bounds:
+    names = {one.name for one in fields(Bounds)}
+    try:
+        if set(found) != names or not _are_numbers(found.values()):
+            raise ValueError
+        return Bounds(**found)
+    except (TypeError, ValueError, AttributeError, OverflowError, ConfigError):
+        raise _unfit("bounds", f"numbers above 0 for {', '.join(sorted(names))}", found) from None
+
+
+def _anchor(found: Any, length: int) -> Anchor:
+    try:
+        if set(found) != {"centre", "scale"}:
+            raise ValueError
+        centre, scale = found["centre"], found["scale"]
+        if not (len(centre) == len(scale) == length and _are_numbers([*centre, *scale])):
+            raise ValueError
+        return Anchor(np.array(centre, dtype=np.float64), np.array(scale, dtype=np.float64))
+    except (TypeError, ValueError, OverflowError, DataError):
+        wanted = f"null, or {length} numbers each as centre and as scale"
+        raise _unfit("anchor", wanted, found) from None
+
+
+def _are_numbers(values: Iterable[object]) -> bool:
+    return all(type(value) in (int, float) for value in values)
+
+
+def _unfit(name: str, wanted: str, found: object) -> DataError:
+    # reprlib: what a peer wrote may be long, or hold the escapes of a terminal
+    return DataError(
+        f"Expected {name} in the file's header as {wanted}, got {reprlib.repr(found)}. Get the file again."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -26,8 +27,9 @@ Kind = Literal["encrypted-profile", "encrypted-baseline"]
 LONGEST_LABEL: Final = 200
 
 
-def _is_label(label: str) -> bool:
-    return 1 <= len(label) <= LONGEST_LABEL and label.isprintable()
+def is_label(label: object) -> bool:
+    """Whether it can be shown: a peer's label with control characters would write on the terminal."""
+    return isinstance(label, str) and 1 <= len(label) <= LONGEST_LABEL and label.isprintable()
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +44,9 @@ class Sealed:
     def label(self) -> str:
         """Who it is about; scores are listed under it."""
         label = self.header.get("label")
-        if not isinstance(label, str) or not _is_label(label):
+        if not is_label(label):
             raise DataError("The file's label is not what this package writes; get it again.")
-        return label
+        return str(label)
 
     def to_envelope(self) -> Envelope:
         return Envelope(self.kind, self.header, self.body)
@@ -52,8 +54,7 @@ class Sealed:
     @classmethod
     def from_envelope(cls, content: Envelope) -> Sealed:
         kind: Kind = PROFILE if content.kind == PROFILE else BASELINE
-        header = {key: value for key, value in content.header.items() if key != "name"}
-        return cls(kind, header, content.body)
+        return cls(kind, content.header, content.body)
 
     def context(self) -> bytes:
         """What the seal is bound to: kind and header."""
@@ -130,7 +131,7 @@ def _sealed(
         "label": label,
         **options.to_header(len(profile.plain)),
     }
-    if not _is_label(label):
+    if not is_label(label):
         raise DataError(
             f"Expected a label (by default the file's name) of 1 to {LONGEST_LABEL} printable letters, "
             f"got {label!r}."
@@ -146,9 +147,21 @@ class Scores:
     header: Mapping[str, Any]
     body: bytes = field(repr=False)
 
+    @property
+    def labels(self) -> list[str]:
+        """Whose scores they are, in order. Raises DataError for labels that come twice or cannot be shown."""
+        found = self.header.get("labels")
+        # signed by the evaluator, who may still have written anything
+        if isinstance(found, list) and all(map(is_label, found)) and len(set(found)) == len(found) > 0:
+            return found
+        raise DataError(
+            f"Expected the scores' labels, each once and printable, got {reprlib.repr(found)}. "
+            "Ask the evaluator to match again."
+        )
+
     def to_envelope(self) -> Envelope:
         return Envelope(SCORES, self.header, self.body)
 
     @classmethod
     def from_envelope(cls, content: Envelope) -> Scores:
-        return cls({k: v for k, v in content.header.items() if k != "name"}, content.body)
+        return cls(content.header, content.body)

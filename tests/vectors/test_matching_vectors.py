@@ -85,7 +85,7 @@ def pad() -> bytes:
 
 
 def envelope() -> bytes:
-    return Envelope("encrypted-profile", {"session": "00" * 32, "label": "p1"}, b"body").to_bytes("p1.enc")
+    return Envelope("encrypted-profile", {"session": "00" * 32, "label": "p1"}, b"body").to_bytes()
 
 
 def made() -> dict[str, str]:
@@ -140,8 +140,8 @@ def test_defective_requests_are_refused(defect: str) -> None:
 def test_defective_envelopes_are_refused(defect: str) -> None:
     good = envelope()
     bad = {
-        "version": good.replace(b"securefl 1", b"securefl 9", 1),
-        "kind": Envelope("secret-key", {}, b"").to_bytes("p1.enc"),
+        "version": good.replace(b"securefl 2", b"securefl 9", 1),
+        "kind": Envelope("secret-key", {}, b"").to_bytes(),
         "digest": good[:-1] + bytes([good[-1] ^ 1]),
     }[defect]
     assert Envelope.from_bytes(good, "encrypted-profile").body == b"body"

@@ -1,0 +1,230 @@
+"""What a file of a matching may hold: options by name, labels, sizes, and keys that are somebody's."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefl.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
+from securefl.keys import PublicKey, Signature
+from securefl.matching import (
+    Evaluator,
+    EvaluatorPublic,
+    KeyHolder,
+    Options,
+    Profile,
+    PublicKeys,
+    Scores,
+    Sealed,
+)
+from securefl.matching import evaluator as evaluator_of
+from securefl.matching.envelope import LIMITS, Envelope, read, write
+from securefl.matching.keys import statement
+
+ONE = Profile(np.array([0.5, 0.0]), np.array([1.0, 2.0]), 77)
+KEYS, SERVER = KeyHolder.generate(openings=10), Evaluator.generate()
+IDENTITY = PublicKey((1).to_bytes(32, "little"))
+FORGED = Signature((1).to_bytes(32, "little") + bytes(32))
+"""Under the identity as a key, the signature of every message."""
+
+
+def sealed(**header: Any) -> Sealed:
+    """A profile whose client wrote these into its header, and sealed it so."""
+    own = ONE.encrypt(KEYS.public, SERVER.public, label="p1")
+    return Sealed(own.kind, {**own.header, **header}, own.body)
+
+
+@pytest.mark.parametrize(
+    "anchor", [{}, [], "", 0, False, ..., 7, {"centre": [0, 0]}, {"centre": [0], "scale": [1]}]
+)
+def test_an_anchor_that_is_none_is_refused_by_name(anchor: object) -> None:
+    header = {**Options().to_header(2), "anchor": anchor}
+    if anchor is ...:
+        del header["anchor"]
+    with pytest.raises(DataError, match="Expected anchor in the file's header"):
+        Options.from_header(header)
+    if not isinstance(anchor, type(...)):
+        with pytest.raises(DataError, match="Expected anchor"):
+            SERVER.match(KEYS.public, ONE, [sealed(anchor=anchor)])
+        with pytest.raises(ConfigError, match="Expected anchor as an Anchor"):
+            Options(anchor=anchor)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("length", True),
+        ("length", 2.0),
+        ("parameters", "weak"),
+        ("variant", None),
+        ("bounds", {}),
+        ("bounds", {"mean": "64", "variance_low": 0.1, "variance_high": 1.0, "weight": 1.0}),
+        ("bounds", {"mean": 0, "variance_low": 0.1, "variance_high": 1.0, "weight": 1.0}),
+        ("anchor", {"centre": ["0", "0"], "scale": ["1", "1"]}),
+        ("anchor", {"centre": [0, 0], "scale": [1, 0]}),
+    ],
+)
+def test_options_are_refused_by_name_and_shown_without_escapes(name: str, value: object) -> None:
+    with pytest.raises(DataError, match=f"Expected {name} in the file's header"):
+        Options.from_header({**Options().to_header(2), name: value})
+    with pytest.raises(DataError) as refusal:
+        Options.from_header({**Options().to_header(2), name: "\x1b[2J" * 1000})
+    assert str(refusal.value).isprintable()
+    assert len(str(refusal.value)) < 300
+
+
+# Labels ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["\x1b[31mred"],
+        ["a\nb"],
+        ["\u202egnp.exe"],
+        ["\ud800"],
+        [""],
+        ["x" * 201],
+        [7],
+        [["p1"]],
+        [],
+        "p1",
+        None,
+    ],
+)
+def test_labels_that_an_evaluator_signed_are_checked_before_they_are_shown(labels: object) -> None:
+    made = SERVER.match(KEYS.public, ONE, [ONE.encrypt(KEYS.public, SERVER.public, label="p1")])
+    content = Envelope("encrypted-scores", {**made.header, "labels": labels}, made.body[:-64])
+    signed = Scores(content.header, content.body + SERVER.signing.sign(content.signed_part()).raw)
+    with pytest.raises(DataError, match="labels, each once and printable") as refusal:
+        KEYS.reveal(signed, SERVER.public)
+    assert str(refusal.value).isprintable()
+
+
+# Sizes -------------------------------------------------------------------------------------------
+
+
+def test_limits_hold_what_is_written() -> None:
+    own = ONE.encrypt(KEYS.public, SERVER.public)
+    scores = SERVER.match(KEYS.public, ONE, [own])
+    for content in (
+        KEYS.to_envelope(),
+        KEYS.public.to_envelope(),
+        *SERVER.to_envelopes(),
+        own.to_envelope(),
+        scores.to_envelope(),
+    ):
+        assert 1.5 * len(content.to_bytes()) < LIMITS[content.kind]
+    assert 1000 * len(scores.body) < LIMITS["encrypted-scores"], "the openings of a key by default"
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_a_gibibyte_behind_a_valid_first_line_is_not_read(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    with path.open("wb") as target:
+        target.write(Envelope(kind, {}, b"").to_bytes())
+        target.truncate(2**30)  # of zeros, which take no space
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            DataError, match=r"large: Expected an? .* file of at most [\d,]+ bytes, got 1,073,741,824"
+        ):
+            read(path, kind)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "e"
+    with pytest.raises(DataError, match="at most 4,096 bytes"):
+        write(path, Envelope("evaluator-key", {}, bytes(4096)))
+    assert not path.exists()
+
+
+def test_a_file_is_held_once_while_it_is_read(tmp_path: Path) -> None:
+    path, size = tmp_path / "s", 2**26
+    write(path, Envelope("encrypted-scores", {}, bytes(size)))
+    tracemalloc.start()
+    try:
+        assert len(read(path, "encrypted-scores").body) == size
+        assert tracemalloc.get_traced_memory()[1] < 1.2 * size
+    finally:
+        tracemalloc.stop()
+
+
+# Keys --------------------------------------------------------------------------------------------
+
+
+def test_fingerprints_have_128_bits() -> None:
+    for fingerprint in (
+        KEYS.public.fingerprint,
+        SERVER.public.fingerprint,
+        SERVER.public.signing.fingerprint(),
+    ):
+        assert len(bytes.fromhex(fingerprint)) == 16
+    assert KEYS.public.session.startswith(KEYS.public.fingerprint)
+
+
+def test_signing_keys_of_small_order_are_refused_wherever_they_come_in() -> None:
+    """Under the identity everybody signs: keys, caps and scores."""
+    with pytest.raises(DataError, match="small order"):
+        PublicKeys(KEYS.public.raw, IDENTITY, 10**9, FORGED)
+    public = EvaluatorPublic(SERVER.public.sealing, IDENTITY)
+    with pytest.raises(DataError, match="small order"):
+        EvaluatorPublic.from_envelope(public.to_envelope(FORGED))
+    own = ONE.encrypt(KEYS.public, SERVER.public)
+    made = SERVER.match(KEYS.public, ONE, [own])
+    with pytest.raises(DataError, match="small order"):
+        KEYS.reveal(Scores({**made.header, "evaluator": public.fingerprint}, bytes(100) + FORGED.raw), public)
+
+
+def test_a_sealing_key_of_small_order_is_refused() -> None:
+    content = EvaluatorPublic(PublicKey(bytes(32)), SERVER.public.signing)
+    signed = SERVER.signing.sign(evaluator_of._statement(bytes(32) + SERVER.public.signing.raw))
+    read_back = EvaluatorPublic.from_envelope(content.to_envelope(signed))
+    with pytest.raises(CryptoError, match="cannot be agreed with"):
+        ONE.encrypt(KEYS.public, read_back)
+
+
+@pytest.mark.parametrize("half", ["first", "second"])
+@pytest.mark.parametrize("which", ["strong", "compact"])
+def test_a_transparent_public_key_is_refused_though_its_holder_signed_it(half: str, which: str) -> None:
+    """A ciphertext under it would show the profile to the evaluator."""
+    raw, options = KEYS.public.raw, Options(parameters=which)  # type: ignore[arg-type]
+    parameters = options.parameter_set()
+    key = KEYS.public.of(parameters).key.raw
+    at, size = raw.index(key), len(key) // 2
+    start = at if half == "first" else at + size
+    spoilt = raw[:start] + bytes(size) + raw[start + size :]
+    public = PublicKeys(spoilt, KEYS.public.signing, 10, KEYS.signing.sign(statement(spoilt, 10)))
+    with pytest.raises(RemoteProtocolError, match="transparent"):
+        ONE.encrypt(public, SERVER.public, options=options)
+
+
+def test_a_public_header_says_nothing_of_the_records() -> None:
+    """Not even how many there are: the same header and length for 1 and for 10^9 of them."""
+    few, many = (
+        Profile(ONE.mean, ONE.variance, count).encrypt(KEYS.public, SERVER.public, label="p1")
+        for count in (1, 10**9)
+    )
+    assert few.header == many.header
+    assert len(few.to_envelope().to_bytes()) == len(many.to_envelope().to_bytes())
+    assert set(few.header) == {
+        "session",
+        "evaluator",
+        "label",
+        "length",
+        "variant",
+        "parameters",
+        "bounds",
+        "anchor",
+    }
+    baseline = ONE.encrypt_baseline(KEYS.public, SERVER.public)
+    assert set(baseline.header) == set(few.header)
+    scores = SERVER.match(KEYS.public, ONE, [few])
+    assert set(scores.header) == {*few.header, "labels"} - {"label"}
