@@ -156,11 +156,15 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """A client's anchored and clipped mean and variance, (q,) each; `clipped` entries were moved."""
+    """A client's anchored mean and variance, (q,) each, inside the bounds.
+
+    clipped: how many entries were moved into them. floored: how many variances were below `VARIANCE_FLOOR`.
+    """
 
     mean: Vector
     variance: Vector
     clipped: int
+    floored: int = 0
 
     def split(self, variant: Variant) -> Split:
         """full: [mu, mu^2 + s, sum log s] | nothing; mean-only: [mu, mu^2] | [s, sum log s]."""
@@ -176,12 +180,14 @@ class Features:
 class Query:
     """The baseline as weights: q * div = <hidden, w.hidden> + <clear, w.clear> + constant.
 
-    `clipped` variances were moved into the bounds: where any were, it is another baseline.
+    `clipped` variances were moved into the bounds: where any were, it is another baseline. `floored` were
+    below `VARIANCE_FLOOR`, which is part of the divergence.
     """
 
     mean: Vector
     variance: Vector
     clipped: int = 0
+    floored: int = 0
 
     @property
     def constant(self) -> float:
@@ -218,14 +224,18 @@ def features(profile: Profile, anchor: Anchor, bounds: Bounds) -> Features:
     inside_mean = np.clip(mean, -bounds.mean, bounds.mean)
     inside_variance = np.clip(variance, bounds.variance_low, bounds.variance_high)
     moved = np.count_nonzero(inside_mean != mean) + np.count_nonzero(inside_variance != variance)
-    return Features(inside_mean, inside_variance, int(moved))
+    return Features(inside_mean, inside_variance, int(moved), _floored(profile))
 
 
 def query(baseline: Profile, anchor: Anchor, bounds: Bounds) -> Query:
     """The baseline's anchored mean and its variance, floored and clipped as the clients' are."""
     mean, variance = _anchored(baseline, anchor)
     inside = np.clip(variance, bounds.variance_low, bounds.variance_high)
-    return Query(mean, inside, int(np.count_nonzero(inside != variance)))
+    return Query(mean, inside, int(np.count_nonzero(inside != variance)), _floored(baseline))
+
+
+def _floored(profile: Profile) -> int:
+    return int(np.count_nonzero(profile.variance < VARIANCE_FLOOR))
 
 
 def _anchored(profile: Profile, anchor: Anchor) -> tuple[Vector, Vector]:

@@ -170,7 +170,8 @@ def file_doors() -> list[Door]:
         one = Sealed.from_envelope(content)
         return (
             one.label,
-            server._ours(keys.public, one, content.kind, *Options.from_header(one.header)),
+            server._check(keys.public, one, content.kind, "It"),
+            Options.from_header(one.header),
             server._unsealed(one),
         )
 

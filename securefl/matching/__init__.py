@@ -10,19 +10,22 @@ Evaluator and key holder are semi-honest and do not collude; together they could
 evaluator learns no score, the key holder scores and nothing else (see `securefl.he.match`).
 """
 
+from securefl.matching.admission import NothingLeft
 from securefl.matching.evaluator import Evaluator, EvaluatorPublic
 from securefl.matching.key_holder import KeyHolder, Revealed
 from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options
-from securefl.matching.sealed import Profile, Scores, Sealed
+from securefl.matching.sealed import Profile, Refused, Scores, Sealed
 
 __all__ = [
     "Evaluator",
     "EvaluatorPublic",
     "KeyHolder",
+    "NothingLeft",
     "Options",
     "Profile",
     "PublicKeys",
+    "Refused",
     "Revealed",
     "Scores",
     "Sealed",

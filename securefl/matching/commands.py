@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import ConfigError, DataError
 from securefl.he.openings import Openings
 from securefl.matching import envelope
+from securefl.matching.admission import NothingLeft
+from securefl.matching.choices import FILE, chosen_options, read_profile, with_options
+from securefl.matching.envelope import shown
 from securefl.matching.evaluator import KIND as EVALUATOR_KIND
 from securefl.matching.evaluator import PUBLIC_KIND, Evaluator, EvaluatorPublic
 from securefl.matching.key_holder import KIND as SECRET_KIND
 from securefl.matching.key_holder import KeyHolder, Revealed
 from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
 from securefl.matching.keys import PublicKeys
-from securefl.matching.options import Options, Word, default_bounds
-from securefl.matching.sealed import BASELINE, PROFILE, SCORES, Profile, Scores, Sealed
-from securefl.profiles import Anchor, Bounds, Variant
+from securefl.matching.options import Options
+from securefl.matching.sealed import BASELINE, PROFILE, SCORES, Scores, Sealed
+from securefl.profiles import VARIANCE_FLOOR
 
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 OUT = click.Path(path_type=Path, dir_okay=False)
-LARGEST_PROFILE = 2**24
 
 
 @click.command(epilog="Example:  securefl keygen --role key-holder --out K")
 @click.option("--role", type=click.Choice(["key-holder", "evaluator"]), required=True, help="Whose keys.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="A new folder.")
-@click.option("--openings", default=1000, show_default=True, help="Scores the key holder will open at most.")
+@click.option("--openings", default=1000, show_default=True, help="Scores the key will open at most.")
 def keygen(role: str, out: Path, openings: int) -> None:
     """Make the keys of one session: secrets that only their owner can read, and public files.
 
     key-holder: OUT/secret.key, OUT/public.key. evaluator: OUT/evaluator.key, OUT/evaluator.pub. Compare the
     fingerprints with the people you send the public files to.
+
+    --openings limits how many scores are read, and noise is sized for it. It does not protect the key from an
+    evaluator that breaks the protocol: a few hundred openings of its own making read the whole secret key.
     """
     secret, public = (
         ("secret.key", "public.key") if role == "key-holder" else ("evaluator.key", "evaluator.pub")
@@ -64,38 +67,6 @@ def _not_over(out: Path, *inputs: Path | None) -> None:
         raise ConfigError(f"{out} is an input too; write to another file with --out.")
 
 
-def _shared(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that clients and the baseline's owner must choose alike."""
-    for option in (
-        click.option("--weight-bound", type=float, help="Largest root mean square weight of a baseline."),
-        click.option("--variance-high", type=float, help="Largest anchored variance; larger is clipped."),
-        click.option("--variance-low", type=float, help="Smallest anchored variance."),
-        click.option("--mean-bound", type=float, help="Largest anchored |mean|; larger is clipped."),
-        click.option("--anchor", type=FILE, help="Public profile (JSON) that values are standardised by."),
-        click.option(
-            "--params", type=click.Choice(["strong", "compact"]), default="strong", show_default=True
-        ),
-        click.option(
-            "--variant",
-            type=click.Choice([variant.value for variant in Variant]),
-            default=Variant.FULL.value,
-            show_default=True,
-            help="mean-only leaves the variances readable by the evaluator.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _options(variant: str, params: Word, anchor: Path | None, **bounds: float | None) -> Options:
-    default = default_bounds(params)
-    names = {"mean_bound": "mean", "weight_bound": "weight"}
-    chosen = {names.get(name, name): value for name, value in bounds.items() if value is not None}
-    declared = Bounds(**{**vars(default), **chosen})
-    public = None if anchor is None else Anchor.of(_profile(anchor).plain)
-    return Options(variant=Variant(variant), parameters=params, bounds=declared, anchor=public)
-
-
 @click.command(
     epilog="Example:  securefl encrypt --public K/public.key --evaluator V/evaluator.pub "
     "--profile p1.json -o p1.enc"
@@ -105,7 +76,7 @@ def _options(variant: str, params: Word, anchor: Path | None, **bounds: float | 
 @click.option("--profile", type=FILE, help='A client\'s {"mean": [...], "variance": [...]}.')
 @click.option("--baseline", type=FILE, help="The same of a baseline: mode E, the evaluator learns it not.")
 @click.option("-o", "--out", type=OUT, required=True, help="The file to send to the evaluator.")
-@_shared
+@with_options
 def encrypt(
     public: Path, evaluator: Path, profile: Path | None, baseline: Path | None, out: Path, **chosen: Any
 ) -> None:
@@ -120,18 +91,28 @@ def encrypt(
     _not_over(out, public, evaluator, profile, baseline)
     keys = PublicKeys.from_envelope(envelope.read(public, PUBLIC_KEY_KIND))
     server = EvaluatorPublic.from_envelope(envelope.read(evaluator, PUBLIC_KIND))
-    options = _options(**chosen)
+    options = chosen_options(**chosen) or Options()
     if profile is not None:
-        own = _profile(profile)
-        clipped = options.features(own.plain).clipped
+        own = read_profile(profile)
         sealed = own.encrypt(keys, server, label=profile.stem, options=options)
-        if clipped:
-            click.echo(f"{clipped} values lay outside the bounds and were clipped; see --anchor.", err=True)
     else:
         assert baseline is not None
-        sealed = _profile(baseline).encrypt_baseline(keys, server, label=baseline.stem, options=options)
+        own = read_profile(baseline)
+        sealed = own.encrypt_baseline(keys, server, label=baseline.stem, options=options)
     envelope.write(out, sealed.to_envelope())
+    if sealed.clipped:
+        click.echo(
+            f"{sealed.clipped} values lay outside the bounds and were clipped; see --anchor.", err=True
+        )
+    _tell_floored(sealed.floored)
+    bound = options.error_bound(len(own.plain), keys.openings)
     click.echo(f"{out}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
+    click.echo(f"all {keys.openings} scores of this key within {bound:.2g}, except with probability 1e-6")
+
+
+def _tell_floored(count: int) -> None:
+    if count:
+        click.echo(f"{count} variances were below {VARIANCE_FLOOR:g} and count as that.", err=True)
 
 
 @click.command(
@@ -142,8 +123,11 @@ def encrypt(
 @click.option("--evaluator", type=FILE, required=True, help="Your evaluator.key.")
 @click.option("--baseline", type=FILE, required=True, help="JSON you may read, or .enc that you may not.")
 @click.option("-o", "--out", type=OUT, required=True, help="The file to send to the key holder.")
+@with_options
 @click.argument("profiles", type=FILE, nargs=-1, required=True)
-def match(public: Path, evaluator: Path, baseline: Path, out: Path, profiles: tuple[Path, ...]) -> None:
+def match(
+    public: Path, evaluator: Path, baseline: Path, out: Path, profiles: tuple[Path, ...], **chosen: Any
+) -> None:
     """Match encrypted PROFILES with a baseline; the key holder reads the scores, you learn none.
 
     \b
@@ -156,18 +140,53 @@ def match(public: Path, evaluator: Path, baseline: Path, out: Path, profiles: tu
     \b                 or, where the baseline is secret too, its owner encrypts it to b.enc (mode E)
     6  key holder  securefl reveal --secret K/secret.key --evaluator V/evaluator.pub scores.enc
     A score is the mean KL divergence from the baseline: 0 for the same profile, larger for others.
+    Printed is which file's score is listed under which label; a mailed file may be renamed.
+    --variant, --params, --anchor and bounds are what profiles must have been encrypted with. Without any
+    of them all profiles must agree.
+    Exit code: 0 where every profile is among the scores, 3 where some are refused, 2 where none is left.
     Trust: evaluator and key holder follow the protocol and do not collude; together they read all.
+    An evaluator that breaks the protocol reads the whole secret key within a few hundred openings;
+    --openings limits how much is opened, and does not protect the key.
     """
     _not_over(out, public, evaluator, baseline, *profiles)
     keys = PublicKeys.from_envelope(envelope.read(public, PUBLIC_KEY_KIND))
     own = Evaluator.from_envelope(envelope.read(evaluator, EVALUATOR_KIND))
-    sealed = [Sealed.from_envelope(envelope.read(path, PROFILE)) for path in profiles]
     with baseline.open("rb") as start:
         encrypted = start.read(9) == b"securefl "
-    base = Sealed.from_envelope(envelope.read(baseline, BASELINE)) if encrypted else _profile(baseline)
-    scores = own.match(keys, base, sealed)
+    base = Sealed.from_envelope(envelope.read(baseline, BASELINE)) if encrypted else read_profile(baseline)
+    paths, sealed, refused = _sealed(profiles)
+    try:
+        scores = own.match(keys, base, sealed, options=chosen_options(**chosen))
+    except NothingLeft as error:
+        _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
+        click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
+        raise SystemExit(2) from None
     envelope.write(out, scores.to_envelope())
-    click.echo(f"{out}: {len(sealed)} scores for key holder {keys.fingerprint}")
+    refused |= {paths[one.place]: one.why for one in scores.refused}
+    for place, label in zip((place for place in paths if place not in refused), scores.labels, strict=True):
+        click.echo(f"{shown(profiles[place])} -> {label}")
+    _tell_floored(scores.floored)
+    click.echo(f"{out}: {len(scores.labels)} scores for key holder {keys.fingerprint}")
+    _tell_refused(profiles, refused)
+    if refused:
+        raise SystemExit(3)
+
+
+def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int, str]]:
+    """Places and contents of the files that can be read, and why the others cannot, by place."""
+    places, sealed, refused = [], [], {}
+    for place, path in enumerate(profiles):
+        try:
+            sealed.append(Sealed.from_envelope(envelope.read(path, PROFILE)))
+            places.append(place)
+        except DataError as error:
+            refused[place] = str(error).removeprefix(f"{shown(path)}: ")
+    return places, sealed, refused
+
+
+def _tell_refused(profiles: Sequence[Path], refused: Mapping[int, str]) -> None:
+    for place in sorted(refused):
+        click.echo(f"securefl: {shown(profiles[place])} refused: {refused[place]}", err=True)
 
 
 @click.command(
@@ -184,6 +203,9 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     declared number of scores, and the same file again is no second opening), and ledger.sqlite, the
     releases. A score is that of the profile as its client clipped it to the bounds. Ends with exit code 1
     where a score was refused.
+
+    The evaluator must follow the protocol: requests of its own making read the whole secret key within a few
+    hundred openings, and with it every profile. The declared number limits volume, not that.
     """
     keys = KeyHolder.from_envelope(envelope.read(secret, SECRET_KIND))
     server = EvaluatorPublic.from_envelope(envelope.read(evaluator, PUBLIC_KIND))
@@ -222,26 +244,3 @@ def _tell(found: Revealed, as_json: bool) -> None:
         click.echo(f"securefl: {label} refused: {why}", err=True)
     if found.refused:
         raise SystemExit(1)
-
-
-def _profile(path: Path) -> Profile:
-    """A profile in JSON. Raises DataError, naming the path, for anything else."""
-    try:
-        if not path.is_file() or path.stat().st_size > LARGEST_PROFILE:
-            raise DataError(f"Expected a file of at most {LARGEST_PROFILE:,} bytes.")
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if any(type(v) not in (int, float) for name in ("mean", "variance") for v in found[name]):
-            raise ValueError
-        mean, variance = (np.array(found[name], dtype=np.float64) for name in ("mean", "variance"))
-        count = found.get("count", 1)
-        if type(count) is not int:
-            raise ValueError
-        profile = Profile(mean, variance, count)
-        _ = profile.plain
-        return profile
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        raise DataError(
-            f'{path}: Expected JSON like {{"mean": [0.1, 0.2], "variance": [1.0, 0.5]}}, of equal lengths.'
-        ) from None

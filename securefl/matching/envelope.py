@@ -167,4 +167,9 @@ def read(path: Path, kind: str) -> Envelope:
         with path.open("rb") as source:
             return Envelope.from_stream(source, os.fstat(source.fileno()).st_size, kind)
     except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+        raise DataError(f"{shown(path)}: {error}") from None
+
+
+def shown(path: Path) -> str:
+    """A file's name as it can be printed: that of a mailed file may hold the escapes of a terminal."""
+    return str(path) if str(path).isprintable() else repr(str(path))

@@ -9,16 +9,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefl.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
+from securefl.errors import CryptoError, DataError, RemoteProtocolError
 from securefl.he.client import Encryptor
 from securefl.he.match import Baseline
 from securefl.he.match import Evaluator as Matcher
 from securefl.he.terms import Terms
 from securefl.keys import PublicKey, SecretKey, Signature
+from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
 from securefl.matching.envelope import Envelope
 from securefl.matching.keys import PublicKeys, hexadecimal
 from securefl.matching.options import Options
-from securefl.matching.sealed import BASELINE, PROFILE, Profile, Scores, Sealed
+from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
 from securefl.signing import AgreementKey, SigningKey, unseal, verify
 
 KIND: Final = "evaluator-key"
@@ -75,27 +76,39 @@ class Evaluator:
     def public(self) -> EvaluatorPublic:
         return EvaluatorPublic(self.agreement.public, self.signing.public)
 
-    def match(self, public: PublicKeys, baseline: Profile | Sealed, sealed: Sequence[Sealed]) -> Scores:
-        """Every profile's divergence from the baseline, for the key holder's eyes.
+    def match(
+        self,
+        public: PublicKeys,
+        baseline: Profile | Sealed,
+        sealed: Sequence[Sealed],
+        *,
+        options: Options | None = None,
+    ) -> Scores:
+        """The divergence from the baseline of every profile that can be scored, for the key holder's eyes.
 
         baseline: a Profile this evaluator knows (mode P), or one that its owner encrypted (mode E).
-        Raises DataError for messages of another session, evaluator or options, or two of one label;
-        RemoteProtocolError, naming the label, for what does not pass the gate.
+        options: those that count; by default what all profiles agree on. `Scores.refused` names the others.
+        Raises NothingLeft where no profile can be scored, and ConfigError, DataError or RemoteProtocolError
+        where the baseline cannot be used.
         """
-        if not sealed:
-            raise DataError("Expected at least one encrypted profile.")
-        options, length = Options.from_header(sealed[0].header)
-        for one in sealed:
-            self._ours(public, one, PROFILE, options, length)
-        labels = [one.label for one in sealed]
-        if len(set(labels)) < len(labels):
-            raise DataError(
-                f"Expected each label once, got {', '.join(sorted(labels))}; encrypt under others."
-            )
+        length = self._length(public, baseline)
+        candidates, refused = self._candidates(public, sealed)
+        options, found, more = fitting(candidates, options, length)
+        refused += more
+        if options is None or not found:
+            raise NothingLeft(_in_order(refused))
         terms = options.terms(length, public.openings)
         matcher = Matcher(public.of(terms.parameters), terms, self.signing)
-        weights = self._baseline(public, baseline, matcher, options, terms)
-        requests = [self._addressed(one, matcher, weights, terms) for one in sealed]
+        weights, floored = self._baseline(public, baseline, matcher, options, terms)
+        requests, labels = [], []
+        for one in found:
+            try:
+                requests.append(self._addressed(one.sealed, matcher, weights, terms))
+                labels.append(one.label)
+            except (RemoteProtocolError, DataError) as error:
+                refused.append(Refused(place=one.place, label=one.label, why=str(error)))
+        if not requests:
+            raise NothingLeft(_in_order(refused))
         header: dict[str, Any] = {
             "session": public.session,
             "evaluator": self.public.fingerprint,
@@ -103,7 +116,33 @@ class Evaluator:
             **options.to_header(length),
         }
         content = Envelope("encrypted-scores", header, b"".join(requests))
-        return Scores(header, content.body + self.signing.sign(content.signed_part()).raw)
+        signature = self.signing.sign(content.signed_part())
+        return Scores(header, content.body + signature.raw, _in_order(refused), floored)
+
+    def _length(self, public: PublicKeys, baseline: Profile | Sealed) -> int:
+        """Elements of the baseline; DataError for one that is none, or of another session or evaluator."""
+        if not isinstance(baseline, Sealed):
+            return len(baseline.plain)
+        self._check(public, baseline, BASELINE, "The baseline")
+        return Options.from_header(baseline.header)[1]
+
+    def _candidates(
+        self, public: PublicKeys, sealed: Sequence[Sealed]
+    ) -> tuple[list[Candidate], list[Refused]]:
+        """Profiles that were sealed to this evaluator as their headers say, and the others."""
+        found: list[Candidate] = []
+        refused: list[Refused] = []
+        for place, one in enumerate(sealed):
+            label = f"profile {place + 1}"
+            try:
+                label = one.label
+                self._check(public, one, PROFILE, "It")
+                options, length = Options.from_header(one.header)
+                self._unsealed(one)  # only this shows that nobody changed the header
+                found.append(Candidate(place=place, sealed=one, label=label, options=options, length=length))
+            except DataError as error:
+                refused.append(Refused(place=place, label=label, why=str(error)))
+        return found, refused
 
     def _addressed(self, one: Sealed, matcher: Matcher, weights: Baseline, terms: Terms) -> bytes:
         message = self._unsealed(one)
@@ -115,39 +154,39 @@ class Evaluator:
 
     def _baseline(
         self, public: PublicKeys, baseline: Profile | Sealed, matcher: Matcher, options: Options, terms: Terms
-    ) -> Baseline:
+    ) -> tuple[Baseline, int]:
+        """What profiles are matched with, and how many of its variances were floored, if that is known."""
         if isinstance(baseline, Sealed):
-            self._ours(public, baseline, BASELINE, options, terms.length)
-            return matcher.encrypted_baseline(self._unsealed(baseline), sender=baseline.label)
-        if len(baseline.plain) != terms.length:
-            raise ConfigError(
-                f"The profiles have {terms.length} elements, the baseline {len(baseline.plain)}."
+            own = Candidate(
+                place=0,
+                sealed=baseline,
+                label=baseline.label,
+                options=Options.from_header(baseline.header)[0],
+                length=terms.length,
             )
+            if why := differs_from(options, terms.length)(own):
+                raise DataError(f"The baseline {baseline.label} does not fit the profiles: {why}")
+            return matcher.encrypted_baseline(self._unsealed(baseline), sender=baseline.label), 0
         query = options.query(baseline.plain)
         if not terms.parameters.encrypted_baseline:
-            return matcher.baseline(query)
-        own = Encryptor(public.of(terms.parameters), terms)
-        return matcher.encrypted_baseline(own.encrypt_baseline(query))
+            return matcher.baseline(query), query.floored
+        encryptor = Encryptor(public.of(terms.parameters), terms)
+        return matcher.encrypted_baseline(encryptor.encrypt_baseline(query)), query.floored
 
     def _unsealed(self, one: Sealed) -> bytes:
         try:
             return unseal(self.agreement, one.body, one.context())
         except CryptoError as error:
-            raise DataError(f"{one.label}: {error}") from None
+            raise DataError(f"{error} Get it again.") from None
 
-    def _ours(self, public: PublicKeys, one: Sealed, kind: str, options: Options, length: int) -> None:
-        """Raises DataError unless the message is of this session, evaluator, kind and set of options."""
-        theirs, its_length = Options.from_header(one.header)
-        agreed = options.to_header(length)
-        differing = [name for name, value in theirs.to_header(its_length).items() if value != agreed[name]]
+    def _check(self, public: PublicKeys, one: Sealed, kind: str, it: str) -> None:
+        """Raises DataError, about `it`, unless the message is of this kind, session and evaluator."""
         if one.kind != kind:
-            raise DataError(f"{one.label} is an {one.kind}, expected an {kind}.")
+            raise DataError(f"{it} is an {one.kind}, expected an {kind}.")
         if one.header.get("session") != public.session:
-            raise DataError(f"{one.label} belongs to another key holder's session: encrypt it to this one.")
+            raise DataError(f"{it} belongs to another key holder's session: encrypt it to this one.")
         if one.header.get("evaluator") != self.public.fingerprint:
-            raise DataError(f"{one.label} is sealed to another evaluator.")
-        if differing:
-            raise DataError(f"{one.label} was encrypted with another {', '.join(differing)} than the first.")
+            raise DataError(f"{it} is sealed to another evaluator: encrypt it to this one.")
 
     # As files -------------------------------------------------------------------------------------
 
@@ -166,6 +205,10 @@ class Evaluator:
         if content.header.get("session") != found.public.fingerprint:
             raise DataError("The evaluator's key is not that its header names.")
         return found
+
+
+def _in_order(refused: Sequence[Refused]) -> tuple[Refused, ...]:
+    return tuple(sorted(refused, key=lambda one: one.place))
 
 
 def _statement(keys: bytes) -> bytes:

@@ -81,6 +81,10 @@ class Options:
             scores=openings,
         )
 
+    def error_bound(self, length: int, openings: int) -> float:
+        """Largest |score - divergence| of all scores that a key opens, except with probability 1e-6."""
+        return self.terms(length, openings).error_bound(openings, floods=2)
+
     def _anchor(self, length: int) -> Anchor:
         if self.anchor is None:
             return Anchor(np.zeros(length), np.ones(length))

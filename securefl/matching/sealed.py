@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -32,13 +32,29 @@ def is_label(label: object) -> bool:
     return isinstance(label, str) and 1 <= len(label) <= LONGEST_LABEL and label.isprintable()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A profile without a score: its place among those given, its label where it has one, and why."""
+
+    place: int
+    label: str
+    why: str
+
+
 @dataclass(frozen=True, eq=False)
 class Sealed:
-    """A profile or baseline under the key holder's key, sealed to the evaluator."""
+    """A profile or baseline under the key holder's key, sealed to the evaluator.
+
+    clipped: how many of its values were moved into the bounds before they were encrypted.
+    floored: how many of its variances were moved up to the floor.
+    Only its owner knows these two; neither is part of the file.
+    """
 
     kind: Kind
     header: Mapping[str, Any]
     body: bytes = field(repr=False)
+    clipped: int = 0
+    floored: int = 0
 
     @property
     def label(self) -> str:
@@ -84,15 +100,16 @@ class Profile:
     ) -> Sealed:
         """The profile as a client sends it: encrypted to the key holder, sealed to the evaluator.
 
+        A score is that of the values as they were clipped and floored; `Sealed` counts them.
         Raises DataError for a profile that is none, ConfigError for options under which scores could wrap.
         """
         options = options or Options()
-        found = options.features(self.plain).split(options.variant)
+        own = options.features(self.plain)
+        found = own.split(options.variant)
         encryptor = _encryptor(public, options, len(self.plain))
-        clear = found.clear.astype("<f8").tobytes()
-        return _sealed(
-            PROFILE, encryptor.encrypt(found.hidden) + clear, self, public, evaluator, label, options
-        )
+        message = encryptor.encrypt(found.hidden) + found.clear.astype("<f8").tobytes()
+        made = _sealed(PROFILE, message, self, public, evaluator, label, options)
+        return replace(made, clipped=own.clipped, floored=own.floored)
 
     def encrypt_baseline(
         self,
@@ -107,8 +124,10 @@ class Profile:
         if not options.parameter_set().encrypted_baseline:
             raise DataError("compact has no room for an encrypted baseline; use strong, on both sides.")
         encryptor = _encryptor(public, options, len(self.plain))
-        message = encryptor.encrypt_baseline(options.query(self.plain))
-        return _sealed(BASELINE, message, self, public, evaluator, label, options)
+        own = options.query(self.plain)
+        message = encryptor.encrypt_baseline(own)
+        made = _sealed(BASELINE, message, self, public, evaluator, label, options)
+        return replace(made, floored=own.floored)
 
 
 def _encryptor(public: PublicKeys, options: Options, length: int) -> Encryptor:
@@ -142,10 +161,17 @@ def _sealed(
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Requests to open one score each, under the labels of the profiles; signed by the evaluator."""
+    """Requests to open one score each, under the labels of the profiles; signed by the evaluator.
+
+    refused: profiles that are not among them.
+    floored: how many variances of a baseline in the clear were moved up to the floor.
+    Only the evaluator knows these two; neither is part of the file.
+    """
 
     header: Mapping[str, Any]
     body: bytes = field(repr=False)
+    refused: tuple[Refused, ...] = ()
+    floored: int = 0
 
     @property
     def labels(self) -> list[str]:

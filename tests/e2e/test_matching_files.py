@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -20,14 +21,15 @@ from securefl import profiles
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.cli import cli
 from securefl.errors import SecureFLError
-from securefl.matching import Evaluator, KeyHolder, Options, Profile, envelope
-from securefl.profiles import divergence
+from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile, envelope
+from securefl.profiles import Bounds, divergence
 
 CLIENTS = {
     "p1": ([0.1, 0.2, -1.0], [1.0, 2.0, 0.5]),
     "p2": ([1.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
 }
 BASE = ([0.0, 0.1, 0.0], [1.0, 1.5, 1.0])
+LOOSE = Options(bounds=Bounds(mean=16, weight=1e6))
 
 
 def call(*words: object, code: int = 0) -> str:
@@ -70,7 +72,9 @@ class Place:
             "encrypt", *keys, kind, path, "-o", self.root / f"{label}.enc", *self.options, *more, code=code
         )
 
-    def match(self, *files: str, baseline: str = "b.json", code: int = 0) -> str:
+    def match(
+        self, *files: str, baseline: str = "b.json", more: tuple[object, ...] = (), code: int = 0
+    ) -> str:
         keys = ("--public", self.root / "K/public.key", "--evaluator", self.root / "V/evaluator.key")
         named = [self.root / f for f in files or ("p1.enc", "p2.enc")]
         return call(
@@ -81,6 +85,7 @@ class Place:
             *named,
             "-o",
             self.root / "scores.enc",
+            *more,
             code=code,
         )
 
@@ -253,10 +258,15 @@ FILES = ("K/public.key", "V/evaluator.key", "V/evaluator.pub", "p1.enc", "scores
 
 
 def use(place: Place, name: str, code: int = 1) -> str:
-    """A command that reads this file."""
+    """A command that reads this file; a profile that is refused costs nobody else its score."""
     if name in ("scores.enc", "K/secret.key"):
         return place.reveal(code=code)
-    if name in ("K/public.key", "V/evaluator.key", "p1.enc"):
+    if name == "p1.enc":
+        told = place.match(code=3)
+        assert "p2.enc -> p2" in told
+        assert "p1.enc refused: " in told
+        return told
+    if name in ("K/public.key", "V/evaluator.key"):
         return place.match(code=code)
     return place.encrypt("p1", code=code)
 
@@ -383,7 +393,8 @@ def test_foreign_sessions_and_evaluators_are_refused(place: Place, tmp_path: Pat
         if name == "V/evaluator.pub":
             assert "another evaluator" in place.reveal(code=1)
         else:
-            assert "session" in use(place, name) or "another evaluator" in use(place, name)
+            told = use(place, name, code=1 if name in ("K/secret.key", "scores.enc") else 2)
+            assert "session" in told or "another evaluator" in told
         (place.root / name).write_bytes(original)
 
 
@@ -407,19 +418,151 @@ def test_a_reveal_that_stopped_half_way_goes_on(place: Place) -> None:
         assert [row[7] for row in ledger.rows()] == ["committed", "committed"]
 
 
-def test_options_must_agree(place: Place) -> None:
+# What is scored, and what is not --------------------------------------------------------------------
+
+
+def test_one_bad_profile_costs_nobody_else_a_score(place: Place) -> None:
+    """Junk, another's session, another length: each is named with its reason, the others are scored."""
+    other = Place(place.root / "other")
+    shutil.copy(other.root / "p1.enc", place.root / "foreign.enc")
+    (place.root / "junk\x1b[2J.enc").write_bytes(b"junk")
+    write(place.root / "short.json", ([0.0], [1.0]))
+    place.encrypt("short")
+    told = place.match("foreign.enc", "p1.enc", "junk\x1b[2J.enc", "p2.enc", "short.enc", code=3)
+    assert f"{place.root}/p1.enc -> p1\n{place.root}/p2.enc -> p2\n" in told
+    assert "foreign.enc refused: It belongs to another key holder's session" in told
+    assert "short.enc refused: It has 1 elements, the baseline 3" in told
+    assert "no file of securefl" in told
+    assert "\x1b" not in told
+    assert ": 2 scores for key holder" in told
+    found = json.loads(place.reveal("--json"))["scores"]
+    assert list(found) == ["p1", "p2"]
+    assert abs(found["p2"] - kl("p2")) < 1e-5
+
+
+def test_where_none_is_left_nothing_is_written(place: Place) -> None:
+    (place.root / "scores.enc").unlink()
+    for name in ("p1.enc", "p2.enc"):
+        (place.root / name).write_bytes(b"junk")
+    told = place.match(code=2)
+    assert "p1.enc refused" in told
+    assert "p2.enc refused" in told
+    assert "no profile is left to match" in told
+    assert not (place.root / "scores.enc").exists()
+
+
+def test_a_swapped_or_renamed_file_is_listed_by_its_label(place: Place) -> None:
+    (place.root / "p1.enc").rename(place.root / "x")
+    (place.root / "p2.enc").rename(place.root / "p1.enc")
+    told = place.match("x", "p1.enc")
+    assert f"{place.root}/x -> p1\n{place.root}/p1.enc -> p2\n" in told
+    found = json.loads(place.reveal("--json"))["scores"]
+    assert abs(found["p1"] - kl("p1")) < 1e-5
+
+
+@pytest.mark.parametrize("order", [("p1.enc", "p2.enc", "p3.enc"), ("p2.enc", "p3.enc", "p1.enc")])
+def test_options_come_from_the_evaluator_or_from_all_and_never_from_the_first(
+    place: Place, order: tuple[str, ...]
+) -> None:
+    write(place.root / "p3.json", BASE)
+    place.encrypt("p3")
     place.encrypt("p2", "--profile", "--variant", "mean-only")
-    assert "p2 was encrypted with another variant" in place.match(code=1)
+    told = place.match(*order, code=2)
+    assert told.count("Say which options count") == 3
+    assert "p2.enc refused: It has variant 'mean-only', others differ" in told
+    told = place.match(*order, more=("--variant", "full"), code=3)
+    assert "p2.enc refused: It was encrypted with another variant than is matched" in told
+    assert list(json.loads(place.reveal("--json"))["scores"]) == [n[:2] for n in order if n != "p2.enc"]
+    told = place.match(*order, more=("--variant", "mean-only"), code=3)
+    assert "p1.enc refused: It was encrypted with another variant" in told
+    assert list(json.loads(place.reveal("--json"))["scores"]) == ["p2"]
     place.encrypt("p2", "--profile", "--mean-bound", 8)
-    assert "another bounds" in place.match(code=1)
+    assert "another bounds" in place.match(*order, more=("--params", "strong"), code=3)
+
+
+def test_an_anchor_is_given_to_match_as_to_encrypt(tmp_path: Path) -> None:
+    anchor = write(tmp_path / "a.json", ([0.3, 0.0, 0.0], [1.7, 1.0, 1.0]))
+    place = Place(tmp_path, "--anchor", str(anchor))
+    place.match(more=place.options)
+    assert "another anchor" in place.match(more=("--variant", "full"), code=2)
+
+
+def test_in_python_options_are_given_and_refusals_are_listed(place: Place) -> None:
+    keys, server = KeyHolder.generate(openings=10), Evaluator.generate()
+    one, base = Profile(np.array([1.0]), np.array([1.0])), Profile(np.array([0.0]), np.array([1.0]))
+    compact = Options(parameters="compact")
+    sealed = [
+        one.encrypt(keys.public, server.public, label=label, options=options)
+        for label, options in (("a", None), ("b", compact), ("c", None))
+    ]
+    with pytest.raises(NothingLeft, match=r"No profile is left to match\. a: It has parameters 'strong'"):
+        server.match(keys.public, base, sealed)
+    scores = server.match(keys.public, base, sealed, options=Options())
+    assert scores.labels == ["a", "c"]
+    assert [(no.place, no.label) for no in scores.refused] == [(1, "b")]
+    assert list(keys.reveal(scores, server.public).scores) == ["a", "c"]
+    with pytest.raises(NothingLeft) as nothing:
+        server.match(keys.public, base, sealed[:1], options=compact)
+    assert [no.label for no in nothing.value.refused] == ["a"]
+    with pytest.raises(NothingLeft):
+        server.match(keys.public, base, [])
+    with pytest.raises(NothingLeft, match="got 2 of it"):
+        server.match(keys.public, base, [sealed[0]] * 2)
 
 
 def test_labels_and_baselines_must_fit(place: Place) -> None:
-    assert "each label once" in place.match("p1.enc", "p1.enc", code=1)
+    told = place.match("p1.enc", "p1.enc", "p2.enc", code=3)
+    assert told.count("Expected each label once, got 2 of it") == 2
+    assert "p2.enc -> p2" in told
     write(place.root / "b.json", ([0.0], [1.0]))
-    assert "3 elements" in place.match(code=1)
+    assert "3 elements, the baseline 1" in place.match(code=2)
     shutil.copy(place.root / "p1.enc", place.root / "b.json")
-    place.match(code=1)
+    assert "b.json: Expected an encrypted-baseline file" in place.match(code=1)
+
+
+def test_an_encrypted_baseline_with_other_options_is_refused(place: Place) -> None:
+    place.encrypt("b", "--baseline", "--mean-bound", 8)
+    assert "The baseline b does not fit the profiles" in place.match(baseline="b.enc", code=1)
+
+
+# What is said of the values ------------------------------------------------------------------------
+
+
+def test_floors_and_clips_are_counted_and_said(place: Place) -> None:
+    write(place.root / "far.json", ([1000.0, -1000.0, 0.0], [0.0, 1e-9, 9999.0]))
+    told = place.encrypt("far")
+    assert "3 values lay outside" in told
+    assert "2 variances were below 1e-06" in told
+    assert "clipped" not in place.encrypt("p1")
+    assert "below" not in place.encrypt("p1")
+    write(place.root / "b.json", ([0.0, 0.0, 0.0], [1.0, 0.0, 1.0]))
+    told = place.match("p1.enc", "p2.enc", more=("--weight-bound", 1e6), code=2)
+    for label in ("p1", "p2"):
+        place.encrypt(label, "--profile", "--weight-bound", 1e6)
+    assert "1 variances were below 1e-06" in place.match()
+
+
+def test_floors_and_clips_are_counted_in_python() -> None:
+    keys, server = KeyHolder.generate(openings=10), Evaluator.generate()
+    far = Profile(np.array([1000.0, 0.0]), np.array([0.0, 1.0]))
+    sealed = far.encrypt(keys.public, server.public)
+    assert (sealed.clipped, sealed.floored) == (1, 1)
+    flat = Profile(np.zeros(2), np.array([0.0, 1.0]))
+    assert flat.encrypt_baseline(keys.public, server.public, options=LOOSE).floored == 1
+    loose = flat.encrypt(keys.public, server.public, options=LOOSE)
+    assert server.match(keys.public, flat, [loose]).floored == 1
+    near = Profile(np.zeros(2), np.full(2, 1e-6)).encrypt(keys.public, server.public)
+    assert (near.clipped, near.floored) == (0, 0)
+    assert set(sealed.header) == set(near.header), "the evaluator does not learn it"
+
+
+@pytest.mark.parametrize("params", ["strong", "compact"])
+def test_the_error_to_expect_is_said_before_anything_is_sent(place: Place, params: str) -> None:
+    told = [place.encrypt(label, "--profile", "--params", params) for label in CLIENTS]
+    (expected,) = {re.findall(r"all 1000 scores of this key within (\S+), except", line)[0] for line in told}
+    place.match()
+    bound = json.loads(place.reveal("--json"))["error_bound"]
+    assert bound <= float(expected) * 1.01 <= 2 * bound
 
 
 NO_PROFILES = (

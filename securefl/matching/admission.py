@@ -1,0 +1,122 @@
+"""Which of the profiles that came can be scored together, and why the others cannot.
+
+Nothing depends on the order in which they came. A profile that does not fit costs itself its score. Where the
+evaluator did not say which options count, profiles that differ are all refused: the first does not decide.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from securefl.errors import DataError
+from securefl.matching.options import Options
+from securefl.matching.sealed import Refused, Sealed
+
+Reason = Callable[["Candidate"], str | None]
+_SHOWN = 3
+
+
+class NothingLeft(DataError):
+    """No profile can be scored; `refused` says why of each."""
+
+    def __init__(self, refused: Sequence[Refused]) -> None:
+        told = [f"{one.label}: {one.why}" for one in refused[:_SHOWN]]
+        if len(refused) > _SHOWN:
+            told.append(f"and {len(refused) - _SHOWN} more.")
+        super().__init__(" ".join(["No profile is left to match.", *told]))
+        self.refused = tuple(refused)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidate:
+    """A profile of this session and evaluator, and what its header declares; `place` is that among all."""
+
+    place: int
+    sealed: Sealed
+    label: str
+    options: Options
+    length: int
+
+
+def fitting(
+    candidates: Sequence[Candidate], options: Options | None, length: int
+) -> tuple[Options | None, list[Candidate], list[Refused]]:
+    """What can be scored together, under which options, and the others.
+
+    options: the evaluator's; None for those that all agree on. length: of the baseline.
+    """
+    found, refused = list(candidates), list[Refused]()
+    if options is None:
+        found, refused = _sort_out(found, _disagrees(found))
+        options = found[0].options if found else None
+    if options is not None:
+        found, more = _sort_out(found, differs_from(options, length))
+        refused += more
+    found, more = _sort_out(found, _comes_twice(found))
+    return options, found, refused + more
+
+
+def _sort_out(candidates: Sequence[Candidate], reason: Reason) -> tuple[list[Candidate], list[Refused]]:
+    """Those without a reason against them, and the others with it."""
+    kept, refused = [], []
+    for one in candidates:
+        if (why := reason(one)) is None:
+            kept.append(one)
+        else:
+            refused.append(Refused(place=one.place, label=one.label, why=why))
+    return kept, refused
+
+
+def _comes_twice(candidates: Sequence[Candidate]) -> Reason:
+    """Refuses all of one label: whose it is, nobody can tell here."""
+    times = Counter(one.label for one in candidates)
+
+    def reason(one: Candidate) -> str | None:
+        count = times[one.label]
+        return None if count == 1 else f"Expected each label once, got {count} of it; encrypt under others."
+
+    return reason
+
+
+def _disagrees(candidates: Sequence[Candidate]) -> Reason:
+    """Refuses all of them unless they have the same options."""
+    headers = [_public(one.options) for one in candidates]
+    differing = [
+        name for name in (headers[0] if headers else {}) if any(h[name] != headers[0][name] for h in headers)
+    ]
+
+    def reason(one: Candidate) -> str | None:
+        if not differing:
+            return None
+        own = _public(one.options)
+        values = ", ".join(f"{name} {reprlib.repr(own[name])}" for name in differing)
+        return (
+            f"It has {values}, others differ. Say which options count: "
+            "--variant, --params, --anchor and bounds, or options=."
+        )
+
+    return reason
+
+
+def differs_from(options: Options, length: int) -> Reason:
+    """Refuses what was encrypted with other options, or has another length than the baseline."""
+    expected = _public(options)
+
+    def reason(one: Candidate) -> str | None:
+        own = _public(one.options)
+        differing = [name for name in own if own[name] != expected[name]]
+        if differing:
+            return f"It was encrypted with another {', '.join(differing)} than is matched; encrypt it again."
+        if one.length != length:
+            return f"It has {one.length} elements, the baseline {length}."
+        return None
+
+    return reason
+
+
+def _public(options: Options) -> dict[str, Any]:
+    return {name: value for name, value in options.to_header(0).items() if name != "length"}
