@@ -30,8 +30,9 @@ class Score:
 class Opener:
     """Opens what the evaluator signed, at most tau integers; the same request again gets the stored reply.
 
-    Fresh noise on the same value would average out. Where `openings` is a file, count and replies outlive
-    the process; without one, a key holder that restarts must take a new key.
+    Fresh noise on the same value would average out. The evaluator must be semi-honest: requests of its own
+    making read the whole key within a few hundred openings. Where `openings` is a file, count and replies
+    outlive the process; without one, a key holder that restarts must take a new key.
     """
 
     def __init__(

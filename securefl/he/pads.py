@@ -15,8 +15,8 @@ sees, and why it learns no more than its output:
 * The key holder sees who takes part, and of each opened coefficient <r, v> + mask, uniform mod t because the
   mask is; the coefficient's noise, which holds the weights, lies under flooding 2^40 as wide. The second
   polynomial is re-randomised. A client whose y did not come is not opened at all.
-* A *malicious* evaluator can have sums of its own making opened, exactly, and so read the key in a few
-  requests: it is semi-honest, openings are counted and capped, and the pair is for pads alone.
+* A *malicious* evaluator can have sums of its own making opened, exactly. It reads the whole key in a few
+  requests, whatever the cap: it is trusted to follow the protocol, and the pair is for pads alone.
 * y travels sealed to the evaluator: the key holder knows the pads. A key holder that shifts a pad reads one
   weight: it is semi-honest here.
 
@@ -197,7 +197,8 @@ class PadKeyHolder:
         """<r, v> + mask mod 2^64 of each client in a signed request, 8 bytes each.
 
         Exact by rounding: the same request again gets the same reply, and none shows noise of the key.
-        Raises RemoteProtocolError for a request that is none, and beyond the cap.
+        Raises RemoteProtocolError for a request that is none, and beyond the cap, which limits how much is
+        opened and does not protect the key (see above).
         """
         body = _signed(request, b"open", self._terms, self._evaluator, sender)
         degree, size = PARAMETERS.poly_modulus_degree, gate.integer_size(PARAMETERS.modulus)

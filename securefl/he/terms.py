@@ -41,8 +41,9 @@ _FREE_BITS: Final = 3
 class Terms:
     """Public terms of one key: profiles of `length` elements, at most `scores` (tau) openings in all.
 
+    scores: flooding is sized for it, against a semi-honest evaluator; it does not hold a malicious one off.
     classes: K, a power of two; how many clients can be opened in one ciphertext (see `classes`).
-    Raises ConfigError if a score inside the bounds could wrap, or features, weights or flooding do not fit.
+    Raises ConfigError if a score inside the bounds could wrap, or features or flooding do not fit.
     """
 
     parameters: Parameters
@@ -67,15 +68,12 @@ class Terms:
                 f"{self.parameters.name!r} holds {limit:.3g}: tighten Bounds.mean, "
                 "variance_high or weight, or use larger parameters."
             )
-        for what, scale, norm in (
-            ("features", self.data_scale, self.feature_norm),
-            ("weights", self.parameters.weight_scale, self.weight_norm),
-        ):
-            if scale * norm > self.parameters.modulus / 2**_FREE_BITS:
-                raise ConfigError(
-                    f"{what.capitalize()} inside the declared bounds reach a norm of {norm:.3g}, which does "
-                    f"not fit {self.parameters.name!r}: tighten Bounds, or use larger parameters."
-                )
+        # weights fit where their flooding does, which is above 2^18 times as large
+        if self.data_scale * self.feature_norm > self.parameters.modulus / 2**_FREE_BITS:
+            raise ConfigError(
+                f"Features inside the declared bounds reach a norm of {self.feature_norm:.3g}, which does "
+                f"not fit {self.parameters.name!r}: tighten Bounds.mean or variance_high."
+            )
         if 12 * self.sigma > GUARD * self.parameters.modulus / 2:
             raise ConfigError(
                 f"The flooding for {self.scores} scores does not fit {self.parameters.name!r}: "
@@ -153,8 +151,8 @@ class Terms:
         p, n = self.parameters, self.parameters.poly_modulus_degree
         spread = p.weight_scale * self.weight_norm * sqrt(2 / n)
         if p.encrypted_baseline:
+            # noise times noise, that of zero products too, is less than 2^-54 of this: no float holds it
             spread += self.data_scale * self.feature_norm * sqrt(2 / n)
-            spread += 2 * sqrt(n * self.ciphertexts) * p.fresh_noise  # noise times noise, of zeros too
         several = sqrt(2 * self.classes) if self.classes > 1 else 1.0
         return 8 * p.fresh_noise * (spread + 1) * several
 

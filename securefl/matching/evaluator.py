@@ -1,4 +1,8 @@
-"""The evaluator: matches sealed profiles with a baseline; learns no score."""
+"""The evaluator: matches sealed profiles with a baseline; learns no score.
+
+It is trusted to follow the protocol. A malicious one reads the key holder's whole key within a few hundred
+openings of its own making, and with it every profile.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,11 @@ class KeyHolder:
 
     @classmethod
     def generate(cls, *, openings: int = 1000) -> KeyHolder:
-        """Fresh keys for at most `openings` scores in all; more cost precision."""
+        """Fresh keys for at most `openings` scores in all; more cost precision.
+
+        The number limits how much is opened. It does not protect the key from a malicious evaluator, which
+        reads it within a few hundred openings.
+        """
         if not 1 <= openings <= 2**40:
             raise DataError(f"Expected at least one opening, got {openings}.")
         pairs = [KeyPair.generate(parameters) for parameters in SETS]

@@ -30,7 +30,8 @@ class PublicKeys:
     """What the key holder gives to everybody.
 
     raw: the encryption keys of `SETS`, one after the other. signing: its Ed25519 key. openings: how many
-    scores the keys will ever open. signature: of the key holder, over all of these.
+    scores the keys will ever open, which limits volume and protects the key from nobody. signature: of the
+    key holder, over all of these.
     """
 
     raw: bytes
