@@ -30,7 +30,7 @@ The same holds for the other forms of a request:
   other coefficients of the first polynomial are not sent, so there is nothing that a mask of zero sum would
   have to hide, and no unused class to fill.
 
-A *malicious* evaluator packs some dozens of the key's ternary coefficients, above the flooding, into a request,
+A *malicious* evaluator packs some dozens of the key's ternary coefficients, above the flooding, in a request,
 and has the whole key after a few hundred openings. The cap limits how much is opened, not that.
 """
 
