@@ -96,12 +96,15 @@ class Value:
     `keep` stays on the client's device, in place of what it kept before; None leaves that as it is. Where
     there is a `then`, `clear` holds sums over the records on the grid, and the value is what follows from
     them, once noise is on them where the plan says so (post-processing).
+    `clipped` and `floored` count the entries that were moved into public bounds; no server learns them.
     """
 
     clear: Floats
     hidden: Floats = field(default_factory=lambda: np.zeros(0))
     keep: Kept | None = None
     then: Callable[[Floats], Value] | None = None
+    clipped: int = 0
+    floored: int = 0
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,9 @@ def profile_value(
 
 
 def _value(own: Profile, anchor: Anchor, bounds: Bounds, variant: Variant) -> Value:
-    parts = features(own, anchor, bounds).split(variant)
-    return Value(hidden=parts.hidden, clear=parts.clear)
+    found = features(own, anchor, bounds)
+    parts = found.split(variant)
+    return Value(hidden=parts.hidden, clear=parts.clear, clipped=found.clipped, floored=found.floored)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from securefl.messages import client_name
 from securefl.plan import Plan, charge_of
 from securefl.protect import protect
 from securefl.release import NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
-from securefl.rounds import Floats, Job, Kept, Statistic
+from securefl.rounds import Floats, Job, Kept, Statistic, Value
 from securefl.secagg import Masked
 from securefl.wire import Header
 
@@ -63,6 +63,7 @@ class Clients:
         self._rng = rng
         self.kept: dict[int, Kept] = dict(kept)
         self._news: dict[int, Kept] = {}
+        self.moved: dict[str, tuple[int, int]] = {}
         self.orders: dict[int, Contribute] = {}
         self.seal: Callable[[Floats], bytes] | None = None
         self.encryptors: Mapping[str, Callable[[NDArray[np.int64]], bytes]] = {}
@@ -117,6 +118,17 @@ class Clients:
                 answers[task.client] = None
         return answers, abstained
 
+    def _counted(self, client: int, value: Value) -> Value:
+        """The value; what was moved into public bounds is counted for the observer alone.
+
+        Where a value follows from noised sums, so does the count.
+        """
+        if value.clipped or value.floored:
+            self.moved[client_name(client)] = (value.clipped, value.floored)
+        if (then := value.then) is None:
+            return value
+        return replace(value, then=lambda noised: self._counted(client, then(noised)))
+
     def settle(self) -> None:
         """The Ask is over: clients keep what they made of it."""
         self.kept |= self._news
@@ -150,7 +162,7 @@ class Clients:
                 rng=self._rng(task.header.round, task.client),
                 kept=self.kept.get(task.client, {}),
             )
-            value = self._statistics[name].compute(job)
+            value = self._counted(task.client, self._statistics[name].compute(job))
             kept = kept if value.keep is None else value.keep
             releases.append(
                 protect(

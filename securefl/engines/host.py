@@ -45,6 +45,8 @@ class Log:
 
     traffic: Traffic
     abstained: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By client, how many of its profile's entries were clipped, and how many floored."""
 
 
 class StudyHost:
@@ -229,6 +231,8 @@ class StudyHost:
         tasks = {id(order): task for order in orders if (task := self._clients.task(order)) is not None}
         contributions, abstained = self._clients.contribute_many(list(tasks.values()))
         self._log.abstained |= abstained
+        self._log.moved |= self._clients.moved
+        self._clients.moved = {}
         return [
             recorded[id(order)]
             if id(order) in recorded

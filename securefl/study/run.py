@@ -222,6 +222,8 @@ class _Turn:
             "error_bound": self._host.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
+            "clipped": {k: v for _, log in self._logs for k, (v, _) in log.moved.items() if v},
+            "floored": {k: v for _, log in self._logs for k, (_, v) in log.moved.items() if v},
             "retired": sorted(self._retired),
             "culprits": sorted(self._host.culprits()),
             "ended": len(self._out()) == self._roster.clients,

@@ -203,6 +203,18 @@ def test_constant_features_have_a_floored_variance(scores: str, tmp_path: Path) 
     assert all(math.isfinite(d) for d in divergences)
     assert max(divergences) == divergences[0]
     assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+    for record in finished.records:
+        assert record["floored"]["client-0000"] == 8, "every output of the profiled layer"
+        assert not record["clipped"]
+
+
+@pytest.mark.parametrize("scores", ["clear", "ckks"])
+def test_a_record_counts_what_clients_clipped_of_their_profiles(scores: str, tmp_path: Path) -> None:
+    narrow = FEDPROF.replace("0.5", "1.0") + "bounds = { mean = 1e-3, variance_high = 64, weight = 64 }\n"
+    finished = run(study(narrow, scores=scores), tmp_path)
+    for record in finished.records:
+        assert set(record["clipped"]) == {f"client-{k:04}" for k in range(6)}
+        assert all(1 <= count <= 16 for count in record["clipped"].values())
 
 
 # Encryption ------------------------------------------------------------------------------------
