@@ -103,6 +103,13 @@ def test_noised_scores_follow_nobodys_seed(tmp_path: Path) -> None:
     assert not np.array_equal(first, second)
 
 
+def test_what_is_clipped_of_noised_profiles_is_counted(tmp_path: Path) -> None:
+    """It follows from the noised sums, so it is counted after the noise."""
+    narrow = "bounds = { mean = 1e-3, variance_high = 64, weight = 64 }\n"
+    (record,) = run(fedprof(narrow, rounds=1), tmp_path).records
+    assert set(record["clipped"]) == {f"client-{k:04}" for k in range(4)}
+
+
 def test_unbounded_profiles_cannot_be_noised() -> None:
     of = private("fedprof", "fraction = 1.0", noise='"local"', epsilon="40.0")
     with pytest.raises(ConfigError, match="moves it without bound"):
