@@ -23,6 +23,8 @@ CLAIM: Final = DPSGD(
 )
 """Private training where canaries have bite: few steps, each with much of the data."""
 _RUNS: Final = 300
+_KINKS: Final = (64, 784)
+"""Numbers of inputs of dense layers on whose kinks records are put."""
 
 
 @click.command(epilog="Example:  securefl audit --json")
@@ -32,7 +34,8 @@ def audit(as_json: bool) -> None:
 
     For each: a search for records that move it more than its sensitivity, its noise against the claimed law,
     and a lower bound on epsilon by telling two neighbouring data sets apart; for private training (DP-SGD)
-    canaries through the real optimiser, along the curve of its claim. Exit code 1 if one fails. An honest
+    canaries through the real optimiser, along the curve of its claim, and records on the kinks of ReLUs,
+    which flip together where a record's gradient depends on its batch. Exit code 1 if one fails. An honest
     mechanism fails once in 10^5 runs.
     """
     single_thread()
@@ -55,12 +58,18 @@ def _findings() -> Iterator[dict[str, Any]]:
     for mechanism in auditing.mechanisms():
         found = auditing.audit(mechanism)
         yield _row(found.name, 1e-5, found.claimed, found.lower, found.verdict, found.failed)
-    from securefl.training import canaries  # Opacus takes two seconds to import
+    from securefl.training import canaries, kinks  # Opacus takes two seconds to import
 
     for caught in canaries.audit(CLAIM, runs=_RUNS):
         failed = () if caught.passed else ("epsilon",)
         verdict = "pass" if caught.passed else "FAIL: epsilon"
         yield _row("private training (DP-SGD)", caught.delta, caught.claimed, caught.lower, verdict, failed)
+    for inputs in _KINKS:
+        flipped = kinks.audit(CLAIM, delta=1e-3, inputs=inputs)
+        failed = () if flipped.passed else ("epsilon",)
+        verdict = "pass" if flipped.passed else "FAIL: epsilon"
+        name = f"private training, kinks of {inputs} inputs"
+        yield _row(name, flipped.delta, flipped.claimed, flipped.lower, verdict, failed)
 
 
 def _row(

@@ -9,6 +9,7 @@ from typing import Literal
 from dp_accounting import DpEvent
 
 from securefl.accounting.events import steps_event
+from securefl.training.chunks import check_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,8 @@ class DPSGD:
         Under add-or-remove adjacency the real size is private: q and this number are public configuration,
         and neither may be worked out from the records.
     steps: noised steps in the round; each counts, one with an empty batch too.
+    chunk: rows that gradients are computed in at a time, a multiple of 32, public. Batches are filled up to a
+        multiple of it, so that no record's gradient depends on how many others were drawn.
     optimizer: "sgd" or "adam" (betas 0.9 and 0.999), on the noised gradient.
     learning_rate: of every step. momentum: of SGD.
     weight_decay: weight of |w|^2 / 2. proximal: FedProx's mu, weight of |w - w_global|^2 / 2. Both read no
@@ -40,6 +43,7 @@ class DPSGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
     proximal: float = 0.0
+    chunk: int = 32
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "noise_multiplier", "expected_batch", "learning_rate"):
@@ -51,6 +55,7 @@ class DPSGD:
         for name in ("weight_decay", "proximal"):
             value = getattr(self, name)
             self._require(name, value >= 0 and isfinite(value), ">= 0, finite")
+        check_rows(self.chunk)
         if self.optimizer == "adam" and self.momentum:
             raise ValueError("Momentum belongs to SGD; leave it out with optimizer 'adam'.")
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from securefl.errors import DataError
 from securefl.rounds import Evaluation
-from securefl.training.losses import Loss, criterion_of, records
+from securefl.training.chunks import apart
+from securefl.training.losses import Loss, criterion_of, losses_of, records
 from securefl.training.tensors import in_mode
 
 Task = Literal["classification", "regression"]
@@ -56,19 +56,12 @@ def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "
 def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
     """The loss of each record, (n,), in evaluation mode; nan for a label that the model has no output for.
 
-    What a model makes of a record that is not finite is not finite either. Raises DataError for arrays that
-    do not fit.
+    A record's loss does not depend on the records beside it (`chunks`). What a model makes of a record that
+    is not finite is not finite either. Raises DataError for arrays that do not fit, and ConfigError for a
+    model that mixes records.
     """
-    if not len(x):
-        return np.zeros(0)
-    outputs, targets = _outputs(model, x, y, loss)
-    match loss:
-        case "cross_entropy":
-            known = (targets >= 0) & (targets < outputs.shape[1])
-            losses = cross_entropy(outputs, torch.where(known, targets, 0), reduction="none")
-            losses = torch.where(known, losses, torch.nan)
-        case "mse":
-            losses = (outputs - targets).square().mean(1)
+    inputs, targets = records(x, y, loss)
+    losses = apart(model, lambda rows, wanted: losses_of(model(rows), wanted, loss), inputs, targets)
     return np.asarray(losses.double().numpy())
 
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.errors import ConfigError
-from securefl.training.tensors import as_tensor, in_mode
+from securefl.training.chunks import apart
+from securefl.training.tensors import as_tensor
 from securefl.training.vector import to_vector
 
 Activation = Callable[[Tensor], Tensor]
-_AT_ONCE = 256
 
 
 def last_dense(model: nn.Module) -> nn.Linear:
@@ -74,21 +74,26 @@ def frozen(module: nn.Module) -> Iterator[None]:
 def body_features(
     model: nn.Module, x: NDArray[Any], activation: Activation | None = None
 ) -> NDArray[np.float64]:
-    """What reaches the head, in evaluation mode, after the activation: (n, width) float64."""
-    head, parts = last_dense(model), []
+    """What reaches the head, in evaluation mode, after the activation: (n, width) float64.
 
-    def read(_module: nn.Module, inputs: Any) -> None:
-        features = inputs[0] if activation is None else activation(inputs[0])
-        parts.append(features.detach().double().numpy())
+    A record's features do not depend on the records beside it (`chunks`). Raises ConfigError for a model in
+    which they do.
+    """
+    given: list[Tensor] = []
 
-    handle = head.register_forward_pre_hook(read)
+    def note(_module: nn.Module, inputs: Any) -> None:
+        given.append(inputs[0] if activation is None else activation(inputs[0]))
+
+    def read(rows: Tensor) -> Tensor:
+        given.clear()
+        model(rows)
+        return given[-1].double()
+
+    handle = last_dense(model).register_forward_pre_hook(note)
     try:
-        with in_mode(model, training=False), torch.inference_mode():
-            for batch in torch.split(as_tensor(x), _AT_ONCE) if len(x) else ():
-                model(batch)
+        return np.asarray(apart(model, read, as_tensor(x)).numpy())
     finally:
         handle.remove()
-    return np.concatenate(parts) if parts else np.zeros((0, head.in_features))
 
 
 def with_head(model: nn.Module, head: NDArray[np.float64]) -> NDArray[np.float32]:

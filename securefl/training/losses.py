@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
@@ -23,6 +24,17 @@ def criterion_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
             return cross_entropy
         case "mse":
             return mse_loss
+
+
+def losses_of(outputs: Tensor, y: Tensor, loss: Loss) -> Tensor:
+    """Each record's loss (n,); a label that the model has no output for makes it nan."""
+    match loss:
+        case "cross_entropy":
+            known = (y >= 0) & (y < outputs.shape[1])
+            losses = cross_entropy(outputs, torch.where(known, y, 0), reduction="none")
+            return torch.where(known, losses, torch.nan)
+        case "mse":
+            return mse_loss(outputs, y, reduction="none").mean(1)
 
 
 def records(x: NDArray[Any], y: NDArray[Any], loss: Loss) -> tuple[Tensor, Tensor]:

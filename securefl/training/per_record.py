@@ -1,5 +1,9 @@
 """Gradients record by record, clipped and summed in one backward pass.
 
+Batches are computed in chunks of a fixed number of rows (`chunks`), so that a record's clipped gradient has
+the same bits whatever the batch. Products of two float32 are exact in float64, in which they are summed: a
+sum is off by 1e-16 of it for each record, and one record more moves it by its own gradient.
+
 Only gradients with respect to the layers' outputs are propagated. With a layer's input they give each
 record's gradient of its parameters; for a dense layer that is an outer product, whose norm needs no product
 (Goodfellow, arXiv 1510.01799), and the clipped sum of them is one matrix product (the book-keeping of Bu et
@@ -17,17 +21,17 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn.functional import cross_entropy, mse_loss
 
 from securefl.errors import ConfigError
-from securefl.training.losses import Loss
+from securefl.training.chunks import ROWS, padded
+from securefl.training.losses import Loss, losses_of
+from securefl.training.threads import one_thread
 
 Sampler = Callable[[nn.Module, Tensor, Tensor], dict[nn.Parameter, Tensor]]
 """(layer, input (n, ...), gradient of its output (n, ...)) -> gradients (n, *shape) of its parameters."""
 
 SLACK: Final = 1e-5
 """Norms are clipped to (1 - SLACK) C: a float32 norm is off by less, so that C itself is never exceeded."""
-_AT_ONCE: Final = 128
 
 
 @dataclass(frozen=True)
@@ -54,41 +58,43 @@ class _Use:
 
 @dataclass(frozen=True)
 class _Dense:
-    """Records' gradients of a dense layer, as factors: slope (n, outputs) and input (n, inputs)."""
+    """Rows' gradients of a dense layer, as factors: slope (rows, outputs) and input (rows, inputs)."""
 
     layer: nn.Linear
     input: Tensor
     slope: Tensor
 
     def squares(self) -> Tensor:
-        """Squared norms (n,)."""
+        """Squared norms (rows,)."""
         factor = torch.full((), float(_trains(self.layer.bias)))
         if self.layer.weight.requires_grad:
             factor = factor + self.input.square().sum(1)
         return self.slope.square().sum(1) * factor
 
     def add(self, scale: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        scaled = self.slope * scale[:, None]
+        n = len(scale)
+        scaled = (self.slope[:n] * scale[:, None]).double()
         if self.layer.weight.requires_grad:
-            sums[self.layer.weight].addmm_(scaled.T, self.input)
+            sums[self.layer.weight].addmm_(scaled.T, self.input[:n].double())
         if _trains(self.layer.bias):
             sums[self.layer.bias].add_(scaled.sum(0))
 
 
 @dataclass(frozen=True)
 class _Explicit:
-    """Records' gradients (n, *shape) of one parameter."""
+    """Rows' gradients (rows, *shape) of one parameter."""
 
     parameter: nn.Parameter
     gradients: Tensor
 
     def squares(self) -> Tensor:
-        """Squared norms (n,)."""
+        """Squared norms (rows,)."""
         norms: Tensor = torch.linalg.vector_norm(self.gradients.flatten(1), dim=1)
         return norms.square()
 
     def add(self, scale: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        sums[self.parameter].view(-1).addmv_(self.gradients.flatten(1).T, scale)
+        own = self.gradients[: len(scale)].flatten(1)
+        sums[self.parameter].view(-1).addmv_(own.double().T, scale.double())
 
 
 def _trains(parameter: Tensor | None) -> bool:
@@ -96,7 +102,7 @@ def _trains(parameter: Tensor | None) -> bool:
 
 
 class ClippedSum:
-    """(x, y) -> the sum over records of min(1, C / |g|) g, flat (d,), in the order of `trained`.
+    """(x, y) -> the sum over records of min(1, C / |g|) g, flat (d,) float64, in the order of `trained`.
 
     Made by `clipped_sums`. A record whose loss, or whose gradient's norm, is not finite contributes exactly
     nothing: the sum is bit by bit the one without it.
@@ -109,44 +115,47 @@ class ClippedSum:
         clip_norm: float,
         loss: Loss,
         sampler: Sampler,
+        rows: int,
     ) -> None:
         self._model, self._trained, self._loss, self._sampler = model, trained, loss, sampler
+        self._rows = rows
         self._bound = clip_norm * (1 - SLACK)
         self.uses: list[_Use] = []
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """x: (n, *shape), y: (n,) or (n, targets); n = 0 is fine."""
-        total = torch.zeros(sum(parameter.numel() for parameter in self._trained))
+        total = torch.zeros(sum(parameter.numel() for parameter in self._trained), dtype=torch.float64)
         parts = torch.split(total, [parameter.numel() for parameter in self._trained])
         sums: dict[Tensor, Tensor] = {
             p: part.view_as(p) for p, part in zip(self._trained, parts, strict=True)
         }
         usable = [
             self._add(batch, wanted, sums)
-            for batch, wanted in zip(torch.split(x, _AT_ONCE), torch.split(y, _AT_ONCE), strict=True)
+            for batch, wanted in zip(torch.split(x, self._rows), torch.split(y, self._rows), strict=True)
             if len(batch)
         ]
         if all(bool(part.all()) for part in usable):
             return total
-        # zeroing them is not enough: the other records' last bits depend on how many share a product
+        # their factors hold nan, which a zero scale would leave in the sum
         kept = torch.cat(usable)
         return self(x[kept], y[kept])
 
     def _add(self, x: Tensor, y: Tensor, sums: dict[Tensor, Tensor]) -> Tensor:
-        """Add the records' clipped gradients; says which of them were usable, (n,) bool."""
+        """Add the clipped gradients of one chunk's records; says which of them were usable, (n,) bool."""
         self.uses.clear()
-        losses = _losses(self._model(x), y, self._loss)
+        n = len(x)
+        losses = losses_of(self._model(padded(x, self._rows)), padded(y, self._rows), self._loss)
         edges = [use.output for use in self.uses]
         slopes = torch.autograd.grad(losses.sum(), edges, allow_unused=True) if edges else ()
         with torch.no_grad():
-            parts = self._parts(slopes, len(x))
+            parts = self._parts(slopes, self._rows)
             if not parts:
                 raise ConfigError("Expected the loss to depend on a trained layer's output, on none it does.")
             norms = torch.stack([part.squares() for part in parts]).sum(0).sqrt()
             scale = (self._bound / norms).clamp_(max=1)
             for part in parts:
-                part.add(scale, sums)
-            return torch.isfinite(norms) & torch.isfinite(losses)
+                part.add(scale[:n], sums)
+            return (torch.isfinite(norms) & torch.isfinite(losses))[:n]
 
     def _parts(self, slopes: Sequence[Tensor | None], records: int) -> list[_Dense | _Explicit]:
         """A parameter's gradients must be one part, so that its uses add up before the norm is taken."""
@@ -166,17 +175,6 @@ class ClippedSum:
         return [*dense, *(_Explicit(parameter, found) for parameter, found in explicit.items())]
 
 
-def _losses(outputs: Tensor, y: Tensor, loss: Loss) -> Tensor:
-    """Each record's loss (n,); a label that the model has no output for makes it nan."""
-    match loss:
-        case "cross_entropy":
-            known = (y >= 0) & (y < outputs.shape[1])
-            losses = cross_entropy(outputs, torch.where(known, y, 0), reduction="none")
-            return torch.where(known, losses, torch.nan)
-        case "mse":
-            return mse_loss(outputs, y, reduction="none").mean(1)
-
-
 @contextmanager
 def clipped_sums(
     model: nn.Module,
@@ -185,9 +183,13 @@ def clipped_sums(
     clip_norm: float,
     loss: Loss,
     sampler: Sampler,
+    rows: int = ROWS,
 ) -> Iterator[ClippedSum]:
-    """A `ClippedSum` that watches `layers`, which hold all of `trained`; nothing is left on the model."""
-    made = ClippedSum(model, trained, clip_norm, loss, sampler)
+    """A `ClippedSum` that watches `layers`, which hold all of `trained`; nothing is left on the model.
+
+    rows: of the chunks that it computes in.
+    """
+    made = ClippedSum(model, trained, clip_norm, loss, sampler, rows)
 
     def note(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or not isinstance(output, Tensor):
@@ -200,7 +202,8 @@ def clipped_sums(
 
     handles = [layer.register_forward_hook(note) for layer in layers]
     try:
-        yield made
+        with one_thread():
+            yield made
     finally:
         for handle in handles:
             handle.remove()

@@ -6,6 +6,8 @@ A dense layer's pre-activation (n, q) is taken as it is (Proposition 1); a convo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from securefl.errors import ConfigError, DataError
 from securefl.profiles import Anchor, Profile
 from securefl.streams import stream
+from securefl.training.chunks import apart
 from securefl.training.tensors import as_tensor, in_mode
 
 
@@ -68,40 +71,49 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> 
     return moments.profile()
 
 
-def outputs(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> NDArray[np.float64]:
+def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64]:
     """What a profile is made of: each record's output at `layer`, (n, q) for n >= 1 records.
 
-    Raises ConfigError as `profile` does, and DataError without records. What a model makes of a record that
-    is not finite may not be finite either.
+    A record's output does not depend on the records beside it (`chunks`). What a model makes of a record that
+    is not finite may not be finite either. Raises ConfigError as `profile` does and for a model that mixes
+    records, and DataError without records.
     """
     if not len(x):
         raise DataError("Expected at least one record, none came.")
-    parts = [part.double() for part in _passed(model, layer, x, batch)]
-    return np.asarray(torch.cat(parts).numpy())
+    with _reading(model, layer) as read:
+        return np.asarray(apart(model, lambda rows: read(rows).double(), as_tensor(x)).numpy())
 
 
 def _passed(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> list[Tensor]:
     """The layer's outputs, a tensor of shape (n, q) for each batch."""
-    module = named_layer(model, layer)
+    inputs = as_tensor(x)
+    with _reading(model, layer) as read, in_mode(model, training=False), torch.inference_mode():
+        return [read(part) for part in torch.split(inputs, batch) if len(part)]
+
+
+@contextmanager
+def _reading(model: nn.Module, layer: str) -> Iterator[Callable[[Tensor], Tensor]]:
+    """From records (n, *shape) to the layer's outputs (n, q), by a pass through the model."""
     parts: list[Tensor] = []
 
-    def read(_module: nn.Module, _inputs: Any, output: Any) -> None:
+    def note(_module: nn.Module, _inputs: Any, output: Any) -> None:
         parts.append(_fused(layer, output))
 
-    inputs = as_tensor(x)
-    handle = module.register_forward_hook(read)
+    def read(rows: Tensor) -> Tensor:
+        parts.clear()
+        model(rows)
+        if (passed := sum(map(len, parts))) != len(rows):
+            raise ConfigError(
+                f"Expected layer {layer!r} to run once a record, it ran {passed} times for {len(rows)} "
+                "records; profile a layer that every forward pass uses once."
+            )
+        return torch.cat(parts)
+
+    handle = named_layer(model, layer).register_forward_hook(note)
     try:
-        with in_mode(model, training=False), torch.inference_mode():
-            for part in torch.split(inputs, batch) if len(inputs) else ():
-                model(part)
+        yield read
     finally:
         handle.remove()
-    if (passed := sum(map(len, parts))) != len(inputs):
-        raise ConfigError(
-            f"Expected layer {layer!r} to run once a record, it ran {passed} times for {len(inputs)} "
-            "records; profile a layer that every forward pass uses once."
-        )
-    return parts
 
 
 def probe_anchor(

@@ -1,8 +1,9 @@
-"""Pinning a study's process to one thread."""
+"""Pinning a study's process, or a computation, to one thread."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import torch
 
@@ -18,3 +19,14 @@ def single_thread() -> None:
     if torch.get_num_interop_threads() != 1:
         with contextlib.suppress(RuntimeError):
             torch.set_num_interop_threads(1)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread within operations for a while; afterwards torch has as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -124,7 +124,7 @@ def test_a_tenth_less_noise_is_caught() -> None:
 
 
 class Watching(nn.Module):
-    """Writes down which records come; the first feature is a record's number."""
+    """Writes down which records come; the first feature is a record's number plus 1, and 0 where none is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,18 +132,18 @@ class Watching(nn.Module):
         self.seen: list[NDArray[np.int64]] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen.append(x[:, 0].numpy().astype(np.int64))
+        self.seen.append(x[x[:, 0] >= 1, 0].numpy().astype(np.int64) - 1)
         return self.fc1(x)
 
 
 def drawn(n: int, steps: int, rate: float, source: Source) -> NDArray[np.bool_]:
     """Which record was in which step, (steps, n)."""
     model = Watching()
-    x, y = np.arange(n, dtype=np.float32)[:, None], np.zeros((n, 1), np.float32)
-    config = replace(CLAIM, steps=steps, sampling_rate=rate, learning_rate=1e-9)
+    x, y = np.arange(1, n + 1, dtype=np.float32)[:, None], np.zeros((n, 1), np.float32)
+    config = replace(CLAIM, steps=steps, sampling_rate=rate, learning_rate=1e-9, chunk=128)
     train_privately(model, x, y, config, "mse", source)
     table = np.zeros((steps, n), np.bool_)
-    for row, batch in zip(table, model.seen, strict=True):
+    for row, batch in zip(table, model.seen[2:], strict=True):  # two public chunks come first
         row[batch] = True
     return table
 

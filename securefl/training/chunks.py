@@ -1,0 +1,134 @@
+"""Passes through a model in which no record's result depends on the records beside it.
+
+A float kernel changes with the number of rows that it is given, and with it the last bits of every row.
+Records on the kink of a ReLU, or on the edge between two integers, then change together when one record is
+added, and their sum moves by far more than one record may move it (specification of DP, 2.13). So what is
+noised comes from chunks of a fixed number of rows:
+
+- The number is public: a constant or configuration, never worked out from the records.
+- The rows that are left over hold zeros, and what becomes of them is thrown away.
+- It is a multiple of UNIT. Elementwise functions compute the last few values of a tensor in other code, and a
+  tensor of so many rows has no such values.
+- All is computed on one thread, since threads divide a tensor at places of their own.
+
+That a row's result does not depend on its place in the chunk is then a property of the kernels. The tests and
+`securefl audit` try it, and `require_apart` refuses a model in which it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from securefl.errors import ConfigError
+from securefl.training.tensors import in_mode
+from securefl.training.threads import one_thread
+
+UNIT: Final = 32
+ROWS: Final = 64
+"""Of a chunk where no configuration says another number."""
+
+Read = Callable[..., Tensor]
+"""Columns (rows, *shape) -> (rows, ...), by a pass through a model."""
+
+
+def check_rows(rows: int) -> None:
+    """Raises ValueError unless chunks may have so many rows."""
+    if rows < UNIT or rows % UNIT:
+        raise ValueError(
+            f"Expected a chunk of a multiple of {UNIT} rows, got {rows}. Other numbers leave values that "
+            "torch computes in other code."
+        )
+
+
+def padded(part: Tensor, rows: int) -> Tensor:
+    """At most `rows` rows, followed by zeros: (rows, *shape), in memory of its own."""
+    whole = part.new_zeros((rows, *part.shape[1:]))
+    whole[: len(part)] = part
+    return whole
+
+
+def apart(model: nn.Module, read: Read, *columns: Tensor, rows: int = ROWS) -> Tensor:
+    """What `read` makes of each record in evaluation mode: (n, ...), the same bits whatever the others are.
+
+    columns: records (n, *shape), and what else belongs to each of them; n may be 0 or 1. Raises ValueError
+    for a number of rows that chunks cannot have, and ConfigError for a model that mixes records.
+    """
+    check_rows(rows)
+    with in_mode(model, training=False), torch.inference_mode(), one_thread():
+        require_apart(model, read, *columns, rows=rows)
+        chunks = zip(*(torch.split(column, rows) for column in columns), strict=True)
+        return torch.cat([read(*(padded(p, rows) for p in parts))[: len(parts[0])] for parts in chunks])
+
+
+def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> None:
+    """Try the model on two public records in all places of a chunk, and on one of them among zeros.
+
+    columns: give shapes and types alone. Dropout is left out of it: a row's mask is random, whatever the
+    other rows hold. Raises ConfigError that names the first layer in which a row depends on its place, or on
+    other rows.
+    """
+    dropouts = [layer for layer in model.modules() if isinstance(layer, _DropoutNd) and layer.training]
+    for layer in dropouts:
+        layer.training = False
+    try:
+        probes = _probes(columns, rows)
+        if _stay_apart(*(read(*probe) for probe in probes)):
+            return
+        culprit = _culprit(model, read, probes)
+    finally:
+        for layer in dropouts:
+            layer.training = True
+    raise ConfigError(
+        f"Expected a model that computes each row of a chunk on its own, {culprit} does not. A record's "
+        "result would depend on the others, and no noise is sized for that; use another model, or do without "
+        "privacy per record."
+    )
+
+
+def _probes(columns: tuple[Tensor, ...], rows: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Chunks in which two records take turns, and in which one stands behind zeros."""
+    generator = torch.Generator().manual_seed(0)
+    turns = torch.arange(rows) % 2
+    full = [torch.rand((2, *c.shape[1:]), generator=generator).to(c.dtype)[turns] for c in columns]
+    alone = [torch.zeros_like(column) for column in full]
+    for column, place in zip(full, alone, strict=True):
+        place[-1] = column[-1]
+    return full, alone
+
+
+def _stay_apart(full: Any, alone: Any) -> bool:
+    if not (isinstance(full, Tensor) and isinstance(alone, Tensor)):
+        return True
+    if full.ndim == 0 or full.shape != alone.shape or len(full) < 2 or len(full) % 2:
+        return False
+    one, other = (part.detach().nan_to_num() for part in (full, alone))
+    same = torch.equal(one[::2], one[:1].expand_as(one[::2])) and torch.equal(
+        one[1::2], one[1:2].expand_as(one[1::2])
+    )
+    return same and torch.equal(one[-1], other[-1])
+
+
+def _culprit(model: nn.Module, read: Read, probes: tuple[list[Tensor], list[Tensor]]) -> str:
+    """The innermost layer that is the first to mix rows, in words."""
+    seen: list[tuple[str, nn.Module, Any]] = []
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda layer, _, output: seen.append((name, layer, output))
+
+    handles = [layer.register_forward_hook(note(name)) for name, layer in model.named_modules() if name]
+    try:
+        for probe in probes:
+            read(*probe)
+    finally:
+        for handle in handles:
+            handle.remove()
+    half = len(seen) // 2
+    for (name, layer, full), (_, _, alone) in zip(seen[:half], seen[half:], strict=True):
+        if not _stay_apart(full, alone):
+            return f"layer {name!r} ({layer})"
+    return f"the forward of {type(model).__name__}"

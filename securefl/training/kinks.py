@@ -1,0 +1,158 @@
+"""Records on the kink of a ReLU, which flip together where a record's result depends on its batch.
+
+A float kernel may change with the number of rows that share a product, and with it the last bits of every
+row. A crafted record's pre-activation is 0 with one number of rows, and the least above 0 with one more: the
+unit is off, then on, and the clipped gradient turns by a right angle. Adding one record then moves the sum by
+all of these turns, and not by the clipping norm alone (specification of DP, 2.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from dp_accounting import DpEvent, GaussianDpEvent
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from securefl.accounting.composition import compose
+from securefl.dp.audit import proved
+from securefl.dp.noise import Source
+from securefl.training.dpsgd import train_privately
+from securefl.training.dpsgd_config import DPSGD
+from securefl.training.vector import load_vector, to_vector
+
+UNITS: Final = 64
+_CLASSES: Final = 10
+_MOST: Final = 48
+"""Most records on a kink that are looked for."""
+_OFF: Final = 1e3
+"""How far below 0 the other units' pre-activations are."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kink:
+    """A model, records (m, *shape) on a kink of it, labels (m,), and the record that makes m rows m + 1."""
+
+    model: nn.Module
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    more: NDArray[np.float32]
+
+    def records(self, *, added: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The records without or with the added one, which comes first and moves the places of the others."""
+        if not added:
+            return self.x, self.y
+        return np.concatenate([self.more, self.x]), np.concatenate([np.zeros(1, np.int64), self.y])
+
+
+def crafted(
+    body: Callable[[], nn.Module], shape: tuple[int, ...], shift: Callable[[nn.Module], Tensor], seed: int = 0
+) -> Kink | None:
+    """The most records of `shape` that flip when one more shares their batch.
+
+    Returns None where the kernels of `body` do not change with the number of rows. body: makes the layers in
+    front of the ReLU, from (n, *shape) to (n, UNITS). shift: their last layer's bias (UNITS,).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        front, head = body(), nn.Linear(UNITS, _CLASSES)
+    record = torch.randn(1, *shape, generator=generator)
+    with torch.no_grad():
+        head.weight.copy_(10 * torch.randn(head.weight.shape, generator=generator))
+        found = _flipping(front, record, shift(front))
+    if found is None:
+        return None
+    return Kink(
+        model=nn.Sequential(front, nn.ReLU(), head),
+        x=record.expand(found, *shape).numpy().copy(),
+        y=np.zeros(found, np.int64),
+        more=-record.numpy(),
+    )
+
+
+def _flipping(front: nn.Module, record: Tensor, shift: Tensor) -> int | None:
+    """How many rows of `record` flip with one row more; `shift` is left where one unit of them does."""
+
+    def passed(rows: int) -> Tensor:
+        values: Tensor = front(record.expand(rows, *record.shape[1:]).contiguous())
+        return values
+
+    for rows in range(_MOST, 0, -1):
+        shift.zero_()
+        fewer, more = passed(rows), passed(rows + 1)
+        for unit in torch.nonzero((fewer != more[:rows]).all(0)).flatten().tolist():
+            shift.fill_(-_OFF)
+            shift[unit] = -min(fewer[0, unit], more[-1, unit])
+            before, after = passed(rows)[:, unit] > 0, passed(rows + 1)[:, unit] > 0
+            if before.all() != after.all() and before.any() == before.all() and after.any() == after.all():
+                return rows
+    return None
+
+
+# The canary ------------------------------------------------------------------------------------------
+
+Train = Callable[..., DpEvent]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flipped:
+    """What records on kinks prove: epsilon at a delta, claimed and the lower bound."""
+
+    delta: float
+    claimed: float
+    lower: float
+
+    @property
+    def passed(self) -> bool:
+        return self.lower <= self.claimed
+
+
+def dense(inputs: int) -> Kink | None:
+    """Records of `inputs` numbers on the kink of a dense layer."""
+    return crafted(lambda: nn.Linear(inputs, UNITS), (inputs,), lambda front: front.get_parameter("bias"))
+
+
+def audit(
+    config: DPSGD, *, delta: float, runs: int = 400, inputs: int = 784, train: Train = train_privately
+) -> Flipped:
+    """Claim and lower bound of one step on all records, for crafted records with and without one more.
+
+    runs: noised steps of each neighbour. train: what is audited. Where no kernel changes with the number of
+    rows the bound is that of one record that is added to none, and passes.
+    """
+    step = replace(
+        config,
+        steps=1,
+        sampling_rate=1.0,
+        optimizer="sgd",
+        momentum=0.0,
+        weight_decay=0.0,
+        proximal=0.0,
+        learning_rate=config.expected_batch / config.clip_norm,
+    )
+    claimed = compose({GaussianDpEvent(config.noise_multiplier): 1}, delta)
+    kink = dense(inputs)
+    if kink is None:
+        return Flipped(delta=delta, claimed=claimed, lower=0.0)
+    quiet = replace(step, noise_multiplier=1e-4)
+    direction = _stepped(kink, quiet, train, added=True) - _stepped(kink, quiet, train, added=False)
+    direction /= np.linalg.norm(direction)
+    null, other = (
+        np.array([_stepped(kink, step, train, added=added) @ direction for _ in range(runs)])
+        for added in (False, True)
+    )
+    return Flipped(delta=delta, claimed=claimed, lower=proved(null, other, delta))
+
+
+def _stepped(kink: Kink, step: DPSGD, train: Train, *, added: bool) -> NDArray[np.float64]:
+    """The noised sum of one real step, over the clipping norm."""
+    start = to_vector(kink.model)
+    train(kink.model, *kink.records(added=added), step, "cross_entropy", Source())
+    moved = start.astype(np.float64) - to_vector(kink.model)
+    load_vector(kink.model, start)
+    return moved
