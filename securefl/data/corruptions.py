@@ -2,6 +2,9 @@
 
 Kinds and default strengths are those of FedProf (arXiv:2102.01733v2, section 5). Every function returns
 new arrays and leaves its arguments alone. Images are float32 (n, channels, height, width) in [0, 1].
+
+No corruption reads a statistic over records: each record is spoilt by itself, by public settings and a public
+seed. What privacy is promised for is the record that the client then holds.
 """
 
 from __future__ import annotations

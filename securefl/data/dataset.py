@@ -24,6 +24,8 @@ class Dataset:
     y: int64 class labels of shape (n,) in [0, classes), or float32 targets of shape (n, targets).
     classes: number of classes; 0 says that this is a regression.
     groups: int64 of shape (n,), who wrote or spoke each record; None where nobody knows.
+    fitted: what the preparation of records worked out from all of them, in words. Empty where it is made of
+        public constants; a study with a finite epsilon refuses all else, which would be a release.
 
     Raises DataError where shapes, types, label range or finiteness do not hold.
     """
@@ -33,6 +35,7 @@ class Dataset:
     y: NDArray[Any]
     classes: int
     groups: NDArray[np.int64] | None = None
+    fitted: str = ""
 
     def __post_init__(self) -> None:
         self._require(self.x.ndim >= 2, f"x of shape (n, *shape), found shape {self.x.shape}")

@@ -1,5 +1,8 @@
 """Who holds which records: disjoint index sets, one a client, drawn from an injected generator.
 
+A partition reads the labels or groups of all records, and how many there are. Who holds how many of which,
+and how many clients there are, is therefore part of the public setting, which no epsilon of a study covers.
+
 Each function returns sorted int64 positions into the data set, one array a client, no position twice,
 and raises ConfigError where the request cannot be met.
 """

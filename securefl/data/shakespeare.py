@@ -71,4 +71,5 @@ def _joined(parts: list[tuple[NDArray[np.int64], NDArray[np.int64], int]], class
         y=np.concatenate([y for _, y, _ in parts]),
         classes=classes,
         groups=np.concatenate([np.full(len(y), group, np.int64) for _, y, group in parts]),
+        fitted="its vocabulary, and which roles are large enough, were read off the whole text",
     )

@@ -9,6 +9,10 @@
 | `gas_turbine` | 36,733 rows of 9 sensors | CO, NOX | - | seeded, 30 % test |
 | `qmnist` | the images of `mnist` | 10 classes | writers | the authors': no writer is in both |
 | `shakespeare` | 80 characters, int64 codes | the next of 65 | roles | seeded, 20 % of each role |
+
+What prepares a record is public: pixels are divided by a constant, sensors are scaled by published ranges.
+`shakespeare` takes its vocabulary and roles from the whole text, and says so in `Dataset.fitted`. The split
+into training and test part is drawn over all records and belongs to the public setting, as the partition does.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from securefl.data.dataset import Dataset, Split, hold_out, stratified
 from securefl.data.fetching import fetch
 from securefl.data.files import cache_folder, data_folder, digest, files_of, replacing, verified
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
-from securefl.data.pinned import CIFAR10_DECODED, CIFAR10_MED, PINNED, DataFile
+from securefl.data.pinned import CIFAR10_DECODED, CIFAR10_MED, GAS_RANGES, PINNED, DataFile
 from securefl.errors import DataError
 from securefl.streams import stream
 
@@ -107,14 +111,22 @@ def _with_writers(images: Dataset, path: Path) -> Dataset:
 
 
 def _gas_turbine(paths: list[Path], rng: np.random.Generator) -> Split:
-    """All 11 columns min-max scaled over the whole set, as in FedProf: scaling leaks no more than ranges."""
     rows = np.concatenate([parse_gas(path.read_text(encoding="ascii"), str(path)) for path in paths])
-    low, high = rows.min(axis=0), rows.max(axis=0)
-    scaled = ((rows - low) / (high - low)).astype(np.float32)
+    scaled = scaled_gas(rows)
     targets = len(GAS_COLUMNS) - 2
     whole = Dataset(name="gas_turbine", x=scaled[:, :targets], y=scaled[:, targets:], classes=0)
     train, test = hold_out(len(whole), TEST_SHARE, rng)
     return Split(train=whole.take(train), test=whole.take(test))
+
+
+def scaled_gas(rows: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Rows (n, 11), each column from 0 to 1 over its published range; what lies outside is clipped to it.
+
+    FedProf scales by the records' own extremes. Those are statistics over everybody's records: one record
+    more would move all the others.
+    """
+    low, high = np.array([GAS_RANGES[column] for column in GAS_COLUMNS]).T
+    return np.asarray((np.clip(rows, low, high) - low) / (high - low), np.float32)
 
 
 def _cifar10(root: Path) -> Split:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.data import Split, load, unrelated
+from securefl.data import Dataset, Split, load, unrelated
 from securefl.engines.clients import Records
 from securefl.errors import ConfigError
 from securefl.rounds import Floats, Roster
@@ -94,11 +94,12 @@ def build(study: Study, seed: int) -> World:
     clients = study.data.clients
     if clients > len(split.train):
         raise ConfigError(f"Expected clients <= {len(split.train)} records, got {clients}.")
+    other = unrelated(study.corruption, split.train, stream(seed, "irrelevant"))
+    _require_public(study, split.train, other)
     if split.train.x.dtype != np.float32:
         raise ConfigError(f"No model here reads {study.data.source!r}: its records are text, not numbers.")
     parts = study.data.partition.split(split.train, clients, stream(seed, "partition"))
     quality = study.corruption.assign(clients, stream(seed, "quality"))
-    other = unrelated(study.corruption, split.train, stream(seed, "irrelevant"))
     records = []
     for client, (part, kind) in enumerate(zip(parts, quality, strict=True)):
         own = study.corruption.apply(split.train.take(part), kind, stream(seed, "corrupt", client), other)
@@ -126,6 +127,20 @@ def build(study: Study, seed: int) -> World:
         cost_model=_cost(study, preset.model, train.shape),
         devices=preset.law.draw(clients, stream(seed, "devices")),
     )
+
+
+def _require_public(study: Study, *datasets: Dataset | None) -> None:
+    """ConfigError for data prepared by statistics over records, where the study promises a finite epsilon.
+
+    Such a statistic is a release that nobody accounts: one record more moves what is made of all others.
+    """
+    finite = study.dpsgd is not None or (study.privacy.epsilon or inf) < inf
+    for dataset in datasets:
+        if finite and dataset is not None and dataset.fitted:
+            raise ConfigError(
+                f"Expected data prepared by public constants under a finite epsilon, got {dataset.name!r}: "
+                f"{dataset.fitted}. Take another source, or leave out the noise and [dpsgd]."
+            )
 
 
 def _drawn(split: Split, records: int | None, seed: int) -> Split:

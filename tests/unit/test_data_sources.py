@@ -13,8 +13,9 @@ import pytest
 from securefl.data import shakespeare
 from securefl.data.dataset import Dataset, Split
 from securefl.data.files import verified
-from securefl.data.pinned import CIFAR10_MED, PINNED, DataFile
-from securefl.data.sources import NAMES, load
+from securefl.data.parse import GAS_COLUMNS
+from securefl.data.pinned import CIFAR10_MED, GAS_RANGES, PINNED, DataFile
+from securefl.data.sources import NAMES, _gas_turbine, load
 from securefl.errors import DataError
 
 REAL = os.environ.get("SECUREFL_DATA", "")
@@ -91,6 +92,40 @@ def test_no_character_of_a_roles_test_part_is_seen_in_training() -> None:
     assert names(split.train) == names(split.test) == {0}
 
 
+# --- what prepares a record is public ------------------------------------------------------------
+
+
+def gas_file(folder: Path, rows: np.ndarray) -> Path:
+    lines = [",".join(GAS_COLUMNS), *(",".join(map(repr, row)) for row in rows.tolist())]
+    path = folder / f"{len(rows)}.csv"
+    path.write_text("\n".join(lines), encoding="ascii")
+    return path
+
+
+def scaled(folder: Path, rows: np.ndarray) -> set[tuple[float, ...]]:
+    split = _gas_turbine([gas_file(folder, rows)], np.random.default_rng(0))
+    whole = np.concatenate([np.hstack([part.x, part.y]) for part in (split.train, split.test)])
+    return {tuple(row) for row in whole.tolist()}
+
+
+def test_one_row_more_moves_no_other_row_of_gas_turbine(tmp_path: Path) -> None:
+    low, high = np.array([GAS_RANGES[column] for column in GAS_COLUMNS]).T
+    rows = np.random.default_rng(0).uniform(low, high, (20, 11))
+    before = scaled(tmp_path, rows)
+    for extreme in (low - 1e6, high + 1e6):
+        after = scaled(tmp_path, np.concatenate([rows, extreme[None]]))
+        assert before < after
+        assert after - before == {(float(extreme[0] > 0),) * 11}
+
+
+def test_a_source_says_what_it_worked_out_from_its_records(tmp_path: Path) -> None:
+    letters = "".join(chr(c) for c in range(0x100, 0x100 + 2500))
+    split = shakespeare.split(f"A:\n{letters}", np.random.default_rng(3))
+    assert "vocabulary" in split.train.fitted
+    assert "vocabulary" in split.test.take(slice(0, 2)).fitted
+    assert not load("digits").train.fitted
+
+
 # --- the real files ----------------------------------------------------------------------------
 
 
@@ -137,8 +172,12 @@ def test_gas_turbine_has_all_columns_scaled_to_the_unit_interval() -> None:
     assert len(gas.test) == round(0.3 * 36_733)
     assert (gas.train.shape, gas.train.y.shape[1], gas.train.classes) == ((9,), 2, 0)
     whole = np.concatenate([np.hstack([part.x, part.y]) for part in (gas.train, gas.test)])
-    assert whole.min(axis=0).tolist() == [0] * 11
-    assert whole.max(axis=0).tolist() == [1] * 11
+    # the published ranges are the data's own to two decimals
+    np.testing.assert_allclose(whole.min(axis=0), 0, atol=6e-4)
+    np.testing.assert_allclose(whole.max(axis=0), 1, atol=6e-4)
+    assert whole.min() == 0
+    assert whole.max() == 1
+    assert not gas.train.fitted
 
 
 @needs(PINNED["shakespeare"])

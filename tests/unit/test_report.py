@@ -136,6 +136,17 @@ def test_everything_shown_is_escaped() -> None:
     assert "onerror" not in image
 
 
+def test_what_is_printed_outside_of_a_finite_epsilon_is_marked() -> None:
+    page = Page(render(report()))
+    marked = ["Finalaccuracy", "Bestaccuracy", "Roundsto target", "Modelledtime", "Modelledenergy", "Ranhere"]
+    assert [f"{column} †" in page.text for column in marked] == [True] * 6
+    assert "Outside of every epsilon above" in page.text
+    assert "Up MB" in page.text
+
+    endless = replace(arm(), epsilon={"server": math.inf, "key-holder": 0.0})
+    assert "†" not in Page(render(report(summary=[endless]))).text
+
+
 def test_all_parts_of_the_report_are_there() -> None:
     page = Page(render(report()))
 
