@@ -12,7 +12,7 @@
 
 What prepares a record is public: pixels are divided by a constant, sensors are scaled by published ranges.
 `shakespeare` takes its vocabulary and roles from the whole text, and says so in `Dataset.fitted`. The split
-into training and test part is drawn over all records and belongs to the public setting, as the partition does.
+into training and test part is drawn over all records. Like the partition, it belongs to the public setting.
 """
 
 from __future__ import annotations
