@@ -65,11 +65,13 @@ def _findings() -> Iterator[dict[str, Any]]:
         verdict = "pass" if caught.passed else "FAIL: epsilon"
         yield _row("private training (DP-SGD)", caught.delta, caught.claimed, caught.lower, verdict, failed)
     for inputs in _KINKS:
-        flipped = kinks.audit(CLAIM, delta=1e-3, inputs=inputs)
-        failed = () if flipped.passed else ("epsilon",)
-        verdict = "pass" if flipped.passed else "FAIL: epsilon"
-        name = f"private training, kinks of {inputs} inputs"
-        yield _row(name, flipped.delta, flipped.claimed, flipped.lower, verdict, failed)
+        trained = kinks.audit(CLAIM, delta=1e-3, inputs=inputs)
+        features = kinks.audit_features(delta=1e-3, inputs=inputs)
+        for what, flipped in (("private training", trained), ("features", features)):
+            failed = () if flipped.passed else ("epsilon",)
+            verdict = "pass" if flipped.passed else "FAIL: epsilon"
+            name = f"{what}, kinks of {inputs} inputs"
+            yield _row(name, flipped.delta, flipped.claimed, flipped.lower, verdict, failed)
 
 
 def _row(

@@ -7,6 +7,7 @@ noised comes from chunks of a fixed number of rows:
 
 - The number is public: a constant or configuration, never worked out from the records.
 - The rows that are left over hold zeros, and what becomes of them is thrown away.
+- Each chunk is in memory of its own, since kernels also change with where an array begins.
 - It is a multiple of UNIT. Elementwise functions compute the last few values of a tensor in other code, and a
   tensor of so many rows has no such values.
 - All is computed on one thread, since threads divide a tensor at places of their own.

@@ -17,12 +17,15 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from securefl.accounting.composition import compose
 from securefl.dp.audit import proved
+from securefl.dp.clipping import to_grid
 from securefl.dp.noise import Source
 from securefl.training.dpsgd import train_privately
 from securefl.training.dpsgd_config import DPSGD
+from securefl.training.heads import Activation, body_features
 from securefl.training.vector import load_vector, to_vector
 
 UNITS: Final = 64
@@ -97,6 +100,9 @@ def _flipping(front: nn.Module, record: Tensor, shift: Tensor) -> int | None:
 # The canary ------------------------------------------------------------------------------------------
 
 Train = Callable[..., DpEvent]
+Features = Callable[[nn.Module, NDArray[np.float32], Activation], NDArray[np.float64]]
+_FINE: Final = 2**10
+"""Steps of the features' grid to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +153,29 @@ def audit(
         for added in (False, True)
     )
     return Flipped(delta=delta, claimed=claimed, lower=proved(null, other, delta))
+
+
+def audit_features(*, delta: float, inputs: int = 784, read: Features = body_features) -> Flipped:
+    """Claim, and what the added record costs, for sums of unit-norm features at a noise multiplier of 1.
+
+    Nothing is drawn: the multiplier is divided by how far the sum moves over its sensitivity. read: what is
+    audited.
+    """
+    claimed = compose({GaussianDpEvent(1.0): 1}, delta)
+    kink = dense(inputs)
+    if kink is None:
+        return Flipped(delta=delta, claimed=claimed, lower=0.0)
+    before, after = (
+        to_grid(read(kink.model, kink.records(added=added)[0], _unit_norm), 1 / _FINE, _FINE).sum(axis=0)
+        for added in (False, True)
+    )
+    moved = float(np.linalg.norm(after - before)) / _FINE
+    lower = compose({GaussianDpEvent(1 / moved): 1}, delta) if moved else 0.0
+    return Flipped(delta=delta, claimed=claimed, lower=lower)
+
+
+def _unit_norm(features: Tensor) -> Tensor:
+    return normalize(features, dim=1)
 
 
 def _stepped(kink: Kink, step: DPSGD, train: Train, *, added: bool) -> NDArray[np.float64]:
