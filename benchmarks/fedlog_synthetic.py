@@ -39,7 +39,20 @@ from protocols.fedlog.head import solve
 from protocols.fedlog.options import FedLog, Heads
 from protocols.fedlog.statistic import Clipping
 from protocols.lg_fedavg import LastLayers, LGFedAvg
-from securefl.rounds import Algorithm, Answers, Ask, Device, Floats, Job, Kept, Roster, State, Total, play
+from securefl.rounds import (
+    Algorithm,
+    Answers,
+    Ask,
+    ByDraws,
+    Device,
+    Floats,
+    Job,
+    Kept,
+    Roster,
+    State,
+    Total,
+    play,
+)
 from securefl.training import LocalTraining, ModelConfig, single_thread
 from securefl.training.bodies import Bodies
 from securefl.training.heads import body_features, last_dense, with_head
@@ -223,7 +236,11 @@ class Experiment:
 
         def ask(question: Ask, _stage: int) -> Answers:
             values = [statistic.compute(self.job(client, question.model)) for client in question.cohort]
-            weights = [question.weights.get(client, 1.0) for client in question.cohort]
+            by = question.weights
+            weights = [
+                by.weight(client, statistic.sends) if isinstance(by, ByDraws) else 1.0
+                for client in question.cohort
+            ]
             kept.extend(value.keep or {} for value in values)
             numbers.extend((len(question.model), len(value.clear)) for value in values)
             total = sum((w * v.clear for w, v in zip(weights, values, strict=True)), np.zeros(6))

@@ -10,9 +10,10 @@ has. `--curves` adds 30 to 1,000 clients, both modes; `--write` keeps the figure
 benchmarks/results/secagg.json. Without flwr at FLOWER_PYTHON its columns are left out (see flower_secagg.py).
 
 Ours is the first round of a session in active mode, 20 % corrupt, on the complete graph: the machines, fed
-with encoded bytes, on one thread. Encoding and decoding, the ledger's commit (in memory) and every key
-agreement are counted; training and the reservation of the charge are not. Flower's is semi-honest, and its
-messages are not serialised. Ours and the floor are measured before and after Flower's round.
+with encoded bytes, on one thread. Encoding and decoding, the ledger's commit, the record of acts (both in
+memory) and every key agreement are counted; training and the reservation of the charge are not. Flower's is
+semi-honest, and its messages are not serialised. Ours and the floor are measured before and after Flower's
+round.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.grid import Grid
+from securefl.journal import Journal
 from securefl.machine import Step
 from securefl.messages import client_name
 from securefl.release import NO_COST, SERVER, Release, ReleaseKey
@@ -51,12 +53,11 @@ from securefl.secagg import (
     Client,
     Identity,
     Masked,
-    Parameters,
+    Policy,
     Roster,
     Server,
     Vector,
     centred,
-    parameters,
 )
 from securefl.secagg.parameters import MODES, Mode
 from securefl.wire import Header, decode
@@ -128,13 +129,21 @@ def grid(clients: int) -> Grid:
 class Round:
     """One aggregation whose clients take turns: one client's vector exists at a time."""
 
-    def __init__(self, chosen: Parameters, length: int, ledger: Ledger) -> None:
-        owners = identities(chosen.clients)
-        self.header, self.ledger, self.costs = Header(os.urandom(32), 1, 0, 2), ledger, Costs()
+    def __init__(self, policy: Policy, clients: int, length: int, ledger: Ledger, journal: Journal) -> None:
+        owners, chosen = identities(clients), policy.parameters(clients)
+        self.header, self.ledger, self.journal = Header(os.urandom(32), 1, 1, 2), ledger, journal
+        self.costs = Costs()
         roster = Roster(tuple(owner.member() for owner in owners))
         self.grid = grid(chosen.clients)
         vector = Vector(name="update", length=length, bits=32, bound=self.grid.limit)
-        agreement = Agreement(header=self.header, roster=roster, parameters=chosen, vectors=(vector,))
+        agreement = Agreement(
+            header=self.header,
+            roster=roster,
+            parameters=chosen,
+            vectors=(vector,),
+            plan=bytes(32),
+            task=bytes(32),
+        )
         server = Server(agreement=agreement, patience=0)
         self.vector, self.mode, self.summed = vector, chosen.mode, np.zeros(length)
         self.machines: dict[str, Any] = {SERVER: server}
@@ -142,7 +151,8 @@ class Round:
         self.post: dict[str, bytes] = {}
         for owner in owners:
             with self.costs.of(owner.name):
-                client = Client(agreement=agreement, channels=Channels(owner, roster, self.header.session))
+                channels = Channels(owner, roster, self.header.session)
+                client = Client(agreement=agreement, channels=channels, policy=policy)
                 self.machines[owner.name] = client
                 self.steps[owner.name] = client.begin()
 
@@ -150,14 +160,16 @@ class Round:
         """The last `silent` clients fall silent when their masked input is due."""
         names = [name for name in self.machines if name != SERVER]
         staying = names[: len(names) - silent]
-        self._every(names, self._done, self._up)  # it begins, and advertises
-        self._every(names, self._down, self._up)  # the roster comes, it deals
-        self._every(staying, self._down, self._mask, self._up)
+        self._every(names, self._record, self._up)  # it begins, and advertises
+        self._every(names, self._down, self._record, self._up)  # the roster comes, it deals
+        self._every(staying, self._down, self._record, self._mask, self._up)
         if silent:
             self._server(lambda: self.machines[SERVER].deadline(self.steps[SERVER].state))
         if self.mode == "active":
-            self._every(staying, self._down, self._done, self._up)  # the survivors come, it signs
-        self._every(staying, self._down, self._done, self._up)  # the quorum or the survivors, it opens
+            self._every(staying, self._down, self._record, self._up)  # the survivors come, it signs
+            self._every(staying, self._down, self._up)  # the quorum comes, it opens
+        else:
+            self._every(staying, self._down, self._record, self._up)  # the survivors come, it opens
         with self.costs.of(SERVER):
             result = self.steps[SERVER].need.order.run()
         if isinstance(result, Aborted):
@@ -174,9 +186,10 @@ class Round:
             for act in acts:
                 act(name)
 
-    def _done(self, name: str) -> None:
+    def _record(self, name: str) -> None:
         with self.costs.of(name):
-            self.steps[name] = self.machines[name].provide(self.steps[name].state, True)
+            (answer,) = self.journal.record([self.steps[name].need.order])
+            self.steps[name] = self.machines[name].provide(self.steps[name].state, answer)
 
     def _mask(self, name: str) -> None:
         order: Masked = self.steps[name].need.order
@@ -223,10 +236,10 @@ class Round:
                 self.post |= dict.fromkeys(envelope.to, data)
 
 
-def ours(chosen: Parameters, length: int, silent: int) -> dict[str, float]:
+def ours(policy: Policy, clients: int, length: int, silent: int) -> dict[str, float]:
     """Milliseconds and bytes of one round, means over the survivors."""
-    with Ledger(":memory:", TERMS) as ledger:
-        costs = Round(chosen, length, ledger).run(silent)
+    with Ledger(":memory:", TERMS) as ledger, Journal() as journal:
+        costs = Round(policy, clients, length, ledger, journal).run(silent)
     stayed = list(costs.quantise)
     return {
         "client_ms": 1e3 * fmean(costs.client[name] for name in stayed),
@@ -253,14 +266,14 @@ def compared(clients: int, length: int, dropout: float, turns: int) -> dict[str,
     """Ours, the floor and Flower in turn; the medians, and what follows from them."""
     silent = round(dropout * clients)
     survivors = clients - silent
-    chosen = parameters(clients, 0.2, dropout, "active")
+    policy = Policy(mode="active", corrupt=0.2, dropout=dropout)
     mine: list[dict[str, float]] = []
     floors: list[tuple[float, float]] = []
     theirs: dict[str, Any] | None = None
     for turn in range(2 * turns):
         if turn == turns:
             theirs = flower(clients, length, dropout)
-        mine.append(ours(chosen, length, silent))
+        mine.append(ours(policy, clients, length, silent))
         # The client adds one mask for each other member and its own; one keystream is too short to time.
         floors.append((keystream(10 * clients, length) / 10, keystream(survivors * (1 + silent), length)))
     row: dict[str, Any] = {"clients": clients, "length": length, "dropout": dropout, "dropped": silent}
@@ -284,11 +297,12 @@ def megabytes(name: str) -> float:
 
 def scaled(clients: int, mode: Mode) -> dict[str, Any]:
     """One round at 10 % corrupt and 10 % dropped: its costs, and by how much the process's memory grew."""
-    chosen = parameters(clients, 0.1, 0.1, mode)
+    policy = Policy(mode=mode, corrupt=0.1, dropout=0.1)
     identities(clients)
+    chosen = policy.parameters(clients)
     before = megabytes("VmRSS")
     began, ticked = process_time(), perf_counter()
-    costs = ours(chosen, SCALE_LENGTH, clients // 10)
+    costs = ours(policy, clients, SCALE_LENGTH, clients // 10)
     return {
         "mode": mode,
         "clients": clients,
@@ -352,7 +366,7 @@ def main() -> None:
     parser.add_argument("--curves", action="store_true", help="also 30 to 1,000 clients (15 minutes)")
     parser.add_argument("--turns", type=int, default=2, help="rounds of ours before, and after, Flower's")
     chosen = parser.parse_args()
-    ours(parameters(3, 0.0, 0.0, "active"), 10, 0)  # loads what is loaded once
+    ours(Policy(mode="active", corrupt=0.0, dropout=0.0), 3, 10, 0)  # loads what is loaded once
     print(f"{'n':>3}{'length':>9}{'drop':>6}" + "".join(f"{title:>10}" for title, _ in COLUMNS))
     rows = []
     for clients, length, dropout in itertools.product(CLIENTS, LENGTHS, DROPOUTS):

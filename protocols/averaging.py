@@ -17,11 +17,13 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.contributions import Size, Update, ask_size
+from protocols.contributions import COUNT, Count, Update, ask_size
 from protocols.selection import gumbel_top_k
 from securefl.rounds import (
     Answers,
     Ask,
+    ByCount,
+    ByDraws,
     Device,
     Each,
     Evaluation,
@@ -115,19 +117,11 @@ class Replace:
         return State((state.model + step).astype(np.float32), state.memory)
 
 
-def weights(
-    aggregation: Aggregation, cohort: Cohort, state: State, *, bounded: bool = False
-) -> dict[int, float]:
-    """Public weight of each chosen client: draws / K (partial), n_k / n (full).
-
-    bounded: of updates that noise is scaled to: draws over the most of any, in place of K, since the noise is
-    as large whatever the weight.
-    """
-    if aggregation == "partial":
-        whole = max(cohort.values(), default=1) if bounded else sum(cohort.values())
-        return {client: times / whole for client, times in cohort.items()}
-    sizes = known_or_mean(state.memory["size"])
-    return {client: float(sizes[client] / sizes.sum()) for client in cohort}
+def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> ByDraws | ByCount | None:
+    """What the chosen clients weigh: draws / K (partial), or n_k / n with their own n_k (full)."""
+    if aggregation == "full":
+        return ByCount(int(state.memory["records"][0]))
+    return ByDraws(cohort) if cohort else None
 
 
 def step_of(aggregation: Aggregation, total: Total) -> Floats:
@@ -173,9 +167,12 @@ class Averaging:
     @property
     def statistics(self) -> tuple[Statistic, ...]:
         own: tuple[Statistic, ...] = (self.update, *self.selection.statistics)
-        names = {statistic.sends.name for statistic in own}
-        sizes = (Size(self.problem),) if self.aggregation == "full" and "size" not in names else ()
-        return (*own, *sizes)
+        counts = (self._count_of_records,) if self.aggregation == "full" else ()
+        return (*own, *counts)
+
+    @property
+    def _count_of_records(self) -> Count:
+        return Count(self.problem)
 
     def start(self) -> State:
         nobody = np.zeros(self.problem.clients)
@@ -187,9 +184,9 @@ class Averaging:
     ) -> Generator[Ask, Answers, State]:
         watch, public = self.selection.watch(state)
         state = yield from self._introduce(state, roster, watch, public)
+        if self.aggregation == "full":
+            state = yield from self._count_records(state, roster)
         cohort = self.selection.choose(state, roster, self._count(roster.clients), rng)
-        bounded = self.problem.local.update_bound is not None
-        shares = weights(self.aggregation, cohort, state, bounded=bounded)
         update = Sum(self.update.sends, len(state.model))
         due = tuple(each for each in watch if each.sends.due(number))
         answers = yield Ask(
@@ -198,7 +195,7 @@ class Averaging:
             sums=(update,),
             each=due,
             public=public if due else {},
-            weights=shares,
+            weights=weights(self.aggregation, cohort, state),
         )
         state = _learn(state, answers).remember(
             cohort=_draws(cohort, roster.clients),
@@ -226,9 +223,27 @@ class Averaging:
             cohort = tuple(k for k in roster.everyone() if np.isnan(known[k]))
             if cohort:
                 model, given = (state.model, public) if question.sends.on_model else (state.model[:0], {})
-                asked = Ask(cohort=cohort, model=model, each=(question,), public=given)
+                asked = Ask(cohort=cohort, model=model, each=(question,), public=given, introduction=1)
                 state = _learn(state, (yield asked))
         return state
+
+    def _count_records(self, state: State, roster: Roster) -> Generator[Ask, Answers, State]:
+        """n, from one sum over all clients in the whole run; a client that is absent counts as an average
+        one.
+
+        Sums of n_k over the cohorts of every round would give each n_k by linear algebra.
+        """
+        if "records" in state.memory:
+            return state
+        question = Sum(self._count_of_records.sends, 1)
+        answers = yield Ask(cohort=roster.everyone(), model=state.model[:0], sums=(question,))
+        counted = len(answers.survivors)
+        total = self.problem.records  # public, where nobody answered
+        if counted:
+            total = round(float(answers.totals[COUNT.name].value[0]) * roster.clients / counted)
+        # A client can claim a false number, within the grid: n stays what it can be.
+        within = min(max(total, roster.clients), self.problem.records)
+        return state.remember(records=np.array([within]))
 
     def _watched(self) -> tuple[str, ...]:
         return tuple(s.sends.name for s in self.statistics if s.sends.how == "each")

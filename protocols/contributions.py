@@ -34,6 +34,15 @@ SIZE = Sends(
     extra=1,
     every=0,
 )
+COUNT = Sends(
+    name="count",
+    how="sum",
+    reveals="its number of records",
+    reads="nothing",
+    on_model=False,
+    once=True,
+    sensitivity={(unit, adjacency): 0.0 for unit in ("record", "client") for adjacency in ADJACENCIES},
+)
 LOSS = Sends(name="loss", how="each", reveals="the mean loss of the model on its records", extra=1)
 LARGEST_LOSS = 1e6
 """A public bound that clients clip their loss to."""
@@ -117,6 +126,26 @@ class Size:
 
     def _possible(self, noised: Floats) -> Value:
         return Value(clear=np.clip(noised, 1, self.problem.records))
+
+
+@dataclass(frozen=True, eq=False)
+class Count:
+    """n_k as far as others may know it, to be summed over all clients once: n of a weight n_k / n.
+
+    The plan says what that is: the clipped number of records where it is public, and else a public number in
+    its place. So it costs nothing.
+    """
+
+    problem: Problem
+
+    @property
+    def sends(self) -> Sends:
+        """On a grid that ends at the declared records of all clients together: nobody can claim more."""
+        problem = self.problem
+        return replace(COUNT, cohort=problem.clients, grid=Grid(step=1.0, bound=float(problem.records)))
+
+    def compute(self, job: Job) -> Value:
+        return Value(clear=np.array([float(job.count)]))
 
 
 @dataclass(frozen=True, eq=False)

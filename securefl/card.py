@@ -18,12 +18,20 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
             summed = [
                 f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in sends if s not in single
             ]
-            return ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
+            told = ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
+            return f"{told} ({_colluding(plan)})" if summed else told
         case "key-holder":
             takes_part = encrypted or plan.sum == "ckks"
             return "blinded integers, uniform to it" if takes_part else "nothing: it takes no part"
         case _:
             return "the broadcast models, and each client whether it was selected itself"
+
+
+def _colluding(plan: Plan) -> str:
+    """Who may stand with the server without a sum telling more than its total."""
+    if not plan.corrupt:
+        return "none may collude with it"
+    return f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"
 
 
 def _told(plan: Plan, sends: Sends, reveals: str) -> str:

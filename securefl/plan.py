@@ -7,13 +7,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from fractions import Fraction
-from math import floor, sqrt
+from math import sqrt
 from typing import Literal
 
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.accounting.store import Terms
+from securefl.cohort import colluding, dropping
 from securefl.dp.gaussian import TAIL, discrete_event, share
 from securefl.errors import ConfigError
 from securefl.release import (
@@ -41,8 +41,14 @@ class Plan:
             which the honest survivors' add up to enough ("distributed"), or once by the server that sums
             ("central", which trusts it); sigma is `noise_multiplier` times that. An `each` of declared
             sensitivity is noised by its client, whichever it is: nobody sums it.
-        dropout, corrupt: of masked sums and distributed noise, the largest shares of a cohort that fall
-            silent, and that collude with the server.
+        dropout, corrupt: of hidden sums and distributed noise, the largest shares of a cohort that fall
+            silent (rounded down), and that collude with the server (rounded up). `corrupt` has no default
+            there.
+        least_cohort: the fewest clients that are asked for one sum; each client of a hidden sum checks it.
+        least_honest: the fewest honest contributors that any combination of opened sums keeps; likewise.
+        largest_share: the most of a sum's weight that one client may have; each client checks it.
+        largest_count: what a client clips its number of records to where it weighs its value by it.
+        public_count: what it says in place of that number where the number is data; None where it is public.
         secagg: against a server that may lie ("active"), or one that follows the protocol ("semi-honest").
         spare: how many aggregations that abort may be tried again, in the whole run.
         unit, adjacency, delta: what epsilon means.
@@ -58,7 +64,12 @@ class Plan:
     noise: Literal["none", "local", "distributed", "central"] = "none"
     noise_multiplier: float = 0.0
     dropout: float = 0.0
-    corrupt: float = 0.0
+    corrupt: float | None = None
+    least_cohort: int = 1
+    least_honest: int = 1
+    largest_share: float = 1.0
+    largest_count: int = 2**31
+    public_count: int | None = None
     secagg: Literal["active", "semi-honest"] = "active"
     spare: int = 0
     unit: Unit = "record"
@@ -70,9 +81,29 @@ class Plan:
     schedule: int
     releases: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.corrupt is None and (self.sum != "clear" or self.noise == "distributed"):
+            raise ConfigError(
+                "Expected `corrupt`, the largest share of a cohort that may collude with the server: sums "
+                "are hidden or noise is shared among clients. State it; 0 says that none may collude."
+            )
+        if not (self.least_cohort >= 1 and self.least_honest >= 1 and 0 < self.largest_share <= 1):
+            raise ConfigError(
+                "Expected least_cohort >= 1, least_honest >= 1 and 0 < largest_share <= 1, "
+                f"got {self.least_cohort}, {self.least_honest} and {self.largest_share}."
+            )
+
     def survivors(self, cohort: int) -> int:
         """The least number of contributions in a sum over this many clients; of fewer there is no sum."""
-        return cohort - share_of(self.dropout, cohort)
+        return cohort - dropping(self.dropout, cohort)
+
+    def colluding(self, cohort: int) -> int:
+        """The most clients of a cohort that collude with the server."""
+        return colluding(self.corrupt or 0.0, cohort)
+
+    def count(self, records: int) -> int:
+        """What a client with so many records may let others know of that number, at least 1."""
+        return max(1, min(records if self.public_count is None else self.public_count, self.largest_count))
 
     def terms(self) -> Terms:
         """Of the ledger that holds to this plan."""
@@ -93,11 +124,6 @@ class Plan:
     def digest(self) -> bytes:
         """SHA-256 of the canonical plan: parties that agree on it agree on every charge."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
-
-
-def share_of(share: float, whole: int) -> int:
-    """floor(share * whole), of the decimal number that was written and not its binary neighbour."""
-    return floor(Fraction(str(share)) * whole)
 
 
 def charge_of(plan: Plan, sends: Sends, *, trained: bool = True) -> Charge:
@@ -177,11 +203,11 @@ def least(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
     may be corrupt.
     """
     declared = max((s.cohort for s in sends if noised(plan, s)), default=0)
-    enough = plan.survivors(max(cohort, declared))
     if plan.noise != "distributed" or not declared:
-        return enough
-    honest = plan.survivors(declared) - share_of(plan.corrupt, declared)
-    return max(enough, honest + share_of(plan.corrupt, cohort))
+        return plan.survivors(cohort)
+    enough = plan.survivors(max(cohort, declared))
+    honest = plan.survivors(declared) - plan.colluding(declared)
+    return max(enough, honest + plan.colluding(cohort))
 
 
 def placement(plan: Plan, sends: Sends) -> str:
@@ -234,8 +260,7 @@ def own_sigma(plan: Plan, sends: Sends) -> float:
         raise ConfigError(
             f"The cohorts of {sends.name!r} have no least size, from which shares could be sized."
         )
-    corrupt = share_of(plan.corrupt, sends.cohort)
-    return share(_total(plan, sends), plan.survivors(sends.cohort), corrupt)
+    return share(_total(plan, sends), plan.survivors(sends.cohort), plan.colluding(sends.cohort))
 
 
 def _why(plan: Plan, sends: Sends) -> str:

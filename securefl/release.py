@@ -68,6 +68,8 @@ class Release:
         unit: what one neighbouring data set differs in.
         form: open (already noised, or unprotected by name), masked or encrypted.
         charge: what opening it costs against each party.
+        content: a fingerprint of the protected value, under a secret of its holder; empty where a repetition
+            of it needs no check.
     """
 
     key: ReleaseKey
@@ -76,6 +78,7 @@ class Release:
     charge: Charge
     _numbers: NDArray[np.generic] = field()
     _sealed: bytes = b""
+    content: bytes = b""
 
     def __repr__(self) -> str:
         return f"Release({self.key.holder}, {self.key.name!r}, {self.form}, <sealed>)"

@@ -17,6 +17,7 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
+from securefl.dp.noise import Source
 from securefl.errors import LocalProtocolError
 from securefl.grid import Grid
 from securefl.profiles import Bounds, Query, Variant
@@ -55,6 +56,8 @@ class Sends:
         sensitivity: L2, per (unit, adjacency); a pair that is absent is unbounded.
         extra: how often it is asked for beyond once in `every` rounds, in a whole run.
         every: it is asked for in rounds whose number this divides; 0 is in none.
+        once: it cannot change in a session (the same records, nothing trained, nothing broadcast), so each
+            client gives it once: two sums of it over two sets of clients would differ by a client's value.
         cohort: the fewest clients that are asked for one sum of it; 0 where that is not known beforehand.
         grid: the integers that sums are taken on.
     """
@@ -70,6 +73,7 @@ class Sends:
     grid: Grid = field(default_factory=Grid)
     extra: int = 0
     every: int = 1
+    once: bool = False
     cohort: int = 0
 
     def due(self, number: int) -> bool:
@@ -78,6 +82,8 @@ class Sends:
 
     def asked(self, rounds: int) -> int:
         """The most often a client is asked for it, in as many rounds."""
+        if self.once:
+            return 1
         return (rounds // self.every if self.every else 0) + self.extra
 
 
@@ -150,6 +156,44 @@ class Each:
         ) <= self.bounds.largest_product(length)
 
 
+@dataclass(frozen=True)
+class ByDraws:
+    """A client's value weighs as often as it was drawn, which every client of the cohort may know.
+
+    Weights are whole numbers that all clients see: a server that sets one to 1 and the others to 1e-12 would
+    read one client's value off the sum.
+    """
+
+    draws: Mapping[int, int]
+
+    def __post_init__(self) -> None:
+        if not self.draws or min(self.draws.values()) < 1:
+            raise LocalProtocolError(f"Expected one draw or more of each client, got {dict(self.draws)}.")
+
+    def weight(self, client: int, sends: Sends) -> float:
+        """draws / K; of values that noise is scaled to, draws over the most of any client.
+
+        The noise is as large whatever the weight, so K would only make the values small beside it.
+        """
+        return draw_weight(self.draws[client], sum(self.draws.values()), max(self.draws.values()), sends)
+
+
+def draw_weight(own: int, whole: int, most: int, sends: Sends) -> float:
+    """The weight of a client with so many of all draws; `most` are the most of any client."""
+    return own / (most if sends.sensitivity else whole)
+
+
+@dataclass(frozen=True)
+class ByCount:
+    """A client's value weighs n_k / n: the client multiplies by its own n_k, and `total` is the public n."""
+
+    total: int
+
+    def __post_init__(self) -> None:
+        if self.total < 1:
+            raise LocalProtocolError(f"Expected a total of at least one record, got {self.total}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ask:
     """One exchange with a cohort.
@@ -158,7 +202,8 @@ class Ask:
         cohort: client numbers, each once.
         model: the broadcast model, float32 (d,).
         public: further broadcast arrays that every client of the cohort may know.
-        weights: public weight of each client in the sums, in (0, 1]; absent is 1.
+        weights: what values weigh in the sums; None is 1 each.
+        introduction: which introduction of its values this is, from 1; 0 for an Ask of the rounds.
     """
 
     cohort: tuple[int, ...]
@@ -166,9 +211,12 @@ class Ask:
     sums: tuple[Sum, ...] = ()
     each: tuple[Each, ...] = ()
     public: Mapping[str, Floats] = field(default_factory=dict)
-    weights: Mapping[int, float] = field(default_factory=dict)
+    weights: ByDraws | ByCount | None = None
+    introduction: int = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.weights, ByDraws) and set(self.weights.draws) != set(self.cohort):
+            raise LocalProtocolError("Expected draws of each client of the cohort, and of nobody else.")
         names = [sends.name for sends in self.wants()]
         if len(set(self.cohort)) < len(self.cohort) or len(set(names)) < len(names):
             raise LocalProtocolError(
@@ -178,10 +226,19 @@ class Ask:
     def wants(self) -> tuple[Sends, ...]:
         return (*(s.sends for s in self.sums), *(e.sends for e in self.each))
 
+    def total(self, question: Sum, integers: NDArray[np.int64], survivors: Sequence[int]) -> Total:
+        """The answer to one sum from the grid integers of these survivors."""
+        weight = float(len(survivors))
+        if isinstance(self.weights, ByDraws):
+            weight = sum(self.weights.weight(client, question.sends) for client in survivors)
+        elif self.weights is not None:
+            weight = np.nan  # n_k is the clients' own
+        return Total(integers.astype(np.float64) * question.sends.grid.step, weight)
+
 
 @dataclass(frozen=True)
 class Total:
-    """The sum over the survivors, float64 (d,), and the sum of their weights."""
+    """The sum over the survivors, float64 (d,), and their weights' sum; nan where they weigh n_k / n."""
 
     value: Floats
     weight: float
@@ -242,7 +299,10 @@ class State:
 class Job:
     """What a client has at hand when it computes a value: its records, the broadcast, and what it kept.
 
-    `rng` is the client's own stream for this round; `round` counts from 1.
+    `rng` is the client's own stream for this round; `round` counts from 1. `count` is the number of records
+    as others may know it. `introduction` is that of the Ask: in one that is not 0 nothing is trained.
+    `source` gives the randomness of private training, the same if the round is cut off and played again;
+    None draws from the operating system.
     """
 
     client: int
@@ -253,6 +313,9 @@ class Job:
     public: Mapping[str, NDArray[Any]]
     rng: np.random.Generator
     kept: Kept = field(default_factory=dict)
+    count: int = 0
+    introduction: int = 0
+    source: Source | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

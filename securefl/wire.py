@@ -40,7 +40,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Header:
-    """Where a message belongs: session (32 bytes), round, attempt at that round, stage in it."""
+    """Where a message belongs: session (32 bytes), round, stage (which Ask of the round), attempt at its sum.
+
+    Attempt 0 is the exchange of order and numbers; the attempts at a hidden sum count from 1.
+    """
 
     session: bytes
     round: int
@@ -49,7 +52,7 @@ class Header:
 
     def place(self) -> tuple[int, int, int]:
         """Position in the session, increasing with time."""
-        return (self.round, self.attempt, self.stage)
+        return (self.round, self.stage, self.attempt)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 PRIME = 2**256 + 297
-LABEL = b"securefl/secagg/1|"
+LABEL = b"securefl/secagg/2|"
 
 
 class Refused(Exception):
@@ -51,6 +51,14 @@ def u64(*numbers: int) -> bytes:
 
 def listed(members: Sequence[int]) -> bytes:
     return u32(len(members), *members)
+
+
+def fields(*parts: bytes) -> bytes:
+    """Each part with its length in front: no two lists of parts have the same bytes."""
+    found = b""
+    for part in parts:
+        found += u32(len(part)) + part
+    return found
 
 
 def sha256(data: bytes) -> bytes:
@@ -108,8 +116,25 @@ def ascends(members: Sequence[int]) -> bool:
 
 
 @dataclass(frozen=True)
+class Vector:
+    """`ask` and `again` say which of the declared asks it is, `once` that it cannot change in a session."""
+
+    name: str
+    length: int
+    bits: int
+    bound: int
+    ask: int = 0
+    again: int = 0
+    once: bool = False
+
+    def encoded(self) -> bytes:
+        numbers = u32(self.length, self.bits) + u64(self.bound) + u32(self.ask, self.again)
+        return fields(self.name.encode(), numbers + bytes([self.once]))
+
+
+@dataclass(frozen=True)
 class Agreed:
-    """Members are (name, identity key, channel key); vectors are (name, length, bits, bound)."""
+    """Members are (name, identity key, channel key)."""
 
     session: bytes
     round: int
@@ -117,46 +142,63 @@ class Agreed:
     stage: int
     members: tuple[tuple[str, bytes, bytes], ...]
     active: bool
+    ordered: int
     corrupt: int
     neighbours: int
     threshold: int
     quorum: int
     least_survivors: int
     least_degree: int
-    vectors: tuple[tuple[str, int, int, int], ...]
+    vectors: tuple[Vector, ...]
+    plan: bytes
+    task: bytes
 
     def __post_init__(self) -> None:
         n, c, floor = len(self.members), self.corrupt, max(self.quorum, self.threshold, self.corrupt + 2)
-        majority = (n + c) // 2 + 1 if self.active else max(n // 2, c) + 1
+        majority = (self.ordered + c) // 2 + 1 if self.active else max(self.ordered // 2, c) + 1
+        demand(n <= self.ordered, "more clients than were ordered")
         demand(not self.active or self.quorum >= majority, "too low a quorum")
         demand(self.neighbours != n - 1 or self.threshold >= majority, "too low a threshold")
         demand(floor <= self.least_survivors <= n, "too few least survivors")
+        demand(len(self.plan) == len(self.task) == 32, "digests of plan and task have 32 bytes")
         names = [name for name, _, _ in self.members]
         demand(names == sorted(set(names)) and "server" not in names, "names that do not ascend, or reserved")
         demand(len({key for _, *both in self.members for key in both}) == 2 * n, "a key twice")
-        for _, _, bits, bound in self.vectors:
-            demand(8 <= bits <= 64 and n * bound < 2 ** (bits - 1), "a sum could wrap around")
+        demand(
+            len({vector.name for vector in self.vectors}) == len(self.vectors) > 0, "a vector twice, or none"
+        )
+        for vector in self.vectors:
+            demand(8 <= vector.bits <= 64, "bits out of range")
+            demand(n * vector.bound < 2 ** (vector.bits - 1), "a sum could wrap around")
 
     def roster_digest(self) -> bytes:
-        rest = u32(len(self.members))
-        for name, identity, channel in self.members:
-            rest += u32(len(name.encode())) + name.encode() + identity + channel
-        return digest("pinned", b"", rest)
+        return digest("pinned", b"", fields(*(fields(name.encode(), *keys) for name, *keys in self.members)))
 
     def parameter_digest(self) -> bytes:
-        numbers = (len(self.members), self.corrupt, self.neighbours, self.threshold, self.quorum)
+        sizes = (self.ordered, len(self.members), self.corrupt, self.neighbours, self.threshold, self.quorum)
         mode = 0 if self.active else 1
-        return sha256(text("parameters", b"", u32(mode, *numbers, self.least_survivors, self.least_degree)))
-
-    def terms(self) -> bytes:
-        rest = self.parameter_digest() + u32(len(self.vectors))
-        for name, length, bits, bound in self.vectors:
-            rest += u32(len(name.encode())) + name.encode() + u32(length) + u32(bits) + u64(bound)
-        return digest("terms", b"", rest)
+        return sha256(text("parameters", b"", u32(mode, *sizes, self.least_survivors, self.least_degree)))
 
     def context(self) -> bytes:
+        return self.context_under(self.parameter_digest())
+
+    def context_under(self, rules: bytes) -> bytes:
+        """Encrypted sums have no parameters: their rules are empty."""
         place = self.session + u32(self.round) + u16(self.attempt) + u16(self.stage)
-        return place + self.terms() + self.roster_digest()
+        vectors = fields(*(vector.encoded() for vector in self.vectors))
+        parts = fields(self.plan, self.task, rules, self.roster_digest(), vectors)
+        return place + digest("agreement", b"", parts)
+
+    def signers(self) -> int:
+        """The fewest who open a sum."""
+        if self.active:
+            return self.quorum
+        whole, rest = divmod(self.least_survivors * self.threshold, self.neighbours + 1)
+        return whole + (rest > 0)
+
+    def questions(self) -> tuple[tuple[int, str, int, int], ...]:
+        """Round, name, ask and again of what each vector answers."""
+        return tuple((0 if v.ask else self.round, v.name, v.ask, v.again) for v in self.vectors)
 
     def identity(self, number: int) -> bytes:
         demand(0 <= number < len(self.members), "not a member of the pinned roster")
@@ -168,7 +210,7 @@ def channel_secret(agreed: Agreed, own: int, secret: bytes, other: int) -> bytes
     return hkdf(x25519(secret, agreed.members[other][2]), info)
 
 
-# 3. Round 0: advertise
+# 4. Round 0: advertise
 
 
 @dataclass(frozen=True)
@@ -195,13 +237,11 @@ def close_roster(agreed: Agreed, entries: Sequence[Entry]) -> bytes:
     demand(len(entries) >= agreed.least_survivors, "the closed roster is too short")
     for entry in entries:
         check_entry(agreed, entry)
-    rest = u32(len(entries))
-    for entry in entries:
-        rest += u32(entry.number) + entry.mask_key + entry.nonce + entry.signature
-    return agreed.context() + digest("roster", agreed.context(), rest)
+    rows = [fields(u32(entry.number), entry.mask_key, entry.nonce, entry.signature) for entry in entries]
+    return agreed.context() + digest("roster", agreed.context(), fields(*rows))
 
 
-# 4. The graph
+# 5. The graph
 
 
 class Below:
@@ -218,7 +258,7 @@ class Below:
 
 
 def graph_offsets(m: int, k: int) -> list[int]:
-    below = Below(sha256(b"securefl/secagg/1|offsets|" + u32(m, k)))
+    below = Below(sha256(LABEL + b"offsets|" + u32(m, k)))
     choices = list(range(1, (m - 1) // 2 + 1))
     for i in range(k // 2):
         j = i + below.draw(len(choices) - i)
@@ -243,7 +283,7 @@ def graph(CONTEXT: bytes, members: Sequence[int], neighbours: int) -> dict[int, 
     return {member: sorted(others) for member, others in joined.items()}
 
 
-# 5. Round 1: shares
+# 6. Round 1: shares
 
 
 def split(secret: bytes, holders: Sequence[int], coefficients: Sequence[int]) -> dict[int, bytes]:
@@ -312,11 +352,11 @@ def check_opened(
 
 
 def leaf(holder: int, marked: bytes, sealed: bytes) -> bytes:
-    return sha256(b"securefl/secagg/1|leaf|" + u32(holder) + marked + sealed)
+    return sha256(LABEL + b"leaf|" + fields(u32(holder), marked, sealed))
 
 
 def node(left: bytes, right: bytes) -> bytes:
-    return sha256(b"securefl/secagg/1|node|" + left + right)
+    return sha256(LABEL + b"node|" + left + right)
 
 
 def levels(leaves: Sequence[bytes]) -> list[list[bytes]]:
@@ -370,7 +410,7 @@ def check_evidence(
     verify(agreed.identity(dealer), signed, box.evidence[:64])
 
 
-# 6. Round 2: masked input
+# 7. Round 2: masked input
 
 
 def keystream(seed: bytes, vector: int, length: int, bits: int) -> list[int]:
@@ -404,7 +444,7 @@ def input_text(CONTEXT: bytes, number: int, dealers: Sequence[int]) -> bytes:
     return text("input", CONTEXT, u32(number) + listed(dealers))
 
 
-# 7. Round 3: consistency
+# 8. Round 3: consistency
 
 
 def survivors_text(CONTEXT: bytes, dealers: Sequence[int], survivors: Sequence[int]) -> bytes:
@@ -429,8 +469,16 @@ def check_survivors(
         demand(degree >= agreed.least_degree, "a survivor has too few surviving neighbours")
 
 
-def record_digest(CONTEXT: bytes, dealers: Sequence[int], survivors: Sequence[int]) -> bytes:
-    return digest("record", b"", survivors_text(CONTEXT, dealers, survivors))
+def record_digest(what: bytes) -> bytes:
+    """Of CONTEXT, of the text of an input or of that of survivors."""
+    return digest("record", b"", what)
+
+
+# 10. Encrypted sums
+
+
+def encrypted_text(context: bytes, number: int, ciphertexts: Sequence[bytes]) -> bytes:
+    return text("encrypted", context, fields(u32(number), sha256(fields(*ciphertexts))))
 
 
 # The client, a step a round
@@ -438,7 +486,7 @@ def record_digest(CONTEXT: bytes, dealers: Sequence[int], survivors: Sequence[in
 
 @dataclass
 class Client:
-    """`random` draws bytes; `record` keeps an act durably and is False if a record was there already."""
+    """`random` draws bytes; `record` keeps an act durably, and is False where another one stands."""
 
     agreed: Agreed
     own: int
@@ -450,7 +498,7 @@ class Client:
     held: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
 
     def advertise(self) -> Entry:
-        demand(self.record("begin", bytes(32)), "this place was begun before")
+        demand(self.record("begin", self.agreed.context()), "another attempt was begun, or signed")
         self.secret, nonce = self.random(32), self.random(32)
         key = x25519_public(self.secret)
         signed = advertise_text(self.agreed.context(), self.own, key, nonce)
@@ -463,6 +511,7 @@ class Client:
     def deal(self, entries: Sequence[Entry]) -> Dealing:
         demand(self.entry in entries, "the client's own entry is not in the roster")
         self.CONTEXT = close_roster(self.agreed, entries)
+        demand(self.record("deal", record_digest(self.CONTEXT)), "another roster was dealt under before")
         self.keys = {entry.number: entry.mask_key for entry in entries}
         self.graph = graph(self.CONTEXT, sorted(self.keys), self.agreed.neighbours)
         self.seed = self.random(32)
@@ -506,10 +555,13 @@ class Client:
                 holders = sorted([*self.graph[dealer], dealer])
                 check_evidence(self.agreed, self.CONTEXT, dealer, self.own, holders, box)
                 shown[dealer] = key
+        if not shown:
+            text = input_text(self.CONTEXT, self.own, self.dealers)
+            demand(self.record("mask", record_digest(text)), "an input was masked among other dealers before")
         return shown
 
     def check_lengths(self, box: Delivery) -> None:
-        """Before a box is opened: `marks || sealed` cut elsewhere has the same leaf, and opens no more."""
+        """Before a box is opened."""
         demand(len(box.sealed) == 158 and len(box.marks) == 64, "box or marks of a wrong length")
 
     def masked(self, x: Sequence[Sequence[int]]) -> tuple[list[bytes], bytes]:
@@ -517,7 +569,7 @@ class Client:
         return packed, self.sign_input()
 
     def mask(self, v: int, x: Sequence[int]) -> bytes:
-        _, length, bits, _ = self.agreed.vectors[v]
+        length, bits = self.agreed.vectors[v].length, self.agreed.vectors[v].bits
         y = add(x, 1, keystream(self.seed, v, length, bits), bits)
         for j in self.graph[self.own]:
             if j in self.dealers:
@@ -532,12 +584,14 @@ class Client:
         """The signature on the survivors (in semi-honest mode it is not sent)."""
         check_survivors(self.agreed, self.graph, self.own, self.dealers, survivors, dropped)
         self.survivors = list(survivors)
-        if self.agreed.active:
-            demand(self.record("sign", self.digest()), "another set of survivors was signed before")
+        demand(self.record("sign", self.digest()), "another set of survivors was signed before")
         return sign(self.identity, survivors_text(self.CONTEXT, self.dealers, survivors))
 
+    def accepted(self) -> bytes:
+        return survivors_text(self.CONTEXT, self.dealers, self.survivors)
+
     def digest(self) -> bytes:
-        return record_digest(self.CONTEXT, self.dealers, self.survivors)
+        return record_digest(self.accepted())
 
     def confirm(self, signers: dict[int, bytes], inputs: dict[int, bytes]) -> None:
         """The signatures of the signers on the survivors, and of the others on their inputs."""
@@ -552,7 +606,6 @@ class Client:
                 verify(self.agreed.identity(j), input_text(self.CONTEXT, j, self.dealers), inputs[j])
 
     def unmask(self) -> dict[int, bytes]:
-        demand(self.record("unmask", self.digest()), "answered before")
         return {d: self.held[d][0 if d in self.survivors else 1] for d in sorted(self.held)}
 
 
@@ -631,7 +684,7 @@ class Server:
             demand(member in self.dealers, "an input of one that did not deal")
             verify(self.agreed.identity(member), input_text(self.CONTEXT, member, self.dealers), signature)
             demand(len(packed) == len(self.agreed.vectors), "not the vectors agreed on")
-            shapes = [(length, bits) for _, length, bits, _ in self.agreed.vectors]
+            shapes = [(vector.length, vector.bits) for vector in self.agreed.vectors]
             self.values[member] = [unpack(p, *shape) for p, shape in zip(packed, shapes, strict=True)]
             self.signatures[member] = signature
         self.survivors = sorted(inputs)
@@ -655,7 +708,8 @@ class Server:
             for dealer, share in opened.items():
                 self.check_share(holder, dealer, share)
         totals = []
-        for v, (_, length, bits, _) in enumerate(self.agreed.vectors):
+        for v, vector in enumerate(self.agreed.vectors):
+            length, bits = vector.length, vector.bits
             total = [0] * length
             for member in self.survivors:
                 total = add(total, 1, self.values[member][v], bits)

@@ -13,7 +13,9 @@ from dp_accounting import GaussianDpEvent
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.acts import Begin, Record
 from securefl.engines.inprocess import Faults, InProcess, Traffic
+from securefl.journal import Answer, Journal
 from securefl.keys import SecretKey
 from securefl.messages import client_name
 from securefl.release import NO_COST, SERVER, Charge, Release, ReleaseKey
@@ -22,10 +24,10 @@ from securefl.secagg import (
     Agreement,
     Channels,
     Client,
-    Durable,
     Identity,
     Masked,
     Parameters,
+    Policy,
     Roster,
     Server,
     Summed,
@@ -34,7 +36,6 @@ from securefl.secagg import (
     centred,
     parameters,
 )
-from securefl.signing import AgreementKey, SigningKey
 from securefl.wire import Header
 
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
@@ -56,9 +57,7 @@ def entropy(*labels: str | int) -> Callable[[int], bytes]:
 
 @lru_cache
 def identity(number: int) -> Identity:
-    random = entropy("identity", number)
-    signing, channel = SigningKey(SecretKey(random(32))), AgreementKey(SecretKey(random(32)))
-    return Identity(client_name(number), signing, channel)
+    return Identity.of(client_name(number), SecretKey(entropy("identity", number)(32)))
 
 
 @lru_cache
@@ -66,7 +65,7 @@ def pinned(clients: int) -> Roster:
     return Roster(tuple(identity(number).member() for number in range(clients)))
 
 
-def header(number: int = 1, attempt: int = 0) -> Header:
+def header(number: int = 1, attempt: int = 1) -> Header:
     return Header(hashlib.sha256(b"session").digest(), number, attempt, 2)
 
 
@@ -74,6 +73,7 @@ VECTORS = (
     Vector(name="update", length=11, bits=32, bound=10**6),
     Vector(name="count", length=1, bits=20, bound=100),
 )
+PLAN, TASK = (hashlib.sha256(one).digest() for one in (b"plan", b"task"))
 
 
 def agreement(
@@ -85,15 +85,31 @@ def agreement(
     vectors: tuple[Vector, ...] = VECTORS,
     at: Header | None = None,
     chosen: Parameters | None = None,
+    ordered: int | None = None,
+    task: bytes = TASK,
 ) -> Agreement:
-    terms = chosen or parameters(clients, corrupt, dropout, mode)
-    return Agreement(header=at or header(), roster=pinned(clients), parameters=terms, vectors=vectors)
+    terms = chosen or parameters(clients, corrupt, dropout, mode, ordered=ordered)
+    roster = pinned(clients)
+    return Agreement(
+        header=at or header(), roster=roster, vectors=vectors, plan=PLAN, task=task, parameters=terms
+    )
 
 
-def client(number: int, agreed: Agreement, **options: Any) -> Client:
+@dataclass(frozen=True, kw_only=True)
+class Lenient(Policy):
+    """The least that a client may insist on; it takes whatever parameters it is given."""
+
+    mode: Any = "active"
+    corrupt: float = 0.0
+    dropout: float = 0.0
+
+    def check(self, given: Parameters) -> None:
+        pass
+
+
+def client(number: int, agreed: Agreement, policy: Policy | None = None) -> Client:
     channels = Channels(identity(number), agreed.roster, agreed.header.session)
-    random = entropy("client", number, agreed.header.round, agreed.header.attempt)
-    return Client(agreement=agreed, channels=channels, **({"random": random} | options))
+    return Client(agreement=agreed, channels=channels, policy=policy or Lenient())
 
 
 def integers(number: int, vector: Vector) -> NDArray[np.int64]:
@@ -124,13 +140,17 @@ def release(order: Masked, number: int, name: str, values: NDArray[Any]) -> Rele
     return Release(key=key, unit="record", form="masked", charge=CHARGE, _numbers=masked)
 
 
+def journal(*labels: str | int) -> Journal:
+    return Journal(random=entropy("journal", *labels))
+
+
 @dataclass
 class Host:
     """Answers every need: masks the vectors of a client, keeps the journal, unmasks."""
 
     agreed: Agreement
     ledger: Ledger
-    journal: dict[tuple[str, Header, str], bytes] = field(default_factory=dict)
+    journal: Journal = field(default_factory=journal)
     abstaining: frozenset[str] = frozenset()
 
     def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
@@ -141,7 +161,7 @@ class Host:
 
     def answer(self, order: Any) -> Any:
         match order:
-            case Durable():
+            case Begin() | Record():
                 return self.record(order)
             case Masked():
                 return None if order.client in self.abstaining else self.masked(order)
@@ -149,12 +169,9 @@ class Host:
                 return order.run()
         raise AssertionError(order)
 
-    def record(self, order: Durable) -> bool:
-        place = (order.client, order.header, order.act)
-        if place in self.journal:
-            return False
-        self.journal[place] = order.digest
-        return True
+    def record(self, order: Begin | Record) -> Answer:
+        [answer] = self.journal.record([order])
+        return answer
 
     def masked(self, order: Masked) -> tuple[Release, ...]:
         number = self.agreed.roster.numbers[order.client]
@@ -186,13 +203,14 @@ def aggregate(
     tamper: Callable[[str, str, bytes], bytes] | None = None,
     machines: Mapping[str, Any] | None = None,
     abstaining: frozenset[str] = frozenset(),
+    kept: Journal | None = None,
 ) -> Outcome:
     """One aggregation through the engine. `machines` replace those of some parties; None takes one away."""
     parties: dict[str, Any] = {SERVER: Server(agreement=agreed)}
     parties |= {client_name(k): client(k, agreed) for k in range(len(agreed.roster.members))}
     parties |= machines or {}
     with Ledger(":memory:", TERMS) as ledger:
-        host = Host(agreed, ledger, abstaining=abstaining)
+        host = Host(agreed, ledger, kept or journal(), abstaining)
         engine = InProcess(host, faults=faults, rng=np.random.default_rng(seed), tamper=tamper)
         running = {name: machine for name, machine in parties.items() if machine is not None}
         results, traffic = engine.run(running, agreed.header)

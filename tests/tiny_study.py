@@ -65,6 +65,9 @@ delta = 1e-4
 budget = inf
 against = ["server", "key-holder", "others"]
 unprotected = {unprotected}
+least_cohort = 1
+least_honest = 1
+largest_share = 1.0
 {extra}
 """
     return head + "\n".join(arms)
@@ -117,8 +120,8 @@ class _Watched:
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, State]:
         turn = self.own.round(state, roster, number, rng)
-        question = next(turn)
         try:
+            question = next(turn)
             while True:
                 answers = yield question
                 self.spy.asks.append((question, answers))

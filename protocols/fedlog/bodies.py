@@ -30,7 +30,7 @@ class Body(Protocol):
     """What turns a client's records into features.
 
     `introductions`: in how many exchanges clients answer before there is a head. `training`: what each
-    training of it costs, where that is accounted.
+    training of it costs, where that is accounted. `once`: it is never trained, so its features never change.
     """
 
     @property
@@ -41,6 +41,9 @@ class Body(Protocol):
 
     @property
     def training(self) -> DpEvent | None: ...
+
+    @property
+    def once(self) -> bool: ...
 
     def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
         """The client's model, its body ready for this round's statistic, and what it keeps of it."""
@@ -58,6 +61,7 @@ class Public:
     reads: Literal["records", "trained"] = "records"
     introductions: int = 0
     training: DpEvent | None = None
+    once: bool = True
 
     def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
         return self.problem.module(self.problem.initial), None
@@ -83,6 +87,7 @@ class Trained:
     compact: float = 0.0
     apart: float = 0.0
     introductions: int = 1
+    once: bool = False
 
     @property
     def reads(self) -> Literal["records", "trained"]:
@@ -96,7 +101,7 @@ class Trained:
     def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
         problem = self.bodies.of(job.client)
         model = problem.module(np.asarray(job.kept.get("model", problem.initial)))
-        if not job.model.size:  # nobody has a head yet: the statistic is that of the initial body
+        if job.introduction or not job.model.size:  # there is no head to train under
             return model, None
         width = last_dense(model).in_features
         if job.model.size != problem.outputs * (1 + width):

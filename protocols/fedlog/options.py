@@ -17,6 +17,8 @@ from securefl.training.bodies import Bodies
 from securefl.training.heads import last_dense
 from securefl.training.task import Problem
 
+NOBODY = Answers(survivors=(), totals={}, each={})
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedLog:
@@ -83,8 +85,8 @@ class Heads:
     The server broadcasts the sum itself, from which every client solves for the same head (and, in FedLog-C,
     reads the class means): two statistics a round, whatever the bodies. Counts are read from the noised sum
     and never sent. Before the first round there is one exchange on the initial bodies, where bodies are
-    trained. With a frozen body the statistic is the same in each round, so rounds after the first only
-    average their noise.
+    trained. With a frozen body the statistic cannot change: one exchange spends the whole epsilon, and later
+    rounds ask only whoever was absent from it.
     """
 
     problem: Problem
@@ -100,37 +102,46 @@ class Heads:
         size = self.problem.outputs * (1 + self.statistic.width)
         return State(
             np.zeros(0, np.float32),
-            {"sum": np.zeros(size), "rounds": np.zeros(1), "cohort": nobody, "survivors": nobody},
+            {"sum": np.zeros(size), "counted": nobody, "cohort": nobody, "survivors": nobody},
         )
 
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, State]:
-        if number == 1 and self.body.introductions:
-            state = self._learn(state, (yield self._ask(state, roster)))
-        return self._learn(state, (yield self._ask(state, roster)))
+        for introduction in range(self.body.introductions if number == 1 else 0):
+            asked = self._ask(state, roster.everyone(), introduction + 1)
+            state = self._learn(state, asked, (yield asked))
+        asked = self._ask(state, self._absent(state, roster))
+        answers = (yield asked) if asked.cohort else NOBODY
+        return self._learn(state, asked, answers)
 
-    def _ask(self, state: State, roster: Roster) -> Ask:
-        size = len(state.memory["sum"])
-        broadcast = state.model if self.body.introductions else state.model[:0]
-        return Ask(cohort=roster.everyone(), model=broadcast, sums=(Sum(self.statistic.sends, size),))
+    def _absent(self, state: State, roster: Roster) -> tuple[int, ...]:
+        """Whom to ask: everybody, or where the statistic cannot change whoever is not in the sum yet."""
+        counted = state.memory["counted"]
+        return tuple(k for k in roster.everyone() if not (self.body.once and counted[k]))
 
-    def _learn(self, state: State, answers: Answers) -> State:
-        clients = self.problem.clients
-        there = np.isin(np.arange(clients), answers.survivors).astype(float)
-        state = state.remember(cohort=np.ones(clients), survivors=there)
+    def _ask(self, state: State, cohort: tuple[int, ...], introduction: int = 0) -> Ask:
+        question = Sum(self.statistic.sends, len(state.memory["sum"]))
+        model = state.model[:0] if self.body.once else state.model
+        return Ask(cohort=cohort, model=model, sums=(question,), introduction=introduction)
+
+    def _learn(self, state: State, asked: Ask, answers: Answers) -> State:
+        clients = np.arange(self.problem.clients)
+        there = np.isin(clients, answers.survivors).astype(float)
+        state = state.remember(cohort=np.isin(clients, asked.cohort).astype(float), survivors=there)
         if not answers.survivors:
             return state
-        total, rounds = answers.totals["statistic"].value, np.ones(1)
-        if not self.body.introductions:
-            total, rounds = total + state.memory["sum"], rounds + state.memory["rounds"]
-        mean = (total / rounds).astype(np.float32)
-        state = state.remember(sum=total, rounds=rounds)
+        total = answers.totals["statistic"].value
+        if self.body.once:
+            total = total + state.memory["sum"]
+            state = state.remember(counted=state.memory["counted"] + there)
+        found = total.astype(np.float32)
+        state = state.remember(sum=total)
         try:
-            self._head(mean)
+            self._head(found)
         except DataError:  # the noise outweighs the records: the head stays
             return state
-        return State(mean, state.memory)
+        return State(found, state.memory)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         head = self._head(state.model) if state.model.size else self._initial_head()

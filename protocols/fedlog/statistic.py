@@ -96,6 +96,7 @@ def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, cl
         grid=GRID,
         on_model=False,
         extra=body.introductions,
+        once=body.once,
         cohort=clients,
     )
 

@@ -2,6 +2,7 @@
 
     reserve(wants)    all charges of a wave in one durable transaction, or a refusal per holder
     send(outbox)      commits the charges, then makes the bytes; the only encoder of a Release
+    repeats(release)  whether a release that was committed before a restart says the same again
     open(release)     commits the charge, then gives the value, for a foreign training loop
 
 A crash between two of these counts a release that never left; it cannot forget one that did.
@@ -106,15 +107,19 @@ class Ledger:
     def reserve(self, wants: Sequence[tuple[ReleaseKey, Charge]]) -> Mapping[str, BudgetExceeded]:
         """Reserve a wave of charges durably; all of a holder's, or none of them.
 
+        A key that was used before with this very charge is not charged a second time: it can only be sent
+        again with the same content, which tells nothing new.
+
         Returns:
             Per holder whose budget cannot bear its charges, why; nothing is reserved for it.
 
         Raises:
-            LocalProtocolError: a key was used before (a replay); then nothing is reserved.
+            LocalProtocolError: a key was used before with another charge; then nothing is reserved.
         """
         refused: dict[str, BudgetExceeded] = {}
         with self._transaction():
-            for holder, charges in _by_holder(wants).items():
+            for holder, asked in _by_holder(wants).items():
+                charges = [(key, charge) for key, charge in asked if not self._stands(key, charge)]
                 refusal = self.refusal(holder, [(key.name, charge) for key, charge in charges])
                 if refusal is not None:
                     refused[holder] = refusal
@@ -123,15 +128,35 @@ class Ledger:
                     self._insert(key, charge)
         return refused
 
-    def _insert(self, key: ReleaseKey, charge: Charge) -> None:
-        row = (*_row(key), dump_charge(charge), "reserved", self._clock())
-        try:
-            self._db.execute("INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        except sqlite3.IntegrityError:
+    def _stands(self, key: ReleaseKey, charge: Charge) -> bool:
+        """Whether this charge is on file for this key."""
+        row = self._db.execute(f"SELECT charge FROM releases WHERE {_KEY}", _row(key)).fetchone()
+        if row is not None and row[0] != dump_charge(charge):
             raise LocalProtocolError(
                 f"{key.holder} has released {key.name!r} in round {key.round}, stage {key.stage}, attempt "
-                f"{key.attempt} of this session already; a retry is a new attempt."
+                f"{key.attempt} of this session already, with another charge; a retry is a new attempt."
+            )
+        return row is not None
+
+    def _insert(self, key: ReleaseKey, charge: Charge) -> None:
+        row = (*_row(key), dump_charge(charge), "reserved", self._clock(), b"")
+        try:
+            self._db.execute("INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        except sqlite3.IntegrityError:
+            raise LocalProtocolError(
+                f"{key.holder} was asked for {key.name!r} twice at once; ask for each value once."
             ) from None
+
+    def repeats(self, release: Release) -> bool:
+        """Whether this release may be sent: it never was, or it says what it said before.
+
+        What was sent without noise and in the clear may be sent again whatever it says: its charge is
+        infinite.
+        """
+        row = self._db.execute(
+            f"SELECT state, content FROM releases WHERE {_KEY}", _row(release.key)
+        ).fetchone()
+        return row is None or row[0] == "reserved" or bytes(row[1]) == release.content
 
     def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
         """Why this holder's budget or schedule does not bear these charges, by name; None where it does."""
@@ -197,7 +222,8 @@ class Ledger:
         """Commit every release in these messages in one durable transaction, then encode them.
 
         Raises:
-            UnaccountedRelease: a release was not reserved, or with another charge, or was sent before.
+            UnaccountedRelease: a release was not reserved, or with another charge, or was sent before with
+                another content.
         """
         releases = [release for _, body in outbox for release in _releases(body)]
         permit = self._commit(releases) if releases else None
@@ -211,14 +237,21 @@ class Ledger:
         with self._transaction():
             for release in releases:
                 done = self._db.execute(
-                    f"UPDATE releases SET state = 'committed', at = ? WHERE {_KEY} AND charge = ? "
-                    "AND state = 'reserved'",
-                    (self._clock(), *_row(release.key), dump_charge(release.charge)),
+                    f"UPDATE releases SET state = 'committed', at = ?, content = ? WHERE {_KEY} "
+                    "AND charge = ? AND (state = 'reserved' OR (content = ? AND ?))",
+                    (
+                        self._clock(),
+                        release.content,
+                        *_row(release.key),
+                        dump_charge(release.charge),
+                        release.content,
+                        bool(release.content) or release.charge in (NO_COST, UNPROTECTED),
+                    ),
                 )
                 if done.rowcount != 1 or release.unit != self.terms.unit:
                     raise UnaccountedRelease(
-                        f"{release!r} has no open reservation with this charge and unit; reserve it first, "
-                        "and send it once."
+                        f"{release!r} has no open reservation with this charge and unit, or was sent before "
+                        "and said something else; reserve it first, and send it once."
                     )
         return Permit(frozenset(release.key for release in releases), issuer=_LEDGER_ONLY)
 
@@ -237,16 +270,16 @@ class Ledger:
         row = self._db.execute(f"SELECT state FROM releases WHERE {_KEY}", _row(key)).fetchone()
         return None if row is None else str(row[0])
 
-    def attempts(self, session: bytes, round_number: int) -> int:
-        """How many attempts at this round the ledger has seen: the number of the next one."""
-        query = "SELECT MAX(attempt) FROM releases WHERE session = ? AND round = ?"
-        last = self._db.execute(query, (session, round_number)).fetchone()[0]
-        return 0 if last is None else last + 1
+    def newest(self, session: bytes) -> int:
+        """The newest round of a session that has a release; 0 for none."""
+        query = "SELECT COALESCE(MAX(round), 0) FROM releases WHERE session = ?"
+        return int(self._db.execute(query, (session,)).fetchone()[0])
 
     def rows(self) -> list[tuple[Any, ...]]:
         """(holder, session, round, stage, attempt, name, charge, state, at), in order of reservation."""
         # in the order of writing: a clock may go backwards
-        with closing(self._db.execute("SELECT * FROM releases ORDER BY rowid")) as rows:
+        columns = "holder, session, round, stage, attempt, name, charge, state, at"
+        with closing(self._db.execute(f"SELECT {columns} FROM releases ORDER BY rowid")) as rows:
             return list(rows)
 
     def _events(self, holder: str, party: str) -> Counter[DpEvent]:

@@ -18,11 +18,11 @@ CREATE TABLE IF NOT EXISTS terms (name TEXT PRIMARY KEY, value TEXT NOT NULL) ST
 CREATE TABLE IF NOT EXISTS releases (
     holder TEXT, session BLOB, round INTEGER, stage INTEGER, attempt INTEGER, name TEXT,
     charge TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('reserved', 'committed')),
-    at TEXT NOT NULL,
+    at TEXT NOT NULL, content BLOB NOT NULL,
     PRIMARY KEY (holder, session, round, stage, attempt, name)
 ) STRICT;
 """
-VERSION = 3
+VERSION = 4
 
 
 IDENTITY = "identity"

@@ -11,18 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
+from securefl.agreement import Question
+from securefl.dp.noise import Source
+from securefl.entropy import derived
 from securefl.errors import BudgetExceeded, DataError
 from securefl.exchange import Contribute
 from securefl.exchange.encrypted import Encrypt
-from securefl.messages import client_name
+from securefl.journal import Journal
+from securefl.keys import SecretKey
+from securefl.messages import Order, client_name
+from securefl.messages import task as told
 from securefl.plan import Plan, charge_of
 from securefl.protect import protect
 from securefl.release import NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
-from securefl.rounds import Floats, Job, Kept, Statistic, Value
+from securefl.rounds import Floats, Job, Kept, Sends, Statistic, Value, draw_weight
 from securefl.secagg import Masked
 from securefl.wire import Header
 
 Records = tuple[NDArray[Any], NDArray[Any]]
+_OVER = "The declared schedule is over."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +48,9 @@ class Clients:
     """Records, streams and kept state of all clients, and the ledger in front of them.
 
     `kept` is what each had on its device before the Ask at hand: what it makes of that one counts once all
-    is over (`settle`), so that an aggregation which is tried again computes the same value again. `orders` is
-    the newest order of each, which an aggregation carries out; `seal` encrypts the hidden part of a value,
-    once there is a key for it, and `encryptors` the vectors of the sum at hand.
+    is over (`settle`). `orders` is the newest order of each, which an aggregation carries out; `seal`
+    encrypts the hidden part of a value, once there is a key for it, and `encryptors` the vectors of the sum
+    at hand.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class Clients:
         plan: Plan,
         statistics: Mapping[str, Statistic],
         ledger: Ledger,
+        journal: Journal,
         records: Sequence[Records],
         *,
         rng: Callable[[int, int], np.random.Generator],
@@ -59,10 +67,12 @@ class Clients:
         self._plan = plan
         self._statistics = statistics
         self._ledger = ledger
+        self._journal = journal
         self._records = records
         self._rng = rng
         self.kept: dict[int, Kept] = dict(kept)
         self._news: dict[int, Kept] = {}
+        self._values: dict[tuple[int, Question], Value] = {}
         self.moved: dict[str, tuple[int, int]] = {}
         self.orders: dict[int, Contribute] = {}
         self.seal: Callable[[Floats], bytes] | None = None
@@ -71,9 +81,20 @@ class Clients:
     def retired(self, number: int) -> dict[int, BudgetExceeded]:
         """The clients whose ledger does not bear all that one takes part with in round `number`, and why."""
         sent = [statistic.sends for statistic in self._statistics.values()]
-        wants = [(sends.name, charge_of(self._plan, sends)) for sends in sent if sends.due(number)]
+        wants = [
+            (sends.name, charge_of(self._plan, sends))
+            for sends in sent
+            if sends.due(number) and not (sends.once and number > 1)
+        ]
         refusals = {k: self._ledger.refusal(client_name(k), wants) for k in range(len(self._records))}
         return {k: refusal for k, refusal in refusals.items() if refusal is not None}
+
+    def tasks(self) -> dict[str, bytes]:
+        """By name, the digest of what each client was told: its part of the signed agreement."""
+        return {
+            client_name(k): told(order.header, order.order, order.broadcast)
+            for k, order in self.orders.items()
+        }
 
     def task(self, order: Any) -> Task | None:
         """What a client is asked to release now; an order is remembered for the aggregation after it."""
@@ -88,31 +109,32 @@ class Clients:
                 return self._second(order.client, order.header, encryptors=self.encryptors)
         return None
 
-    def _second(self, name: str, header: Header, **hiding: Mapping[str, Any]) -> Task | None:
-        """The sums of an order that came before; None where the broadcast did not reach the client."""
-        number = next((k for k in self.orders if client_name(k) == name), None)
-        if number is None:
-            return None
-        (hidden,) = hiding.values()
+    def _second(self, name: str, header: Header, **hiding: Mapping[str, Any]) -> Task:
+        """The sums of the order that came before: only who was given one takes part in an aggregation."""
+        number = next(k for k in self.orders if client_name(k) == name)
         order = self.orders[number]
-        return Task(client=number, header=header, wants=tuple(hidden), order=order, **hiding)
+        return Task(client=number, header=header, wants=order.order.sums, order=order, **hiding)
 
     def contribute_many(
         self, tasks: Sequence[Task]
     ) -> tuple[dict[int, tuple[Release, ...] | None], dict[str, str]]:
         """Each client's releases, or None, and why those who abstain do; all charges are reserved first."""
-        wants = {task.client: self._charges(task) for task in tasks if self._scheduled(task)}
+        scheduled = [task for task in tasks if self._scheduled(task)]
+        secrets = self._secrets(scheduled)
+        late = {client for client, secret in secrets.items() if secret is None}
+        wants = {task.client: self._charges(task) for task in scheduled if task.client not in late}
         refused = self._ledger.reserve([want for own in wants.values() for want in own])
         answers: dict[int, tuple[Release, ...] | None] = {}
         abstained: dict[str, str] = {}
         for task in tasks:
             name = client_name(task.client)
             if name in refused or task.client not in wants:
-                abstained[name] = str(refused.get(name, "The declared schedule is over."))
+                over = "It has answered in a later round already." if task.client in late else _OVER
+                abstained[name] = str(refused.get(name, over))
                 answers[task.client] = None
                 continue
             try:
-                answers[task.client] = self._contribute(task, wants[task.client])
+                answers[task.client] = self._contribute(task, wants[task.client], secrets.get(task.client))
             except DataError as error:
                 abstained[name] = str(error)
                 answers[task.client] = None
@@ -133,53 +155,98 @@ class Clients:
         """The Ask is over: clients keep what they made of it."""
         self.kept |= self._news
         self._news = {}
+        self._values = {}
 
     def _scheduled(self, task: Task) -> bool:
         return task.header.round <= self._plan.schedule
 
     def _charges(self, task: Task) -> list[tuple[ReleaseKey, Charge]]:
-        trained = bool(task.order.broadcast.model.size)
+        trained = not task.order.order.introduction
         return [
             (_key(task, name), charge_of(self._plan, self._statistics[name].sends, trained=trained))
             for name in task.wants
         ]
 
-    def _contribute(self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]]) -> tuple[Release, ...]:
-        x, y = self._records[task.client]
+    def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
+        """What each client draws noise and private training from, where something is private or hidden."""
+        statistics = self._statistics.values()
+        private = self._plan.noise != "none" or any(s.sends.training is not None for s in statistics)
+        if not tasks or (self._plan.sum == "clear" and not private):
+            return {}
+        at = tasks[0].header
+        found = self._journal.secrets([client_name(t.client) for t in tasks], at.session, at.round)
+        return {task.client: secret for task, secret in zip(tasks, found, strict=True)}
+
+    def _contribute(
+        self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]], secret: SecretKey | None
+    ) -> tuple[Release, ...]:
+        x, _ = self._records[task.client]
         # What has a finite price hides whether there are records: silence would tell.
         if not len(x) and any(charge in (UNPROTECTED, NO_COST) for _, charge in charges):
             raise DataError("It has no records, so it abstains.")
-        broadcast = task.order.broadcast
-        releases, kept = [], self._news.get(task.client)
+        releases = []
         for name, (key, _) in zip(task.wants, charges, strict=True):
-            job = Job(
+            sends = self._statistics[name].sends
+            release = protect(
+                self._plan,
+                sends,
+                self._value(task, name, secret),
+                key=key,
+                weight=self._weight(task, sends),
+                seal=self.seal,
+                mask=task.masks.get(name),
+                encrypt=task.encryptors.get(name),
+                trained=not task.order.order.introduction,
+                secret=secret,
+            )
+            if not self._ledger.repeats(release):
+                raise DataError(
+                    f"Its {name!r} is not what it sent before this round was cut off; it does not tell two "
+                    "versions of one value."
+                )
+            releases.append(release)
+        return tuple(releases)
+
+    def _value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
+        """The client's value, computed once for a question, whatever stage or attempt carries it."""
+        at, order, broadcast = task.header, task.order.order, task.order.broadcast
+        number = 0 if order.introduction else at.round
+        question = Question(at.session, number, name, order.introduction, order.again)
+        if (task.client, question) in self._values:
+            return self._values[task.client, question]
+        x, y = self._records[task.client]
+        training = b"training|%d|%d|" % (question.ask, question.again) + name.encode()
+        value = self._statistics[name].compute(
+            Job(
                 client=task.client,
-                round=task.header.round,
+                round=at.round,
                 x=x,
                 y=y,
                 model=broadcast.model,
                 public=dict(zip(broadcast.names, broadcast.arrays, strict=True)),
-                rng=self._rng(task.header.round, task.client),
+                rng=self._rng(at.round, task.client),
                 kept=self.kept.get(task.client, {}),
+                count=self._plan.count(len(x)),
+                introduction=order.introduction,
+                source=None if secret is None else Source(derived(secret, training)),
             )
-            value = self._counted(task.client, self._statistics[name].compute(job))
-            kept = kept if value.keep is None else value.keep
-            releases.append(
-                protect(
-                    self._plan,
-                    self._statistics[name].sends,
-                    value,
-                    key=key,
-                    weight=task.order.order.weight,
-                    seal=self.seal,
-                    mask=task.masks.get(name),
-                    encrypt=task.encryptors.get(name),
-                    trained=bool(broadcast.model.size),
-                )
-            )
-        if kept is not None:
-            self._news[task.client] = kept
-        return tuple(releases)
+        )
+        value = self._counted(task.client, value)
+        if value.keep is not None:
+            self._news[task.client] = value.keep
+        self._values[task.client, question] = value
+        return value
+
+    def _weight(self, task: Task, sends: Sends) -> float:
+        """The client's own weight in a sum: from the draws it was shown, or from its own count."""
+        order: Order = task.order.order
+        if sends.how == "sum" and order.records:
+            count = self._plan.count(len(self._records[task.client][0]))
+            return count / max(order.records, count)
+        if sends.how == "sum" and order.whole:
+            own = order.draws[order.members.index(task.client)]
+            return draw_weight(own, order.whole, order.most, sends)
+        return 1.0
 
 
 def _key(task: Task, name: str) -> ReleaseKey:

@@ -23,10 +23,10 @@ from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess, Traffic
 from securefl.engines.scores import ScoreKeys
 from securefl.errors import ConfigError
+from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of
 from securefl.rounds import Answers, Ask, Each, Job, Sends, Value
-from securefl.secagg.journal import Journal
 from securefl.streams import stream
 from securefl.wire import Header
 

@@ -1,8 +1,8 @@
 """What surrounds the machines of an in-process study: records, ledger, keys, and work in waves.
 
 `ask` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed
-by an aggregation. The rest is what the machines need from outside: training (clients), matching (server),
-opening (key holder), and the ledger in front of every client's bytes.
+by attempts at the sum. The rest is what the machines need from outside: training (clients), matching
+(server), opening (key holder), and the ledger in front of every client's bytes.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.acts import Begin, Record
 from securefl.dp.noise import Source
 from securefl.engines.clients import Clients, Records
 from securefl.engines.inprocess import InProcess, Traffic
-from securefl.engines.masked import Cohorts, centred_totals, nobody, totals
+from securefl.engines.masked import Attempt, Cohorts, centred_totals, nobody, totals
 from securefl.engines.scores import ScoreKeys
 from securefl.engines.sums import EncryptedSums
 from securefl.errors import BudgetExceeded, ConfigError, RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, most_bytes
-from securefl.exchange.encrypted import Blind, Encrypt, Opened, Take, Unopened
-from securefl.messages import REFUSED, client_name
+from securefl.exchange.encrypted import Blind, Opened, Take, Unopened
+from securefl.exchange.server import broadcast_of, order_of
+from securefl.exchange.totals import OpenTotals
+from securefl.journal import Journal
+from securefl.messages import REFUSED, client_name, task
 from securefl.plan import Plan, least, noised
 from securefl.protect import noise
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Answers, Ask, Each, Kept, Statistic
-from securefl.secagg import Aborted, Durable, Masked, Summed, Unmasking
-from securefl.secagg.journal import Journal
+from securefl.secagg import Aborted, Summed, Unmasking
+from securefl.secagg.checks import CONSISTENCY, UNMASK
 from securefl.wire import Header
-
-STAGES = 16
-"""How many exchanges one Ask may take under masks: orders and numbers, the aggregation, repetitions."""
 
 
 @dataclass
@@ -58,7 +59,8 @@ class StudyHost:
         rng: a client's own stream, from (round, client).
         kept: what each client has kept on its device so far.
         culprits: clients that were proven to cheat; they are in no hidden sum any more.
-        journal: where clients record what they must not do twice in an aggregation.
+        spare: how many more attempts at hidden sums the run has; by default the plan's.
+        journal: where parties record what they must not do twice, or otherwise, in a hidden sum.
         keys: makes the session's score keys from the number of profiled elements, when first needed.
     """
 
@@ -73,21 +75,21 @@ class StudyHost:
         keys: Callable[[Each], ScoreKeys],
         kept: Mapping[int, Kept] | None = None,
         culprits: Iterable[int] = (),
+        spare: int | None = None,
         journal: Journal | None = None,
     ) -> None:
         self._plan = plan
         statistics = {s.sends.name: s for s in offered}
-        self._offers = frozenset(statistics)
+        self._offers = {name: statistic.sends for name, statistic in statistics.items()}
         self._ledger = ledger
-        self._clients = Clients(plan, statistics, ledger, records, rng=rng, kept=kept or {})
+        self._journal = journal or Journal()
+        self._clients = Clients(plan, statistics, ledger, self._journal, records, rng=rng, kept=kept or {})
         self._make_keys = keys
         self._keys: ScoreKeys | None = None
         self._log = Log(Traffic())
-        self._journal = journal or Journal()
-        self._cohorts = Cohorts(plan)
+        self._cohorts = Cohorts(plan, self._journal)
         self._sums: EncryptedSums | None = None
-        self._opens: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = self._open_scores
-        self._spare = plan.spare
+        self.spare = plan.spare if spare is None else spare
         self._culprits = set(culprits)
 
     @property
@@ -103,31 +105,26 @@ class StudyHost:
         """The clients that were proven to cheat."""
         return frozenset(self._culprits)
 
-    def attempts(self, session: bytes, number: int) -> int:
-        """How many attempts at round `number` there were: the number of the next one.
-
-        What ledger or journal has seen of one forbids to do it again, though nothing may have left.
-        """
-        return max(store.attempts(session, number) for store in (self._ledger, self._journal))
-
     def ask(self, engine: InProcess, ask: Ask, header: Header) -> tuple[Answers, Log]:
         """Run one Ask over the engine. The answers hold whoever answered well and in time."""
         self._log = Log(Traffic())
-        enough = least(self._plan, len(ask.cohort), [question.sends for question in ask.sums])
+        enough = max(
+            self._plan.least_cohort,
+            least(self._plan, len(ask.cohort), [question.sends for question in ask.sums]),
+        )
         if ask.sums and len(ask.cohort) < enough:  # to ask would cost budgets, and open nothing
             self._log.abstained[SERVER] = f"{len(ask.cohort)} clients are left, a sum needs {enough}."
             return nobody(ask), self._log
-        if self._plan.sum != "clear":
-            header = replace(header, stage=STAGES * header.stage)
         if self._plan.sum == "clear" or not ask.sums:
             answers = self._exchange(engine, ask, header)
         else:
-            numbers = self._exchange(engine, replace(ask, sums=()), header)
-            answers = replace(self._aggregate(engine, ask, header), each=numbers.each)
+            answers = self._hidden(engine, ask, header)
         self._clients.settle()
         return self._as_promised(ask, answers), self._log
 
-    def _exchange(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
+    def _exchange(
+        self, engine: InProcess, ask: Ask, header: Header, *, hidden: bool = False, again: int = 0
+    ) -> Answers:
         sealed = [e for e in ask.each if e.query is not None and self._plan.scores == "ckks"]
         if sealed and self._keys is None:
             self._keys = self._make_keys(sealed[0])
@@ -135,56 +132,93 @@ class StudyHost:
         size = self._keys.evaluator.ciphertext_bytes if sealed and self._keys else 0
         broadcast, contribution, request = most_bytes(ask, size)
         machines: dict[str, Any] = {
-            client_name(k): Client(number=k, header=header, offers=self._offers, most_bytes=broadcast)
+            client_name(k): Client(
+                number=k, header=header, plan=self._plan, offers=self._offers, most_bytes=broadcast
+            )
             for k in ask.cohort
         }
         machines[SERVER] = Server(
             ask=ask,
             header=header,
             most_bytes=contribution,
+            hidden=hidden,
+            again=again,
             encrypted=frozenset(e.sends.name for e in sealed),
             gate=self._gate,
         )
         if sealed:
             machines[KEY_HOLDER] = KeyHolder(header=header, most_bytes=request)
-        self._opens = self._open_scores
         self._clients.orders.clear()
         answers: Answers = self._run(engine, machines, header)[SERVER]
         return answers
 
-    def _aggregate(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
-        """The hidden sums, without proven culprits; after an abort once more while there is a spare."""
+    def _hidden(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
+        """Orders and numbers, then attempts at the sums.
+
+        An attempt that ends before anybody has signed is tried again while there is a spare one. Afterwards a
+        noised question may be put anew, with fresh noise and a fresh charge; any other one is lost.
+        """
+        each, again = self._exchange(engine, ask, header, hidden=True).each, 0
         while True:
-            cohort = [k for k in ask.cohort if k not in self._culprits]
-            header = replace(header, stage=header.stage + 1)
+            told = task(
+                header, order_of(ask, sorted(ask.cohort), hidden=True, again=again), broadcast_of(ask)
+            )
+            found, header, signed = self._attempts(engine, ask, header, told, again)
+            if found is not None:
+                return replace(found, each=each)
+            anew = signed and all(noised(self._plan, question.sends) for question in ask.sums)
+            if not anew or not self.spare:
+                return replace(nobody(ask), each=each)
+            self.spare -= 1
+            again, header = again + 1, _next(header)
+            ask = replace(ask, each=())
+            self._exchange(engine, ask, header, hidden=True, again=again)
+
+    def _attempts(
+        self, engine: InProcess, ask: Ask, header: Header, told: bytes, again: int
+    ) -> tuple[Answers | None, Header, bool]:
+        """Attempts without proven culprits: the sums or None, the last place, and whether anybody signed."""
+        while True:
+            header = _next(header)
+            attempt = Attempt(
+                ask=ask,
+                again=again,
+                cohort=[k for k in ask.cohort if k not in self._culprits],
+                ordered=len(ask.cohort),
+                header=header,
+                task=told,
+                told=self._clients.tasks(),
+            )
             try:
-                machines = self._machines(ask, cohort, header)
+                machines = self._machines(attempt)
             except ConfigError as error:  # the cohort is too small for what the plan asks for
                 self._log.abstained[SERVER] = str(error)
-                return nobody(ask)
+                return None, header, False
+            signed = False
             match self._run(engine, machines, header).get(SERVER):
                 case Summed() as summed:
-                    return totals(ask, centred_totals(machines[SERVER].agreement, summed), summed.survivors)
+                    integers = centred_totals(machines[SERVER].agreement, summed)
+                    return totals(ask, integers, summed.survivors), header, True
                 case Opened() as opened:
-                    return totals(ask, opened.totals, opened.survivors)
+                    return totals(ask, opened.totals, opened.survivors), header, True
                 case Aborted(phase=phase, reason=reason, culprit=culprit):
+                    signed = phase in (CONSISTENCY, UNMASK)
                     self._log.abstained[SERVER] = f"No sum, in phase {phase}: {reason}"
                     if culprit is not None:
                         self._log.traffic.blamed[culprit] = reason
-                        self._culprits |= {k for k in cohort if client_name(k) == culprit}
-                case Unopened(reason=reason):
+                        self._culprits |= {k for k in attempt.cohort if client_name(k) == culprit}
+                case Unopened(reason=reason, asked=signed):
                     self._log.abstained[SERVER] = f"No sum: {reason}"
-            if not self._spare or header.stage % STAGES == STAGES - 1:
-                return nobody(ask)
-            self._spare -= 1
+            if signed or not self.spare:
+                return None, header, signed
+            self.spare -= 1
 
-    def _machines(self, ask: Ask, cohort: Sequence[int], header: Header) -> dict[str, Any]:
+    def _machines(self, attempt: Attempt) -> dict[str, Any]:
         if self._plan.sum == "masked":
-            return self._cohorts.machines(ask, cohort, header)
+            return self._cohorts.machines(attempt)
         if self._sums is None:
-            self._sums = EncryptedSums(self._plan)
-        machines = self._sums.machines(ask, cohort, header)
-        self._opens = self._sums.open
+            self._sums = EncryptedSums(self._plan, self._cohorts)
+        machines = self._sums.machines(attempt)
         self._clients.encryptors = {name: of.encryptor.encrypt for name, of in self._sums.parts.items()}
         return machines
 
@@ -226,7 +260,7 @@ class StudyHost:
     def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
         """One wave of slow work; all clients' charges and acts are written in one transaction first."""
         orders = [order for _, order in needs]
-        acts = [order for order in orders if isinstance(order, Durable)]
+        acts = [order for order in orders if isinstance(order, Begin | Record)]
         recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
         tasks = {id(order): task for order in orders if (task := self._clients.task(order)) is not None}
         contributions, abstained = self._clients.contribute_many(list(tasks.values()))
@@ -247,8 +281,6 @@ class StudyHost:
 
     def _serve(self, order: Any) -> Any:
         match order:
-            case Masked() | Encrypt():
-                return None
             case Blind():
                 return self._sums and self._sums.blind(order.totals)
             case Take():
@@ -258,7 +290,9 @@ class StudyHost:
             case Match():
                 return self._match(order)
             case Open():
-                return self._opens(order.items)
+                return self._open_scores(order.items)
+            case OpenTotals():
+                return self._sums and self._sums.open(order.items)
             case Unblind():
                 return self._unblind(order)
         raise AssertionError(f"no work for {order}")
@@ -312,3 +346,8 @@ class StudyHost:
         except RemoteProtocolError as error:
             self._log.abstained[error.sender] = str(error)
             return None
+
+
+def _next(header: Header) -> Header:
+    """The place of the next attempt: attempts are numbered upward."""
+    return replace(header, attempt=header.attempt + 1)

@@ -1,72 +1,105 @@
-"""Masked sums of an in-process study: everybody's lasting keys, and the machines of one aggregation."""
+"""Hidden sums of an in-process study: everybody's lasting keys, and the agreement of one attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.agreement import Identity, Roster, Vector
+from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, least
 from securefl.release import SERVER
-from securefl.rounds import Answers, Ask, Total
-from securefl.secagg import (
-    Agreement,
-    Channels,
-    Client,
-    Identity,
-    Roster,
-    Server,
-    Summed,
-    Vector,
-    centred,
-    parameters,
-)
+from securefl.rounds import Answers, Ask, Sends
+from securefl.secagg import Agreement, Channels, Client, Policy, Server, Summed, centred
 from securefl.wire import Header
 
 
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt at a hidden sum, as the server calls it.
+
+    Attributes:
+        ask: what is asked.
+        again: how often it was put anew after an answer was lost.
+        cohort: who is called; a subset of the cohort that was ordered.
+        ordered: size of that cohort.
+        task: digest of what the server told the cohort.
+        told: by name, the digest of what each client was told; who was told nothing takes no part.
+    """
+
+    ask: Ask
+    again: int
+    cohort: Sequence[int]
+    ordered: int
+    header: Header
+    task: bytes
+    told: Mapping[str, bytes] = field(repr=False)
+
+    def vectors(self) -> tuple[Vector, ...]:
+        """The sums of the ask as vectors whose modulus has room for the whole cohort."""
+        return tuple(
+            Vector(
+                name=question.sends.name,
+                length=question.size,
+                bits=max(8, (len(self.cohort) * question.sends.grid.limit).bit_length() + 1),
+                bound=question.sends.grid.limit,
+                ask=self.ask.introduction,
+                again=self.again,
+                once=question.sends.once,
+            )
+            for question in self.ask.sums
+        )
+
+
 class Cohorts:
-    """Identities are made once; channels are agreed once for a cohort, and kept over the rounds of a session.
+    """Identities are made once a session; channels are agreed once for a cohort, and kept over its rounds.
 
     Everything here but the plan is the clients' own and would be on their devices.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, journal: Journal) -> None:
         self._plan = plan
-        self._identities: dict[str, Identity] = {}
+        self._journal = journal
+        self._identities: dict[tuple[str, bytes], Identity] = {}
         self._channels: dict[tuple[str, bytes, bytes], Channels] = {}
 
-    def machines(self, ask: Ask, cohort: Sequence[int], header: Header) -> dict[str, Any]:
-        """Server and clients of one aggregation over this cohort. ConfigError for too small a one."""
-        identities = [self._identity(name) for name in sorted(map(client_name, cohort))]
-        plan, clients = self._plan, len(identities)
-        roster = Roster(tuple(identity.member() for identity in identities))
-        agreement = Agreement(
-            header=header,
-            roster=roster,
-            parameters=parameters(clients, plan.corrupt, plan.dropout, plan.secagg),
-            vectors=vectors(ask, clients),
+    def identities(self, attempt: Attempt) -> list[Identity]:
+        """The cohort's, in the order of names."""
+        names, session = sorted(map(client_name, attempt.cohort)), attempt.header.session
+        new = [name for name in names if (name, session) not in self._identities]
+        for name, secret in zip(new, self._journal.lasting(new, session) if new else [], strict=True):
+            self._identities[name, session] = Identity.of(name, secret)
+        return [self._identities[name, session] for name in names]
+
+    def machines(self, attempt: Attempt) -> dict[str, Any]:
+        """Server and clients of one attempt. ConfigError for a cohort that the plan does not allow."""
+        sends = [question.sends for question in attempt.ask.sums]
+        policy = policy_of(self._plan, len(attempt.cohort), sends)
+        identities = self.identities(attempt)
+        agreed = Agreement(
+            header=attempt.header,
+            roster=Roster(tuple(identity.member() for identity in identities)),
+            vectors=attempt.vectors(),
+            plan=self._plan.digest(),
+            task=attempt.task,
+            parameters=policy.parameters(len(identities), attempt.ordered),
         )
         machines = {
             identity.name: Client(
-                agreement=agreement,
-                channels=self._channel(identity, roster, header.session),
-                least_survivors=self._least(ask, clients),
+                agreement=told_to(agreed, attempt.told[identity.name]),
+                channels=self._channel(identity, agreed.roster, attempt.header.session),
+                policy=policy,
             )
             for identity in identities
+            if identity.name in attempt.told
         }
-        return {SERVER: Server(agreement=agreement), **machines}
-
-    def _least(self, ask: Ask, clients: int) -> int:
-        """A client's own minimum: shares of noise were sized for cohorts of the declared size."""
-        return max(2, least(self._plan, clients, [question.sends for question in ask.sums]))
-
-    def _identity(self, name: str) -> Identity:
-        if name not in self._identities:
-            self._identities[name] = Identity.generate(name)
-        return self._identities[name]
+        policy.check(agreed.parameters)
+        return {SERVER: Server(agreement=agreed), **machines}
 
     def _channel(self, identity: Identity, roster: Roster, session: bytes) -> Channels:
         key = (identity.name, roster.digest, session)
@@ -75,17 +108,21 @@ class Cohorts:
         return self._channels[key]
 
 
-def vectors(ask: Ask, clients: int) -> tuple[Vector, ...]:
-    """The sums of an ask as vectors whose modulus has room for the whole cohort."""
-    return tuple(
-        Vector(
-            name=question.sends.name,
-            length=question.size,
-            bits=max(8, (clients * question.sends.grid.limit).bit_length() + 1),
-            bound=question.sends.grid.limit,
-        )
-        for question in ask.sums
+def policy_of(plan: Plan, clients: int, sends: Sequence[Sends]) -> Policy:
+    """What every client of the plan insists on; shares of noise were sized for the declared cohorts."""
+    return Policy(
+        mode=plan.secagg,
+        corrupt=plan.corrupt or 0.0,
+        dropout=plan.dropout,
+        least_cohort=max(2, plan.least_cohort),
+        least_honest=plan.least_honest,
+        least_survivors=max(2, least(plan, clients, sends)),
     )
+
+
+def told_to(agreed: Any, task: bytes) -> Any:
+    """The agreement of a client that was told this; usually the very one."""
+    return agreed if agreed.task == task else replace(agreed, task=task)
 
 
 def centred_totals(agreement: Agreement, summed: Summed) -> dict[str, NDArray[np.int64]]:
@@ -96,11 +133,7 @@ def centred_totals(agreement: Agreement, summed: Summed) -> dict[str, NDArray[np
 def totals(ask: Ask, integers: Mapping[str, NDArray[np.int64]], names: Sequence[str]) -> Answers:
     """What the server has of an aggregation; the numbers of the ask come from elsewhere."""
     survivors = tuple(k for k in ask.cohort if client_name(k) in set(names))
-    weight = sum(ask.weights.get(k, 1.0) for k in survivors)
-    found = {
-        sum_.sends.name: Total(integers[sum_.sends.name].astype(np.float64) * sum_.sends.grid.step, weight)
-        for sum_ in ask.sums
-    }
+    found = {s.sends.name: ask.total(s, integers[s.sends.name], survivors) for s in ask.sums}
     return Answers(survivors=survivors, totals=found, each={})
 
 

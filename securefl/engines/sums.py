@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from securefl.errors import RemoteProtocolError
+from securefl.agreement import Agreement, Roster
+from securefl.engines.masked import Attempt, Cohorts, told_to
+from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.exchange.encrypted import SumClient, SumServer
-from securefl.exchange.key_holder import KeyHolder
 from securefl.exchange.sizes import OVERHEAD
+from securefl.exchange.totals import SumKeyHolder
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
 from securefl.he.sums import Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
-from securefl.messages import REFUSED, client_name
+from securefl.messages import REFUSED
 from securefl.plan import Plan, least
 from securefl.release import KEY_HOLDER, SERVER
-from securefl.rounds import Ask, Sum
+from securefl.rounds import Sum
 from securefl.signing import SigningKey
 from securefl.wire import Header
 
@@ -42,8 +43,9 @@ class EncryptedSums:
     Each key opens few enough integers for its flooding, and no key tells anything of another.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, cohorts: Cohorts) -> None:
         self._plan = plan
+        self._cohorts = cohorts
         self._signing = SigningKey.generate()
         self.parts: dict[str, Parts] = {}
         self._renew()
@@ -52,29 +54,57 @@ class EncryptedSums:
         self._keys = KeyPair.generate(STRONG)
         self._openings = Openings()
 
-    def machines(self, ask: Ask, cohort: Sequence[int], header: Header) -> dict[str, Any]:
-        """Server, key holder and clients of one sum. ConfigError where a total fits no ciphertext."""
-        clients = tuple(client_name(k) for k in cohort)
-        terms = {sum_.sends.name: self._terms(sum_, len(clients), header) for sum_ in ask.sums}
+    def machines(self, attempt: Attempt) -> dict[str, Any]:
+        """Server, key holder and clients of one attempt.
+
+        ConfigError where a total fits no ciphertext, and for a cohort that the plan does not allow.
+        """
+        identities = self._cohorts.identities(attempt)
+        clients = len(identities)
+        terms = {s.sends.name: self._terms(s, clients, attempt.header) for s in attempt.ask.sums}
         if self._openings.opened + sum(own.integers for own in terms.values()) > MOST_INTEGERS:
             self._renew()
         self.parts = {name: self._made(own) for name, own in terms.items()}
-        names = tuple(terms)
         sizes = sum(parts.evaluator.message_bytes for parts in self.parts.values())
-        server = SumServer(
-            header=header,
-            cohort=clients,
-            names=names,
-            least=max(2, least(self._plan, len(clients), [question.sends for question in ask.sums])),
-            message_bytes=sizes,
-            reply_bytes=sizes,
-            add=self._add,
+        agreed = Agreement(
+            header=attempt.header,
+            roster=Roster(tuple(identity.member() for identity in identities)),
+            vectors=attempt.vectors(),
+            plan=self._plan.digest(),
+            task=attempt.task,
         )
-        return {
-            SERVER: server,
-            KEY_HOLDER: KeyHolder(header=header, most_bytes=sizes + 128 * len(names) + OVERHEAD),
-            **{name: SumClient(name=name, header=header, names=names) for name in clients},
+        enough = self._least(attempt)
+        server = SumServer(
+            agreement=agreed, least=enough, message_bytes=sizes, reply_bytes=sizes, add=self._add
+        )
+        holder = SumKeyHolder(
+            agreement=agreed,
+            least=enough,
+            most_bytes=sizes + 128 * (len(terms) + clients) + OVERHEAD,
+        )
+        machines = {
+            identity.name: SumClient(
+                identity=identity,
+                agreement=told_to(agreed, attempt.told[identity.name]),
+                signers=enough,
+            )
+            for identity in identities
+            if identity.name in attempt.told
         }
+        return {SERVER: server, KEY_HOLDER: holder, **machines}
+
+    def _least(self, attempt: Attempt) -> int:
+        """The fewest signed inputs of a total. ConfigError for a cohort below what the plan declares."""
+        plan, cohort = self._plan, len(attempt.cohort)
+        enough = max(2, least(plan, attempt.ordered, [question.sends for question in attempt.ask.sums]))
+        if cohort < max(enough, plan.least_cohort):
+            raise ConfigError(
+                f"Expected a cohort of at least {max(enough, plan.least_cohort)} clients, got {cohort}."
+            )
+        honest = enough - plan.colluding(attempt.ordered)
+        if honest < plan.least_honest:
+            raise ConfigError(f"Expected at least {plan.least_honest} honest inputs, got {honest}.")
+        return enough
 
     def _terms(self, question: Sum, clients: int, header: Header) -> SumTerms:
         return SumTerms(

@@ -1,15 +1,18 @@
-"""A client of one exchange: waits for order and broadcast, works, answers once."""
+"""A client of one exchange: waits for order and broadcast, checks the order by its plan, answers once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from securefl.errors import RemoteProtocolError
-from securefl.exchange.sizes import OVERHEAD
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import Broadcast, Contribution, Order
+from securefl.plan import Plan, noised
 from securefl.release import SERVER, Release
+from securefl.rounds import Sends
 from securefl.wire import Header
 
 
@@ -44,18 +47,19 @@ ClientState = Waiting | Working | Answered
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """A client of one exchange. `offers` are the names it is willing to be asked for."""
+    """A client of one exchange. `offers` are the values it is willing to be asked for, by name."""
 
     number: int
     header: Header
-    offers: frozenset[str]
+    plan: Plan
+    offers: Mapping[str, Sends]
     most_bytes: int
 
     def begin(self) -> Step[ClientState]:
         return Step(Waiting())
 
     def expects(self, state: ClientState) -> Expects:
-        return Expects(self.header, {Broadcast: self.most_bytes, Order: OVERHEAD})
+        return Expects(self.header, {Broadcast: self.most_bytes, Order: self.most_bytes})
 
     def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
         if sender != SERVER:
@@ -74,24 +78,63 @@ class Client:
         return Step(Working(), need=Need(work))
 
     def _checked(self, order: Order) -> Order:
-        unknown = set(order.wants) - self.offers
-        if unknown or len(set(order.wants)) < len(order.wants) or not 0 < order.weight <= 1:
-            raise RemoteProtocolError(
-                f"Expected distinct wants among {sorted(self.offers)} and a weight in (0, 1], "
-                f"got {order.wants} and {order.weight}.",
-                sender=SERVER,
-                phase="waiting",
-            )
+        names = (*order.wants, *order.sums)
+        if set(names) - self.offers.keys() or len(set(names)) < len(names):
+            raise _refusal(f"Expected distinct wants among {sorted(self.offers)}, got {names}.")
+        asked = [self.offers[name] for name in names]
+        hidden = self.plan.sum != "clear"
+        if any((s.how == "sum" and hidden) != (s.name in order.sums) for s in asked):
+            raise _refusal(f"Expected sums to be {'hidden' if hidden else 'clear'}, as the plan says.")
+        for sends in asked:
+            self._check_declared(order, sends)
+        if any(sends.how == "sum" for sends in asked):
+            self._check_weights(order)
         return order
+
+    def _check_declared(self, order: Order, sends: Sends) -> None:
+        """Each value is asked for as often as it was declared: in its rounds, and as an introduction."""
+        due = sends.due(self.header.round) if order.introduction == 0 else order.introduction <= sends.extra
+        if not due or order.introduction < 0:
+            raise _refusal(
+                f"Expected {sends.name!r} to be asked for as declared, got introduction {order.introduction} "
+                f"in round {self.header.round}."
+            )
+        if not 0 <= order.again <= self.plan.spare or (order.again and not noised(self.plan, sends)):
+            raise _refusal(
+                f"Expected {sends.name!r} to be put anew at most {self.plan.spare} times, and only with "
+                "noise: another sum of the same values would tell one of them."
+            )
+
+    def _check_weights(self, order: Order) -> None:
+        """The cohort and its weights are what the plan allows, for each of its clients."""
+        members, draws = order.members, order.draws
+        listed = len(members) == len(draws) > 0 and self.number in members
+        rising = all(low < high for low, high in pairwise(members))
+        if not listed or not rising or min(draws) < 1 or order.records < 0:
+            raise _refusal("Expected ascending members, us among them, each drawn once or more.")
+        whole, most = sum(draws), max(draws)
+        if not order.whole:  # each value weighs 1, or its client's own count
+            fits = most == 1 and order.most == 0
+        elif order.sums:
+            fits = (whole, most) == (order.whole, order.most)
+        else:
+            fits = whole <= order.whole and most <= order.most <= order.whole
+        if order.sums and len(members) < self.plan.least_cohort:
+            raise _refusal(
+                f"Expected a cohort of at least {self.plan.least_cohort} clients, got {len(members)}."
+            )
+        if not fits:
+            raise _refusal(f"Expected {order.whole} draws, {order.most} of one client at most, got {draws}.")
+        if order.whole and most > self.plan.largest_share * order.whole:
+            raise _refusal(
+                f"Expected no client to have more than {self.plan.largest_share:g} of the weight, "
+                f"got {most} of {order.whole} draws."
+            )
 
     def _whole(self, broadcast: Broadcast) -> Broadcast:
         names = broadcast.names
         if len(set(names)) < len(names) or len(names) != len(broadcast.arrays) or broadcast.model.ndim != 1:
-            raise RemoteProtocolError(
-                f"Expected a flat model and one array for each of {names}, all names distinct.",
-                sender=SERVER,
-                phase="waiting",
-            )
+            raise _refusal(f"Expected a flat model and one array for each of {names}, all names distinct.")
         return broadcast
 
     def provide(self, state: ClientState, answer: tuple[Release, ...] | None) -> Step[ClientState]:
@@ -104,3 +147,7 @@ class Client:
 
     def deadline(self, state: ClientState) -> Step[ClientState]:
         return Step(Answered(), result="missed")
+
+
+def _refusal(reason: str) -> RemoteProtocolError:
+    return RemoteProtocolError(reason, sender=SERVER, phase="waiting")

@@ -1,26 +1,31 @@
 """Sums under encryption as three machines: clients encrypt, the server adds, the key holder opens the total.
 
-client      --Contribution-->  server         (encrypted releases alone, one for each vector)
-server      --OpenRequest-->   key holder     (blinded totals)
-key holder  --OpenReply-->     server
+client      --EncryptedInput-->  server         (encrypted releases, and a signature over the agreement and
+them) server      --SumRequest----->   key holder     (blinded totals, and the signatures of whose inputs are
+in them) key holder  --OpenReply------>   server
 
-A client begins by itself, with the order it had before. Twice: the first counts. Late or never: the
-deadline goes on without it, and below the least number of contributions nothing is opened.
+A client begins by itself, with the order it had before. Twice: the first counts. Late or never: the deadline
+goes on without it, and below the least number of contributions nothing is opened. The key holder opens one
+total of a question, whatever attempt asks for it, and the same request gets the same reply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import RemoteProtocolError
+from securefl.acts import entering
+from securefl.agreement import Agreement, Identity, fields, tagged, u32
+from securefl.errors import CryptoError, RemoteProtocolError
 from securefl.exchange.sizes import OVERHEAD
+from securefl.keys import Commitment, SecretKey, Signature
 from securefl.machine import Envelope, Expects, Need, Step
-from securefl.messages import Contribution, OpenReply, OpenRequest
+from securefl.messages import REFUSED, EncryptedInput, OpenReply, SumRequest
 from securefl.release import KEY_HOLDER, SERVER, Delivered, Release
 from securefl.wire import Header
 
@@ -59,49 +64,80 @@ class Opened:
 
 @dataclass(frozen=True)
 class Unopened:
-    """Nothing was opened, and why."""
+    """Nothing was opened, and why. `asked`: the key holder was; it opens nothing else of the question."""
 
     reason: str
+    asked: bool
+
+
+def signed_input(agreement: Agreement, member: int, digest: bytes) -> bytes:
+    """What a client signs with its ciphertexts, whose digest this is."""
+    return tagged(b"encrypted", agreement.context, fields(u32(member), digest))
+
+
+def input_digest(sealed: Sequence[bytes]) -> bytes:
+    """SHA-256 over a client's ciphertexts, one per vector."""
+    return hashlib.sha256(fields(*sealed)).digest()
+
+
+# The client -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Encrypting:
+    entered: bool = False
     sent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class SumClient:
-    """A client of one encrypted sum."""
+    """A client of one encrypted sum. `signers`: the fewest clients that the key holder opens a total for."""
 
-    name: str
-    header: Header
-    names: tuple[str, ...]
+    identity: Identity
+    agreement: Agreement
+    signers: int
 
     def begin(self) -> Step[Encrypting]:
-        return Step(Encrypting(), need=Need(Encrypt(client=self.name, header=self.header, names=self.names)))
+        return Step(Encrypting(), need=Need(entering(self.identity.name, self.agreement, self.signers)))
 
     def expects(self, state: Encrypting) -> Expects:
-        return Expects(self.header, {})
+        return Expects(self.agreement.header, {})
 
     def receive(self, state: Encrypting, sender: str, message: Any) -> Step[Encrypting]:
         raise RemoteProtocolError("Nothing is sent to a client here.", sender=sender, phase="encrypting")
 
-    def provide(self, state: Encrypting, answer: tuple[Release, ...] | None) -> Step[Encrypting]:
+    def provide(self, state: Encrypting, answer: SecretKey | tuple[Release, ...] | None) -> Step[Encrypting]:
+        done = replace(state, entered=True, sent=True)
+        if state.sent:
+            return Step(state)
         if answer is None:
-            return Step(Encrypting(sent=True), result="abstained")
-        out = (Envelope((SERVER,), Contribution(releases=answer)),)
-        return Step(Encrypting(sent=True), out=out, result="answered")
+            return Step(done, result="abstained" if state.entered else "refused")
+        if isinstance(answer, SecretKey):
+            names = tuple(vector.name for vector in self.agreement.vectors)
+            order = Encrypt(client=self.identity.name, header=self.agreement.header, names=names)
+            return Step(replace(state, entered=True), need=Need(order))
+        member = self.agreement.roster.numbers[self.identity.name]
+        text = signed_input(self.agreement, member, input_digest([release._sealed for release in answer]))
+        said = EncryptedInput(releases=answer, signature=self.identity.signing.sign(text))
+        return Step(done, out=(Envelope((SERVER,), said),), result="answered")
 
     def deadline(self, state: Encrypting) -> Step[Encrypting]:
-        return Step(state) if state.sent else Step(Encrypting(sent=True), result="missed")
+        return Step(state) if state.sent else Step(replace(state, sent=True), result="missed")
+
+
+# The server -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Adding:
-    """The totals so far by name, and whose contributions are in them."""
+    """The totals so far by name, and of whose contributions: digest and signature by member."""
 
     totals: Mapping[str, Any]
-    senders: tuple[str, ...]
+    inputs: Mapping[int, tuple[bytes, Signature]] = field(repr=False)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(sorted(self.inputs))
 
 
 @dataclass(frozen=True)
@@ -115,7 +151,7 @@ class Asking:
 
     added: Adding
     blinded: Any
-    request: OpenRequest
+    request: SumRequest
     again: int = 2
 
 
@@ -141,56 +177,76 @@ class SumServer:
     is opened. message_bytes, reply_bytes: the most of one contribution, and of the reply.
     """
 
-    header: Header
-    cohort: tuple[str, ...]
-    names: tuple[str, ...]
+    agreement: Agreement
     least: int
     message_bytes: int
     reply_bytes: int
     add: Callable[[str, Any, bytes, str], Any]
 
     def begin(self) -> Step[SumState]:
-        return Step(Adding({}, ()))
+        return Step(Adding({}, {}))
 
     def expects(self, state: SumState) -> Expects:
-        limits = {Contribution: self.message_bytes + OVERHEAD, OpenReply: self.reply_bytes + OVERHEAD}
-        return Expects(self.header, limits)
+        limits = {EncryptedInput: self.message_bytes + OVERHEAD, OpenReply: self.reply_bytes + OVERHEAD}
+        return Expects(self.agreement.header, limits)
 
     def receive(self, state: SumState, sender: str, message: Any) -> Step[SumState]:
         if isinstance(message, OpenReply):
             return self._replied(state, sender, message)
-        if sender not in self.cohort:
+        number = self.agreement.roster.numbers.get(sender)
+        if number is None:
             raise RemoteProtocolError("It is not in the cohort.", sender=sender, phase="contribution")
-        if not isinstance(state, Adding) or sender in state.senders:
+        if not isinstance(state, Adding) or number in state.inputs:
             return Step(state)
-        came: tuple[Any, ...] = message.releases
-        state = Adding(self._added(state, sender, came), (*state.senders, sender))
-        return self._collected(state) if len(state.senders) == len(self.cohort) else Step(state)
+        state = self._added(state, number, sender, message)
+        everybody = len(state.inputs) == len(self.agreement.roster.members)
+        return self._collected(state) if everybody else Step(state)
 
-    def _added(self, state: Adding, sender: str, came: tuple[Delivered, ...]) -> dict[str, Any]:
-        wanted = [(name, "encrypted", 0) for name in self.names]
-        if [(one.name, one.form, one.numbers.size) for one in came] != wanted:
+    def _added(self, state: Adding, number: int, sender: str, said: EncryptedInput) -> Adding:
+        came: tuple[Any, ...] = said.releases
+        delivered: tuple[Delivered, ...] = came
+        names = [vector.name for vector in self.agreement.vectors]
+        if [(one.name, one.form, one.numbers.size) for one in delivered] != [
+            (name, "encrypted", 0) for name in names
+        ]:
             raise RemoteProtocolError(
-                f"Expected an encrypted vector for each of {self.names}.", sender=sender, phase="contribution"
+                f"Expected an encrypted vector for each of {names}.", sender=sender, phase="contribution"
             )
-        return {one.name: self.add(one.name, state.totals.get(one.name), one.sealed, sender) for one in came}
+        digest = input_digest([one.sealed for one in delivered])
+        try:
+            self.agreement.check(number, said.signature, signed_input(self.agreement, number, digest))
+        except CryptoError:
+            raise RemoteProtocolError(
+                "It did not sign these ciphertexts under this agreement.", sender=sender, phase="contribution"
+            ) from None
+        totals = {
+            one.name: self.add(one.name, state.totals.get(one.name), one.sealed, sender) for one in delivered
+        }
+        return Adding(totals, {**state.inputs, number: (digest, said.signature)})
 
     def _collected(self, state: Adding) -> Step[SumState]:
-        if len(state.senders) < self.least:
-            return _closed(f"Expected at least {self.least} contributions, {len(state.senders)} came.")
+        if len(state.inputs) < self.least:
+            return _closed(f"Expected at least {self.least} contributions, {len(state.inputs)} came.")
         return Step(Blinding(state), need=Need(Blind(state.totals)))
 
     def provide(self, state: SumState, answer: Any) -> Step[SumState]:
         match state:
-            case Blinding():
+            case Blinding(added=added):
                 blinded, items = answer
-                request = OpenRequest(items=items)
+                request = SumRequest(
+                    items=items,
+                    task=self.agreement.task,
+                    members=added.members,
+                    inputs=tuple(Commitment(added.inputs[member][0]) for member in added.members),
+                    signatures=tuple(added.inputs[member][1] for member in added.members),
+                )
                 out = (Envelope((KEY_HOLDER,), request),)
-                return Step(Asking(state.added, blinded, request), out=out)
+                return Step(Asking(added, blinded, request), out=out)
             case Taking() if answer is None:
-                return _closed("The opened total is no sum of vectors within the bounds.")
-            case Taking():
-                return Step(Closed(), result=Opened(answer, state.added.senders))
+                return _closed("The opened total is no sum of vectors within the bounds.", asked=True)
+            case Taking(added=added):
+                survivors = self.agreement.roster.names(added.members)
+                return Step(Closed(), result=Opened(answer, survivors))
         return Step(state)
 
     def _replied(self, state: SumState, sender: str, reply: OpenReply) -> Step[SumState]:
@@ -200,6 +256,10 @@ class SumServer:
             return Step(state)
         if len(reply.items) != len(state.request.items):
             raise RemoteProtocolError("Expected one item a vector.", sender=sender, phase="opening")
+        if REFUSED in reply.items:
+            return _closed(
+                "The key holder refused: it has opened another total of this question.", asked=True
+            )
         return Step(Taking(state.added), need=Need(Take(state.blinded, reply.items)))
 
     def deadline(self, state: SumState) -> Step[SumState]:
@@ -212,8 +272,8 @@ class SumServer:
             case Closed():
                 return Step(state)
             case _:
-                return _closed("The key holder did not answer.")
+                return _closed("The key holder did not answer.", asked=True)
 
 
-def _closed(reason: str) -> Step[SumState]:
-    return Step(Closed(), result=Unopened(reason))
+def _closed(reason: str, *, asked: bool = False) -> Step[SumState]:
+    return Step(Closed(), result=Unopened(reason, asked))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from securefl.exchange.sizes import OVERHEAD
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order, client_name
 from securefl.release import KEY_HOLDER, Delivered
-from securefl.rounds import Answers, Ask, Each, Sum, Total, Value
+from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Sum, Value
 from securefl.wire import Header
 
 
@@ -77,30 +77,38 @@ ServerState = Collecting | Matching | Opening | Unblinding | Closed
 class Server:
     """The server of one exchange.
 
-    `encrypted` names the numbers that travel encrypted, `gate` checks one such ciphertext
+    `hidden`: sums are ordered here, and given to a hidden sum afterwards. `again`: how often they were put
+    anew. `encrypted` names the numbers that travel encrypted, `gate` checks one such ciphertext
     (sender, bytes) before any native library sees it; without one, none is let in.
     """
 
     ask: Ask
     header: Header
     most_bytes: int
+    hidden: bool = False
+    again: int = 0
     encrypted: frozenset[str] = frozenset()
     gate: Callable[[str, bytes], None] = _let_nothing_in
 
     def begin(self) -> Step[ServerState]:
-        names = tuple(self.ask.public)
-        broadcast = Broadcast(
-            model=self.ask.model, names=names, arrays=tuple(self.ask.public[name] for name in names)
-        )
-        wants = tuple(sends.name for sends in self.ask.wants())
-        orders = tuple(
-            Envelope((client_name(k),), Order(wants=wants, weight=self.ask.weights.get(k, 1.0)))
-            for k in self.ask.cohort
-        )
-        state = Collecting({s.sends.name: np.zeros(s.size, np.int64) for s in self.ask.sums}, {})
+        state = Collecting({s.sends.name: np.zeros(s.size, np.int64) for s in self._sums}, {})
         everyone = tuple(client_name(k) for k in self.ask.cohort)
-        step = Step[ServerState](state, out=(Envelope(everyone, broadcast), *orders))
+        cohort = sorted(self.ask.cohort)
+        if self.hidden:  # all clients of a hidden sum act on the same bytes
+            orders = [Envelope(everyone, order_of(self.ask, cohort, hidden=True, again=self.again))]
+        else:
+            orders = [Envelope((client_name(k),), order_of(self.ask, [k], hidden=False)) for k in cohort]
+        step = Step[ServerState](state, out=(Envelope(everyone, broadcast_of(self.ask)), *orders))
         return step if self.ask.cohort else self._collected(state)
+
+    @property
+    def _sums(self) -> tuple[Sum, ...]:
+        """The sums that are taken here."""
+        return () if self.hidden else self.ask.sums
+
+    @property
+    def _wants(self) -> tuple[str, ...]:
+        return (*(s.sends.name for s in self._sums), *(each.sends.name for each in self.ask.each))
 
     def expects(self, state: ServerState) -> Expects:
         reply = len(state.request.items) if isinstance(state, Opening) else 0
@@ -119,15 +127,14 @@ class Server:
 
     def _add(self, state: Collecting, client: int, sender: str, message: Contribution) -> Collecting:
         delivered: tuple[Any, ...] = message.releases
-        wants = tuple(sends.name for sends in self.ask.wants())
-        if tuple(release.name for release in delivered) != wants:
-            raise RemoteProtocolError(f"Expected {wants}.", sender=sender, phase="contribution")
+        if tuple(release.name for release in delivered) != self._wants:
+            raise RemoteProtocolError(f"Expected {self._wants}.", sender=sender, phase="contribution")
         by_name: dict[str, Delivered] = {release.name: release for release in delivered}
         for each in self.ask.each:
             self._check_number(each, by_name[each.sends.name], sender)
         sums = {
             s.sends.name: state.sums[s.sends.name] + self._check_sum(s, by_name[s.sends.name], sender)
-            for s in self.ask.sums
+            for s in self._sums
         }
         numbers = {each.sends.name: by_name[each.sends.name] for each in self.ask.each}
         return Collecting(sums, {**state.numbers, client: numbers})
@@ -219,12 +226,32 @@ class Server:
                     client: _in_the_clear(question, state.numbers[client][question.sends.name])
                     for client in survivors
                 }
-        weight = sum(self.ask.weights.get(k, 1.0) for k in survivors)
-        totals = {
-            s.sends.name: Total(state.sums[s.sends.name].astype(np.float64) * s.sends.grid.step, weight)
-            for s in self.ask.sums
-        }
+        totals = {s.sends.name: self.ask.total(s, state.sums[s.sends.name], survivors) for s in self._sums}
         return Answers(survivors=survivors, totals=totals, each=each)
+
+
+def broadcast_of(ask: Ask) -> Broadcast:
+    """What every client of the cohort is shown."""
+    names = tuple(ask.public)
+    return Broadcast(model=ask.model, names=names, arrays=tuple(ask.public[name] for name in names))
+
+
+def order_of(ask: Ask, members: Sequence[int], *, hidden: bool, again: int = 0) -> Order:
+    """What the clients `members` are told to send."""
+    each = tuple(question.sends.name for question in ask.each)
+    sums = tuple(question.sends.name for question in ask.sums)
+    drawn = ask.weights.draws if isinstance(ask.weights, ByDraws) else {}
+    return Order(
+        wants=each if hidden else (*sums, *each),
+        sums=sums if hidden else (),
+        introduction=ask.introduction,
+        again=again,
+        members=tuple(members),
+        draws=tuple(drawn.get(k, 1) for k in members),
+        whole=sum(drawn.values()),
+        most=max(drawn.values(), default=0),
+        records=ask.weights.total if isinstance(ask.weights, ByCount) else 0,
+    )
 
 
 def _in_the_clear(question: Each, came: Delivered) -> float:

@@ -9,8 +9,9 @@ OVERHEAD = 4096
 
 
 def most_bytes(ask: Ask, sealed: int) -> tuple[int, int, int]:
-    """Byte bounds for this ask: broadcast, contribution, open request, with `sealed`-byte ciphertexts."""
+    """Most bytes of broadcast or order, contribution and open request, with `sealed`-byte ciphertexts."""
     broadcast = 4 * ask.model.size + 8 * sum(a.size for a in ask.public.values()) + OVERHEAD
+    order = 2 * 8 * len(ask.cohort) + OVERHEAD
     numbers = 8 * sum(sum(e.lengths()) for e in ask.each)
     contribution = 4 * sum(s.size for s in ask.sums) + numbers + sealed * len(ask.each) + OVERHEAD
-    return broadcast, contribution, (sealed + 64) * len(ask.cohort) * len(ask.each) + OVERHEAD
+    return max(broadcast, order), contribution, (sealed + 64) * len(ask.cohort) * len(ask.each) + OVERHEAD

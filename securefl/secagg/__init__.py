@@ -4,27 +4,32 @@ After Bonawitz et al. 2017 (active adversaries), on the sparse graphs of Bell et
 
 Who could lie: the server may show different clients different rosters, dealers or survivors (a quorum
 signs one set, and each share is opened for a client that signed the same dealers), replay, or ask twice
-(on record, refused). A client may deal or open wrong shares (hashes tell which of the two it was), or
-send any vector: values out of range cannot be seen under masks.
+(on record, refused, over attempts, rounds and restarts: `acts`). A client may deal or open wrong shares
+(hashes tell which of the two it was), or send any vector: values out of range cannot be seen under masks.
 """
 
-from securefl.secagg.agreement import Agreement, Channels, Identity, Member, Roster, Vector
-from securefl.secagg.client import Client, Durable, Masked
+from securefl.acts import Begin, Record
+from securefl.agreement import Identity, Member, Question, Roster, Vector
+from securefl.secagg.agreement import Agreement, Channels
+from securefl.secagg.client import Client, Masked
 from securefl.secagg.packing import centred
-from securefl.secagg.parameters import Parameters, parameters
+from securefl.secagg.parameters import Parameters, Policy, parameters
 from securefl.secagg.server import Server
 from securefl.secagg.unmasking import Aborted, Summed, Unmasking
 
 __all__ = [
     "Aborted",
     "Agreement",
+    "Begin",
     "Channels",
     "Client",
-    "Durable",
     "Identity",
     "Masked",
     "Member",
     "Parameters",
+    "Policy",
+    "Question",
+    "Record",
     "Roster",
     "Server",
     "Summed",

@@ -1,26 +1,29 @@
 """A client of secure aggregation.
 
-It begins once per place, advertises, deals shares, sends its masked input, signs the survivors (in
-active mode) and answers one request to unmask, once. Training, quantising, noise and the ledger are the
+It begins an attempt, advertises, deals shares, sends its masked input, signs the survivors (in active mode)
+and answers one request to unmask. All it draws comes from a secret that its record keeps for the attempt: a
+client that is started again says the same, or nothing. Training, quantising, noise and the ledger are the
 host's: the client asks for masked releases and never sees an integer.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.acts import Act, Record, entering
+from securefl.agreement import Vector, digest
+from securefl.entropy import drawn
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.keys import Commitment, SecretKey, Share
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.release import SERVER, Release
 from securefl.secagg import checks
-from securefl.secagg.agreement import Agreement, Channels, Closed, Entry, Vector, advertised, digest
+from securefl.secagg.agreement import Agreement, Channels, Closed, Entry, advertised
 from securefl.secagg.dealing import Pair, deal
 from securefl.secagg.masks import apply
 from securefl.secagg.messages import (
@@ -37,26 +40,12 @@ from securefl.secagg.messages import (
     from_server,
 )
 from securefl.secagg.packing import pack, reduce, words
-from securefl.secagg.shamir import SECRET_BYTES, Random
+from securefl.secagg.parameters import Policy
+from securefl.secagg.shamir import SECRET_BYTES
 from securefl.signing import AgreementKey
 from securefl.wire import Header
 
-Act = Literal["begin", "sign", "unmask"]
 _ORDER: Final = (RosterClosed, Dealt, Survivors, Quorum)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Durable:
-    """Guarded work: put on record, durably, that `client` is about to do this here.
-
-    The host answers True if it has just written the record, and False if one stood there already for the
-    same client, header and act, whatever its digest: then the act is not done a second time.
-    """
-
-    client: str
-    header: Header
-    act: Act
-    digest: bytes
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -89,19 +78,24 @@ class Beginning(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Advertised(Waiting):
+    """Its keys are out. `closed`: the roster it was shown, once the host records that it deals under it."""
+
+    secret: SecretKey
     key: AgreementKey
     entry: Entry
+    closed: Closed | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dealing(Waiting):
-    """Its shares are out; it waits for those of the others."""
+    """Its shares are out. `opened`: those of the others, once the host records under whose masks it sends."""
 
     due: int = 1
     key: AgreementKey
     seed: SecretKey
     closed: Closed = field(repr=False)
     own: Pair
+    opened: checks.Opened | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +111,11 @@ class Holding(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Agreeing(Waiting):
-    """It was shown the survivors. The host records an act; `signed` and `answered` are what was done."""
+    """It was shown the survivors, and the host records that it signs them. `signed`, `answered`: is done."""
 
     due: int = 3
     held: Holding
     survivors: tuple[int, ...]
-    act: Act
     signed: bool = False
     answered: bool = False
 
@@ -140,30 +133,22 @@ class Client:
     """A client of one aggregation.
 
     Args:
-        agreement: from this client's own configuration, not from the server.
+        agreement: from this client's own configuration and the order it was given, not from the server.
         channels: its keys and its secrets with the others, kept over the rounds of a session.
-        least_threshold, least_survivors: below its own minimum it does not begin (ConfigError).
+        policy: below what it insists on it does not begin (ConfigError).
         patience: deadlines that may pass in one state before it counts itself out.
-        random: uniform bytes; anything but the default is for tests and vectors.
 
     Results: "answered", "abstained", "missed", "complained" (a dealer was bad), "refused" (on record).
     """
 
     agreement: Agreement
     channels: Channels
-    least_threshold: int = 2
-    least_survivors: int = 2
+    policy: Policy
     patience: int = 16
-    random: Random = os.urandom
 
     def __post_init__(self) -> None:
-        parameters, header = self.agreement.parameters, self.agreement.header
-        if parameters.threshold < self.least_threshold or parameters.least_survivors < self.least_survivors:
-            raise ConfigError(
-                f"Expected a threshold of at least {self.least_threshold} and at least "
-                f"{self.least_survivors} survivors, got {parameters.threshold} and "
-                f"{parameters.least_survivors}: these parameters protect less than this client asks for."
-            )
+        header = self.agreement.header
+        self.policy.check(self.agreement.parameters)
         if self.channels.session != header.session or self.channels.roster != self.agreement.roster:
             raise ConfigError("Expected channels of this session and this roster.")
 
@@ -172,7 +157,8 @@ class Client:
         return self.channels.identity.name
 
     def begin(self) -> Step[ClientState]:
-        return Step(Beginning(), need=self._record("begin", self.agreement.context))
+        order = entering(self.name, self.agreement, self.agreement.parameters.signers)
+        return Step(Beginning(), need=Need(order))
 
     def expects(self, state: ClientState) -> Expects:
         return Expects(self.agreement.header, from_server(self.agreement))
@@ -182,19 +168,23 @@ class Client:
         if sender != SERVER:
             raise RemoteProtocolError("Only the server speaks to clients.", sender=sender, phase="client")
         match state, message:
-            case Advertised(), RosterClosed():
-                return self._deal(state, message)
-            case Dealing(), Dealt():
+            case Advertised(closed=None), RosterClosed():
+                closed = checks.read_roster(self.agreement, self.channels.own, state.entry, message)
+                return Step(
+                    replace(state, closed=closed, waited=0, due=1),
+                    need=self._record("deal", digest(b"record", b"", closed.context)),
+                )
+            case Dealing(opened=None), Dealt():
                 return self._open(state, message)
             case Holding(sent=True), Survivors():
                 return self._shown(state, message)
             case Agreeing(), Survivors():
                 return self._shown_again(state, message)
-            case Agreeing(signed=True, act="sign"), Quorum():
+            case Agreeing(signed=True, answered=False), Quorum():
                 checks.read_quorum(
                     state.held.closed, self.channels.own, state.held.dealers, state.survivors, message
                 )
-                return self._ask(replace(state, due=len(_ORDER)), "unmask")
+                return self._unmask(state)
         if _ORDER.index(type(message)) >= state.due:
             raise checks.refusal("client", f"A {type(message).__name__} is not due yet.")
         return Step(state)
@@ -206,17 +196,20 @@ class Client:
                 return Step(state)
             case Holding(sent=False):
                 return self._send(state, answer)
-            case Beginning() | Agreeing() if answer is not True:
+            case Beginning() | Advertised() | Dealing() | Agreeing() if answer is None or answer is False:
                 return Step(Finished(), result="refused")
             case Beginning():
-                return self._advertise()
-            case Agreeing(act="sign", signed=False):
+                return self._advertise(answer)
+            case Advertised(closed=Closed() as closed):
+                return self._deal(state, closed)
+            case Dealing(opened=checks.Opened() as opened):
+                return self._hold(state, opened)
+            case Agreeing(signed=False) if self.agreement.parameters.mode == "semi-honest":
+                return self._unmask(state)
+            case Agreeing(signed=False):
                 text = state.held.closed.survival(state.held.dealers, state.survivors)
                 signature = self.channels.identity.signing.sign(text)
                 return self._say(replace(state, signed=True, waited=0), Consistent(signature=signature))
-            case Agreeing(act="unmask", answered=False):
-                done = replace(state, answered=True, waited=0)
-                return self._say(done, Unmask(shares=self._shares(state)), result="answered")
         raise LocalProtocolError(f"Nothing was asked of the host in {type(state).__name__}.")
 
     def deadline(self, state: ClientState) -> Step[ClientState]:
@@ -229,19 +222,20 @@ class Client:
 
     # The rounds -------------------------------------------------------------------------------------
 
-    def _advertise(self) -> Step[ClientState]:
+    def _advertise(self, secret: SecretKey) -> Step[ClientState]:
         own = self.channels.own
-        key = AgreementKey(SecretKey(self.random(SECRET_BYTES)))
-        nonce = Commitment(self.random(SECRET_BYTES))
+        random = drawn(secret, b"advertise" + self.agreement.context)
+        key = AgreementKey(SecretKey(random(SECRET_BYTES)))
+        nonce = Commitment(random(SECRET_BYTES))
         signature = self.channels.identity.signing.sign(advertised(self.agreement, own, key.public, nonce))
         said = Advertise(key=key.public, nonce=nonce, signature=signature)
-        return self._say(Advertised(key=key, entry=Entry(key.public, nonce, signature)), said)
+        return self._say(Advertised(secret=secret, key=key, entry=Entry(key.public, nonce, signature)), said)
 
-    def _deal(self, state: Advertised, roster: RosterClosed) -> Step[ClientState]:
-        closed = checks.read_roster(self.agreement, self.channels.own, state.entry, roster)
-        seed = SecretKey(self.random(SECRET_BYTES))
+    def _deal(self, state: Advertised, closed: Closed) -> Step[ClientState]:
+        random = drawn(state.secret, b"deal" + closed.context)
+        seed = SecretKey(random(SECRET_BYTES))
         try:
-            dealing, own = deal(closed, self.channels, seed, state.key.secret, self.random)
+            dealing, own = deal(closed, self.channels, seed, state.key.secret, random)
         except CryptoError:
             raise checks.refusal(checks.SHARE, "A pinned channel key cannot be agreed with.") from None
         said = Shares(
@@ -253,6 +247,13 @@ class Client:
         opened = checks.read_dealt(state.closed, self.channels, dealt)
         if opened.complaints:
             return self._say(Finished(), Complaint(keys=opened.complaints), result="complained")
+        text = state.closed.input_of(self.channels.own, opened.dealers)
+        return Step(
+            replace(state, opened=opened, waited=0, due=2),
+            need=self._record("mask", digest(b"record", b"", text)),
+        )
+
+    def _hold(self, state: Dealing, opened: checks.Opened) -> Step[ClientState]:
         pairs = {**opened.pairs, self.channels.own: state.own}
         held = Holding(closed=state.closed, dealers=opened.dealers, pairs=pairs)
         masker = self._masker(state, [dealer for dealer in pairs if dealer != self.channels.own])
@@ -283,8 +284,9 @@ class Client:
 
     def _shown(self, state: Holding, came: Survivors) -> Step[ClientState]:
         survivors = checks.read_survivors(state.closed, self.channels.own, state.dealers, came)
-        act: Act = "sign" if self.agreement.parameters.mode == "active" else "unmask"
-        return self._ask(Agreeing(held=state, survivors=survivors, act=act), act)
+        text = state.closed.survival(state.dealers, survivors)
+        shown = Agreeing(held=replace(state, waited=0), survivors=survivors)
+        return Step(shown, need=self._record("sign", digest(b"record", b"", text)))
 
     def _shown_again(self, state: Agreeing, came: Survivors) -> Step[ClientState]:
         dropped = tuple(dealer for dealer in state.held.dealers if dealer not in state.survivors)
@@ -300,12 +302,20 @@ class Client:
             for dealer, pair in sorted(state.held.pairs.items())
         )
 
-    def _ask(self, state: Agreeing, act: Act) -> Step[ClientState]:
-        text = state.held.closed.survival(state.held.dealers, state.survivors)
-        return Step(replace(state, act=act, waited=0), need=self._record(act, digest(b"record", b"", text)))
+    def _unmask(self, state: Agreeing) -> Step[ClientState]:
+        done = replace(state, signed=True, answered=True, waited=0, due=len(_ORDER))
+        return self._say(done, Unmask(shares=self._shares(state)), result="answered")
 
     def _record(self, act: Act, what: bytes) -> Need:
-        return Need(Durable(client=self.name, header=self.agreement.header, act=act, digest=what))
+        return Need(
+            Record(
+                client=self.name,
+                header=self.agreement.header,
+                questions=self.agreement.questions,
+                act=act,
+                digest=what,
+            )
+        )
 
     @staticmethod
     def _say(state: ClientState, message: Any, result: str | None = None) -> Step[ClientState]:

@@ -15,10 +15,12 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from securefl.agreement import digest, fields, tagged, u32
+from securefl.entropy import Random
 from securefl.errors import CryptoError
 from securefl.keys import Commitment, SecretKey, Share, Signature
-from securefl.secagg.agreement import Channels, Closed, digest, tagged, u32
-from securefl.secagg.shamir import SHARE_BYTES, Random, parse, split
+from securefl.secagg.agreement import Channels, Closed
+from securefl.secagg.shamir import SHARE_BYTES, parse, split
 from securefl.secagg.tree import Tree, node_hash, root_of
 
 SALT_BYTES: Final = 32
@@ -142,7 +144,7 @@ def signed(closed: Closed, dealer: int, seed: Commitment, root: bytes) -> bytes:
 
 def leaf_of(holder: int, marks: Commitment, sealed: bytes) -> bytes:
     """The leaf that binds a holder's hashes to the bytes sealed for it (none for the dealer itself)."""
-    return node_hash(b"leaf|", u32(holder), marks.raw, sealed)
+    return node_hash(b"leaf|", fields(u32(holder), marks.raw, sealed))
 
 
 def leaves(
@@ -177,8 +179,7 @@ def check_evidence(
     closed: Closed, dealer: int, holder: int, marks: Commitment, sealed: Share, evidence: bytes
 ) -> None:
     """CryptoError unless the dealer signed these hashes and these sealed bytes for this holder."""
-    # Cut elsewhere, the same bytes have the same leaf: a server that moved one would get an honest dealer's
-    # key shown.
+    # The leaf's encoding holds the lengths too; this check does not lean on it.
     if len(marks.raw) != MARKS_BYTES or len(sealed.raw) != SEALED_BYTES:
         raise CryptoError("Expected hashes and sealed shares of the agreed lengths.")
     signature, seed, path = Signature(evidence[:64]), Commitment(evidence[64:96]), evidence[96:]

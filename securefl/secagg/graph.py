@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from securefl.errors import LocalProtocolError
 
-_LABEL: Final = b"securefl/secagg/1|offsets|"
+_LABEL: Final = b"securefl/secagg/2|offsets|"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from securefl.keys import Commitment, PublicKey, Share, Signature
 from securefl.release import Release
 from securefl.secagg.agreement import Agreement
 from securefl.secagg.dealing import MARKS_BYTES, OPENED_BYTES, SEALED_BYTES
+from securefl.secagg.packing import packed_bytes
 from securefl.wire import message
 
 
@@ -128,7 +129,7 @@ def from_clients(agreement: Agreement) -> dict[type[object], int]:
     """Most bytes of each message that a client sends."""
     holders = agreement.parameters.neighbours + 1
     names = sum(len(vector.name.encode()) for vector in agreement.vectors)
-    vectors = sum(vector.size + 64 for vector in agreement.vectors) + names
+    vectors = sum(packed_bytes(v.length, v.bits) + 64 for v in agreement.vectors) + names
     return {
         Advertise: _OVERHEAD,
         Shares: _OVERHEAD + holders * (SEALED_BYTES + MARKS_BYTES + 2 * _LENGTH),

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.agreement import LEAST_BITS, MOST_BITS
 from securefl.errors import CryptoError, LocalProtocolError
 from securefl.secagg.masks import Words
-
-LEAST_BITS, MOST_BITS = 8, 64
 
 
 def word(bits: int) -> np.dtype[Any]:

@@ -13,6 +13,12 @@ then says who dropped. With n clients of which c are corrupt and d may drop:
 has at most t - 1 corrupt neighbours, so at least least_degree - t + 1 in X. Haemers' bound (1995,
 lemma 6.1) says |X| |Y| <= r^2 (m - |X|)(m - |Y|) on m members with spectral ratio r: the calculator
 checks that this fails for every size X can have and every m a roster can shrink to.
+
+*Attempts.* A client that took part in opening one attempt of a question enters no later one. So of all sums
+of one question that are ever opened, each has `signers` contributors that no later one has, and any integer
+combination of them keeps at least `signers - corrupt` honest ones: those of its first sum. That is why a
+later attempt, over fewer clients, keeps the corrupt clients, the quorum and the least survivors of the
+cohort that was ordered.
 """
 
 from __future__ import annotations
@@ -21,7 +27,6 @@ import hashlib
 import math
 import struct
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -29,12 +34,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
+from securefl.cohort import colluding, dropping
 from securefl.errors import ConfigError
 from securefl.secagg.graph import spectral_ratio
 
 Mode = Literal["active", "semi-honest"]
 MODES: Final = ("active", "semi-honest")
-_LABEL: Final = b"securefl/secagg/1|parameters|"
+_LABEL: Final = b"securefl/secagg/2|parameters|"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +49,10 @@ class Parameters:
 
     Attributes:
         mode: "active" holds against a server that lies, "semi-honest" against a curious one.
-        clients: size of the pinned cohort, n.
-        corrupt: how many of them may collude with the server.
+        ordered: size of the cohort that was ordered; a later attempt may have fewer clients.
+        clients: size of the pinned cohort of this attempt, n.
+        corrupt: how many of the ordered cohort may collude with the server; all of them may be in this
+            attempt.
         neighbours: degree of the graph, k; n - 1 stands for the complete graph.
         threshold: shares that open a secret, t.
         quorum: signatures on one set of survivors, T; 0 in semi-honest mode.
@@ -55,6 +63,7 @@ class Parameters:
     """
 
     mode: Mode
+    ordered: int
     clients: int
     corrupt: int
     neighbours: int
@@ -67,9 +76,13 @@ class Parameters:
 
     def __post_init__(self) -> None:
         n, c = self.clients, self.corrupt
-        majority = _majority(self.mode, n, c)
+        majority = _majority(self.mode, self.ordered, c)
+        if n > self.ordered:
+            raise ConfigError(f"Expected at most the {self.ordered} clients that were ordered, got {n}.")
         if self.mode == "active" and self.quorum < majority:
-            raise ConfigError(f"Expected a quorum of at least {majority} of {n} clients, got {self.quorum}.")
+            raise ConfigError(
+                f"Expected a quorum of at least {majority} of {self.ordered} clients, got {self.quorum}."
+            )
         if self.complete and self.threshold < majority:
             raise ConfigError(f"Expected a threshold of at least {majority}, got {self.threshold}.")
         if self.least_survivors < max(self.quorum, self.threshold, c + 2) or self.least_survivors > n:
@@ -83,10 +96,22 @@ class Parameters:
         """Whether everybody is everybody's neighbour."""
         return self.neighbours == self.clients - 1
 
+    @property
+    def signers(self) -> int:
+        """The fewest clients without whom nothing is opened; each takes part in one opening of a question.
+
+        Active: the quorum. Semi-honest: every dealer's secret takes `threshold` of its neighbours, who are
+        `neighbours` + 1 with itself, so the answers count `least_survivors` times `threshold` at least.
+        """
+        if self.mode == "active":
+            return self.quorum
+        return -(-self.least_survivors * self.threshold // (self.neighbours + 1))
+
     def digest(self) -> bytes:
         """SHA-256 over everything that a party acts on."""
         numbers = (
             MODES.index(self.mode),
+            self.ordered,
             self.clients,
             self.corrupt,
             self.neighbours,
@@ -95,7 +120,7 @@ class Parameters:
             self.least_survivors,
             self.least_degree,
         )
-        return hashlib.sha256(_LABEL + struct.pack("<8I", *numbers)).digest()
+        return hashlib.sha256(_LABEL + struct.pack("<9I", *numbers)).digest()
 
 
 def parameters(
@@ -104,6 +129,7 @@ def parameters(
     dropout: float,
     mode: Mode,
     *,
+    ordered: int | None = None,
     complete_up_to: int = 50,
     security: int = 40,
     grinding: int = 60,
@@ -112,8 +138,10 @@ def parameters(
     """The cheapest parameters for a cohort.
 
     Args:
-        corrupt: share of the clients that may collude with the server.
-        dropout: share of the clients that may fall silent, in all phases together.
+        corrupt: share of the clients that may collude with the server; rounded up.
+        dropout: share of the clients that may fall silent, in all phases together; rounded down.
+        ordered: size of the cohort that was ordered, where this is a later attempt over fewer; corrupt
+            clients, quorum and least survivors are reckoned from it.
         complete_up_to: largest cohort that gets the complete graph although a sparse one would do.
         security: bits that must remain after `grinding` bits of choice over the graph's seed.
         failure: bound on the probability that a sparse graph fails under that much drop-out.
@@ -127,29 +155,28 @@ def parameters(
         raise ConfigError(
             f"Expected two clients or more and shares in [0, 1), got {clients}, {corrupt} and {dropout}."
         )
-    colluding, dropping = _of(corrupt, clients), _of(dropout, clients)
+    whole = clients if ordered is None else ordered
+    most, survivors = colluding(corrupt, whole), whole - dropping(dropout, whole)
+    if not survivors <= clients <= whole:
+        raise ConfigError(f"Expected {survivors} to {whole} clients of the {whole} ordered, got {clients}.")
     if clients > complete_up_to:
-        sparse = _sparse(mode, clients, colluding, dropping, security + grinding, grinding, failure)
+        sparse = _sparse(mode, whole, clients, survivors, most, security + grinding, grinding, failure)
         if sparse is not None:
             return sparse
-    majority = _majority(mode, clients, colluding)
+    majority = _majority(mode, whole, most)
     return Parameters(
         mode=mode,
+        ordered=whole,
         clients=clients,
-        corrupt=colluding,
+        corrupt=most,
         neighbours=clients - 1,
         threshold=majority,
         quorum=majority if mode == "active" else 0,
-        least_survivors=clients - dropping,
-        least_degree=clients - dropping - 1,
+        least_survivors=survivors,
+        least_degree=survivors - 1,
         failure=0.0,
         security=math.inf,
     )
-
-
-def _of(share: float, clients: int) -> int:
-    """floor(share * clients), of the decimal number that was written and not its binary neighbour."""
-    return math.floor(Fraction(str(share)) * clients)
 
 
 def _majority(mode: Mode, clients: int, corrupt: int) -> int:
@@ -158,17 +185,23 @@ def _majority(mode: Mode, clients: int, corrupt: int) -> int:
 
 @lru_cache(maxsize=64)
 def _sparse(
-    mode: Mode, clients: int, corrupt: int, dropping: int, bits: int, grinding: int, failure: float
+    mode: Mode,
+    ordered: int,
+    clients: int,
+    survivors: int,
+    corrupt: int,
+    bits: int,
+    grinding: int,
+    failure: float,
 ) -> Parameters | None:
     """The sparse graph of smallest degree that will do, or None."""
-    survivors = clients - dropping
-    quorum = _majority(mode, clients, corrupt) if mode == "active" else 0
+    quorum = _majority(mode, ordered, corrupt) if mode == "active" else 0
     if survivors < max(quorum, corrupt + 2):
         return None
     for degree in range(4, survivors - 1, 2):
         # Everybody who drops may drop before the roster closes: then the corrupt share is largest.
         corrupted = _log2_tail(survivors - 1, min(corrupt, survivors - 1), degree) + math.log2(clients)
-        dropped = _log2_tail(clients - 1, dropping, degree) + math.log2(clients)
+        dropped = _log2_tail(clients - 1, clients - survivors, degree) + math.log2(clients)
         threshold = max(2, int(np.argmax(corrupted <= -bits)))
         spare = int(np.argmax(dropped <= math.log2(failure)))  # with less probability this many drop
         least = degree - spare + 1
@@ -178,6 +211,7 @@ def _sparse(
             continue
         return Parameters(
             mode=mode,
+            ordered=ordered,
             clients=clients,
             corrupt=corrupt,
             neighbours=degree,
@@ -210,3 +244,45 @@ def _falls_apart(clients: int, survivors: int, corrupt: int, degree: int, group:
         if (size * (honest - size) <= squared * (members - size) * (members - honest + size)).any():
             return True
     return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What a client insists on, from its own copy of the plan.
+
+    Attributes:
+        mode, corrupt, dropout: what parameters are worked out from.
+        least_cohort: fewer clients than this in an attempt, and it takes no part.
+        least_honest: the fewest honest contributors that any combination of opened sums must keep.
+        least_survivors: fewer than this in a sum, and it takes no part.
+    """
+
+    mode: Mode
+    corrupt: float
+    dropout: float
+    least_cohort: int = 2
+    least_honest: int = 1
+    least_survivors: int = 2
+
+    def parameters(self, clients: int, ordered: int | None = None) -> Parameters:
+        """The parameters of an attempt over so many clients. ConfigError where there are none."""
+        return parameters(clients, self.corrupt, self.dropout, self.mode, ordered=ordered)
+
+    def check(self, given: Parameters) -> None:
+        """ConfigError unless these parameters are this client's own, and protect as much as it asks for."""
+        if given != self.parameters(given.clients, given.ordered):
+            raise ConfigError(
+                f"Expected the parameters that follow from this client's plan, got {given}: these parameters "
+                "protect less than this client asks for."
+            )
+        wanted = {
+            "clients": (given.clients, self.least_cohort),
+            "honest signers": (given.signers - given.corrupt, self.least_honest),
+            "survivors": (given.least_survivors, self.least_survivors),
+        }
+        for what, (got, least) in wanted.items():
+            if got < least:
+                raise ConfigError(
+                    f"Expected at least {least} {what}, got {got}: these parameters protect less than this "
+                    "client asks for."
+                )

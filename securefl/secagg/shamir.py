@@ -8,18 +8,17 @@ value at zero. Fewer than `threshold` shares say nothing about it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+from securefl.entropy import Random
 from securefl.errors import CryptoError, LocalProtocolError
 
 PRIME: Final = 2**256 + 297
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
 _DRAW_BYTES: Final = 48  # reduced modulo the prime, 384 bits are uniform up to 2^-127
-
-Random = Callable[[int], bytes]
 
 
 def split(secret: bytes, points: Sequence[int], threshold: int, random: Random) -> tuple[bytes, ...]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from securefl.agreement import LABEL
+
 _EMPTY_LEAF: Final = bytes(32)
 
 
@@ -50,4 +52,4 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 def node_hash(*parts: bytes) -> bytes:
     """SHA-256 of labelled parts."""
-    return hashlib.sha256(b"securefl/secagg/1|" + b"".join(parts)).digest()
+    return hashlib.sha256(LABEL + b"".join(parts)).digest()

@@ -19,7 +19,7 @@ from securefl.rounds import Kept, State
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS session (only INTEGER PRIMARY KEY CHECK (only = 1), nonce BLOB NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS ledger (only INTEGER PRIMARY KEY CHECK (only = 1), identity TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS bound (name TEXT PRIMARY KEY, identity TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS kept (client INTEGER PRIMARY KEY, arrays BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS state (only INTEGER PRIMARY KEY CHECK (only = 1), arrays BLOB NOT NULL) STRICT;
@@ -44,16 +44,23 @@ class Checkpoint:
         nonce: bytes = self._db.execute("SELECT nonce FROM session").fetchone()[0]
         return nonce
 
-    def bind(self, identity: str) -> None:
-        """Go on with this ledger only; DataError where the run began with another one, now lost."""
-        if self._db.execute("SELECT COUNT(*) FROM rounds").fetchone() == (0,):
-            self._db.execute("INSERT OR REPLACE INTO ledger VALUES (1, ?)", (identity,))
-        row = self._db.execute("SELECT identity FROM ledger").fetchone()
-        if row is None or row[0] != identity:
-            raise DataError(
-                "The ledger beside this run's checkpoint is not the one that the run began with: it was lost "
-                "or replaced, and with it what was released. Restore it, or begin a new run elsewhere."
-            )
+    def bind(self, **identities: str) -> None:
+        """Go on with these files only (ledger, journal); DataError where the run began with another one, now
+        lost.
+
+        A file that is lost and begun anew forgets what was released, or which sums were opened.
+        """
+        for name, identity in identities.items():
+            if not identity:
+                continue
+            self._db.execute("INSERT OR IGNORE INTO bound VALUES (?, ?)", (name, identity))
+            row = self._db.execute("SELECT identity FROM bound WHERE name = ?", (name,)).fetchone()
+            if row[0] != identity:
+                raise DataError(
+                    f"The {name} beside this run's checkpoint is not the one that the run began with: it was "
+                    "lost or replaced, and with it what was released. Restore it, or begin a new run "
+                    "elsewhere."
+                )
 
     def save(
         self, number: int, state: State, record: dict[str, Any], kept: Mapping[int, Kept] | None = None

@@ -67,7 +67,7 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
         click.echo(f"Stopped; finished rounds are kept. Go on with: {advice}", err=True)
         raise
     _end(found, page, as_json)
-    for sentence in results.bought(study, found):
+    for sentence in (*results.bought(study, found), *results.quiet(found)):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
 

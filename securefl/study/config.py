@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from math import inf
+from math import floor, inf
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_type_hints
 
@@ -85,10 +85,12 @@ class PrivacySection:
     unprotected: what may leave without noise; epsilon is then infinite. parameters: of CKKS; with
     "strong-encrypted" the baseline is encrypted too (mode E). epsilon: what the noise is calibrated for, over
     all rounds, `inf` for no noise; calibration: "exact", or FedLog's theorem ("paper"). dropout, corrupt: of
-    masked sums and distributed noise, the largest shares of a cohort that may fall silent, and that may
-    collude with the server. secagg: "active", against a server that lies, or "semi-honest". spare: aborted
-    aggregations that may be tried again. force_delta: allow a delta of 1 / n or more, which allows publishing
-    one of n records (or clients) as it is.
+    hidden sums and distributed noise, the largest shares of a cohort that may fall silent, and that may
+    collude with the server (0: none may). least_cohort: the fewest clients that are asked for one sum.
+    least_honest: the fewest honest contributors that any combination of opened sums keeps. largest_share: the
+    most of a sum's weight that one client may have. Each client checks these three. secagg: "active", against
+    a server that lies, or "semi-honest". spare: aborted aggregations that may be tried again. force_delta:
+    allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as it is.
     """
 
     sum: Literal["clear", "masked", "ckks"]
@@ -104,7 +106,10 @@ class PrivacySection:
     epsilon: float | None = None
     calibration: Literal["exact", "paper"] = "exact"
     dropout: float | None = None
-    corrupt: float = 0.0
+    corrupt: float | None = None
+    least_cohort: int | None = None
+    least_honest: int | None = None
+    largest_share: float | None = None
     secagg: Literal["active", "semi-honest"] = "active"
     spare: int = 0
     force_delta: bool = False
@@ -123,16 +128,38 @@ class PrivacySection:
             raise ValueError(
                 'Expected `dropout` with sum = "masked" or "ckks", or noise = "distributed", and else none.'
             )
+        if together:
+            self._check_together()
         if self.spare < 0 or (self.spare and self.sum == "clear"):
             raise ValueError('Expected spare >= 0, and none with sum = "clear".')
-        if self.dropout is not None and not (self.dropout >= 0 and 0 <= self.corrupt < 1 - self.dropout):
+        if min(self.least_cohort or 1, self.least_honest or 1) < 1 or not 0 < (self.largest_share or 1) <= 1:
+            raise ValueError("Expected least_cohort >= 1, least_honest >= 1 and 0 < largest_share <= 1.")
+
+    def _check_together(self) -> None:
+        """What must be stated where clients stand in for each other's privacy."""
+        words = ("corrupt", "least_cohort", "least_honest", "largest_share")
+        missing = [word for word in words if getattr(self, word) is None]
+        if missing:
             raise ValueError(
-                "Expected dropout >= 0, corrupt >= 0 and less than 1 together, "
-                f"got {self.dropout} and {self.corrupt}."
+                f"Expected {' and '.join(f'`{word}`' for word in missing)} where sums are hidden or noise is "
+                "shared: there each client leans on the others. State how many may collude (0: none) and how "
+                "few may be summed."
+            )
+        dropout, corrupt = self.dropout or 0.0, self.corrupt or 0.0
+        if not (dropout >= 0 and 0 <= corrupt < 1 - dropout):
+            raise ValueError(
+                f"Expected dropout >= 0, corrupt >= 0 and less than 1 together, got {dropout} and {corrupt}."
             )
 
-    def plan(self, rounds: int, sends: Sequence[Sends] = ()) -> Plan:
-        """The plan of a run in which clients send these values, in as many rounds."""
+    def plan(
+        self, rounds: int, sends: Sequence[Sends] = (), *, records: int = 2**31, clients: int = 1
+    ) -> Plan:
+        """The plan of a run in which clients send these values, in as many rounds.
+
+        records, clients: how many there are in all, public; counts in weights are clipped by them.
+        """
+        share = self.largest_share or 1.0
+        counts_are_public = self.unit == "record" and self.adjacency == "replace-one"
         noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
         releases = {s.name: s.asked(rounds) + (self.spare if s.how == "sum" else 0) for s in sends}
         spent: Counter[DpEvent] = Counter()
@@ -146,6 +173,11 @@ class PrivacySection:
             noise_multiplier=self._multiplier(sum(releases[s.name] for s in noised), spent),
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
+            least_cohort=self.least_cohort or 1,
+            least_honest=self.least_honest or 1,
+            largest_share=share,
+            largest_count=max(1, floor(share * records)),
+            public_count=None if counts_are_public else max(1, round(records / clients)),
             secagg=self.secagg,
             spare=self.spare,
             unit=self.unit,

@@ -33,8 +33,8 @@ class Results:
     """Tidy tables of all arms and seeds, one row per observation.
 
     metrics: arm, seed, round, accuracy, loss, bytes_up, bytes_down, megabytes, seconds, watt_hours,
-        wall_seconds, answered (clients), survivors_lost (of the selected, how many did not answer), and
-        epsilon against each party.
+        wall_seconds, asked (exchanges), answered (clients), survivors_lost (of the selected, how many did not
+        answer), and epsilon against each party.
     participation: arm, seed, client, quality, selected and answered (rounds; a client that is drawn
         twice takes part once), retired (whether its budget bore no further round at the end).
     divergence: arm, seed, round, client, quality, divergence (the newest that is known; at least 0, as
@@ -63,6 +63,7 @@ def _metric(record: dict[str, Any]) -> dict[str, Any]:
     row = {name: record[name] for name in plain}
     row["megabytes"] = (record["bytes_up"] + record["bytes_down"]) / 1e6
     row["wall_seconds"] = record["wall_seconds"]
+    row["asked"] = record["asked"]
     row["answered"] = sum(record["answered"])
     row["survivors_lost"] = int(np.count_nonzero(record["selected"])) - sum(record["answered"])
     return row | {f"epsilon_{party}": record["epsilon"][party] for party in PARTIES}
@@ -209,7 +210,7 @@ def write(
         versions=versions(),
         seeds=study.study.seeds,
         reproduce=reproduce,
-        bought=bought(study, results),
+        bought=[*bought(study, results), *quiet(results)],
         changes=changes,
     )
     report.write(folder / "report.html", page)
@@ -279,5 +280,19 @@ def bought(study: Study, results: Results) -> list[str]:
             lines.append(
                 f"{arm}: {what} bought {played} of {rounds} rounds; {len(out)} of {len(own)} clients{over} "
                 f"dropped out by themselves, after taking part in {span}."
+            )
+    return lines
+
+
+def quiet(results: Results) -> list[str]:
+    """A sentence for each arm that played rounds without an exchange."""
+    lines = []
+    for arm, own in results.metrics.groupby("arm", sort=False):
+        silent = int((own["asked"] == 0).groupby(own["seed"]).sum().max())
+        if silent:
+            rounds = own["round"].nunique()
+            lines.append(
+                f"{arm}: {silent} of {rounds} rounds asked nobody for anything; what its clients send cannot "
+                "change, so each gives it once."
             )
     return lines

@@ -17,14 +17,14 @@ from securefl.accounting.ledger import Ledger
 from securefl.dp.calibration import check_delta
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess
+from securefl.engines.masked import policy_of
 from securefl.engines.scores import ScoreKeys
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, DataError
+from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of, events_of
 from securefl.release import PARTIES
 from securefl.rounds import Algorithm, Answers, Ask, Device, Each, Kept, Roster, Sends, State, play
-from securefl.secagg import parameters
-from securefl.secagg.journal import Journal
 from securefl.streams import stream
 from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint
@@ -56,7 +56,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     check_delta(study.privacy.delta, holders, force=study.privacy.force_delta)
     algorithm = arm.options.build(problem)
     sent = [statistic.sends for statistic in algorithm.statistics]
-    plan = study.privacy.plan(study.study.rounds, sent)
+    plan = study.privacy.plan(study.study.rounds, sent, records=problem.records, clients=problem.clients)
     for statistic in algorithm.statistics:
         charge = charge_of(plan, statistic.sends).by_party()
         endless = [party for party in plan.against if compose({charge[party]: 1}, plan.delta) == inf]
@@ -94,7 +94,8 @@ def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
                 "never opened. Ask more clients a round."
             )
         if plan.sum == "masked":
-            parameters(size, plan.corrupt, plan.dropout, plan.secagg)
+            policy = policy_of(plan, size, [sends])
+            policy.check(policy.parameters(size))
 
 
 def run_arm(
@@ -111,11 +112,11 @@ def run_arm(
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms()))
         checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
-        checkpoint.bind(ledger.identity)
+        journal = stack.enter_context(Journal(home / "acts.sqlite"))
+        checkpoint.bind(ledger=ledger.identity, journal=journal.identity)
         state, records = checkpoint.load()
         for record in records:
             tell(record)
-        journal = stack.enter_context(Journal(home / "acts.sqlite")) if plan.sum == "masked" else None
         turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, records)
         state = state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
@@ -140,13 +141,19 @@ class _Turn:
         plan: Plan,
         ledger: Ledger,
         checkpoint: Checkpoint,
-        journal: Journal | None,
+        journal: Journal,
         records: Sequence[Mapping[str, Any]],
     ) -> None:
         self._study, self._arm, self._world = study, arm, world
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
         self._roster = world.roster()
         self._session = plan.session(_names(self._roster), checkpoint.nonce())
+        if plan.sum != "clear" and journal.newest(self._session) < ledger.newest(self._session):
+            raise DataError(
+                "The journal beside this run's ledger is an older copy: it does not know the round that the "
+                "ledger has releases of, and another sum of it could be opened. Restore it, or begin a new "
+                "run elsewhere."
+            )
         self._host = StudyHost(
             plan,
             algorithm.statistics,
@@ -156,10 +163,12 @@ class _Turn:
             keys=self._fresh_keys,
             kept=checkpoint.kept(),
             culprits=records[-1]["culprits"] if records else (),
+            spare=records[-1]["spare"] if records else None,
             journal=journal,
         )
-        before = records[-1]["retired"] if records else ()
-        self._retired = frozenset(before) | self._host.retired(len(records) + 1).keys()
+        # A budget that bears not one round is refused before; what a cut-off round has spent retires nobody
+        # from it.
+        self._retired = frozenset(records[-1]["retired"] if records else ())
         self._logs: list[tuple[Ask, Log]] = []
 
     def _fresh_keys(self, each: Each) -> ScoreKeys:
@@ -178,15 +187,12 @@ class _Turn:
         before = dict(self._host.kept)
         began = time.perf_counter()
         world, study = self._world, self._study
-        attempt = self._host.attempts(self._session, number)
         # A round's late parcels end with it: a resumed run must meet what an uninterrupted one meets.
-        engine = InProcess(
-            self._host, faults=study.network, rng=stream(world.seed, "network", number, attempt)
-        )
+        engine = InProcess(self._host, faults=study.network, rng=stream(world.seed, "network", number))
         self._logs = []
 
         def ask(question: Ask, stage: int) -> Answers:
-            header = Header(self._session, number, attempt, stage)
+            header = Header(self._session, number, 0, stage)
             answers, log = self._host.ask(engine, question, header)
             self._logs.append((question, log))
             return answers
@@ -226,6 +232,8 @@ class _Turn:
             "floored": {k: v for _, log in self._logs for k, (_, v) in log.moved.items() if v},
             "retired": sorted(self._retired),
             "culprits": sorted(self._host.culprits()),
+            "spare": self._host.spare,
+            "asked": len(self._logs),
             "ended": len(self._out()) == self._roster.clients,
         }
 
@@ -259,7 +267,8 @@ class _Turn:
         Real bytes are all charged as communication. With a preset's constant model size the profile is
         charged beside it, and an exchange without a model by its real bytes.
         """
-        world, trains = self._world, bool(ask.sums)
+        sent = [question.sends for question in ask.sums]
+        world, trains = self._world, any(s.reads != "nothing" or s.training is not None for s in sent)
         profiles = [each for each in ask.each if each.query is not None]
         constant = world.cost_model.model_megabytes if trains else None
         model = replace(world.cost_model, model_megabytes=constant, charge_profile=bool(profiles))

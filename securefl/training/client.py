@@ -17,12 +17,12 @@ def train_on(problem: Problem, model: nn.Module, job: Job, objective: Objective 
     """Train the model's free parameters, in place, on the job's records.
 
     objective: as for `train`; private training minimises the mean loss alone. Its sampling and noise come
-    from the operating system, never from `job.rng`.
+    from `job.source`, or the operating system, never from `job.rng`.
     """
     if problem.private is not None:
         from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
 
-        train_privately(model, job.x, job.y, problem.private, problem.loss, Source())
+        train_privately(model, job.x, job.y, problem.private, problem.loss, job.source or Source())
         return
     train(model, job.x, job.y, problem.local, problem.loss, job.rng, job.round - 1, objective=objective)
 

@@ -42,6 +42,7 @@ HOLDS_SECRETS = (
     "securefl/he/",
     "securefl/secagg/",
     "securefl/signing.py",
+    "securefl/entropy.py",
     "securefl/dp/noise.py",
     "securefl/matching/evaluator.py",
     "securefl/matching/key_holder.py",

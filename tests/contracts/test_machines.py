@@ -12,17 +12,43 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_orders import order
 
+from securefl.acts import Begin, Record
+from securefl.agreement import Agreement, Identity, Roster, Vector
 from securefl.errors import RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Server
+from securefl.exchange.encrypted import (
+    Blind,
+    Encrypt,
+    Opened,
+    SumClient,
+    SumServer,
+    Unopened,
+    input_digest,
+    signed_input,
+)
+from securefl.exchange.totals import SumKeyHolder
+from securefl.keys import Commitment, SecretKey, Signature
 from securefl.machine import Step
-from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
+from securefl.messages import (
+    REFUSED,
+    Broadcast,
+    Contribution,
+    EncryptedInput,
+    OpenReply,
+    OpenRequest,
+    SumRequest,
+    client_name,
+)
+from securefl.plan import Plan
 from securefl.profiles import Query
 from securefl.release import Delivered
 from securefl.rounds import Ask, Each, Sends, Sum
 from securefl.wire import Header
 
 HEADER = Header(bytes(32), 1, 0, 0)
+PLACE = Header(bytes(32), 1, 1, 0)
 MODEL = np.zeros(2, np.float32)
 STRANGERS = ("client-0009", "nobody", "")
 ASK = Ask(
@@ -76,6 +102,7 @@ class Contract:
     peers: tuple[str, ...]
     good: tuple[tuple[str, Any], ...]
     bad: tuple[tuple[str, Any], ...]
+    header = HEADER
 
     def states(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -102,7 +129,7 @@ class Contract:
     def test_what_may_arrive_is_bounded_and_placed(self) -> None:
         for state in self.states().values():
             expects = self.machine.expects(state)
-            assert expects.header == HEADER
+            assert expects.header == self.header
             assert expects.kinds
             assert {type(message) for _, message in self.good} <= set(expects.kinds)
             assert all(hasattr(kind, "__wire__") and 0 < most < 10**6 for kind, most in expects.kinds.items())
@@ -165,26 +192,61 @@ class Contract:
                     assert shown(again.state) == shown(later)
 
 
+SUM, PROFILE = ASK.sums[0].sends, ASK.each[0].sends
+OFFERS = {"sum": SUM, "profile": PROFILE}
+PLAN = Plan(delta=1e-5, schedule=1, largest_share=0.5, unprotected=("sum", "profile"))
+BROADCAST = Broadcast(model=MODEL, names=("a",), arrays=(np.ones(1),))
+BROADCASTS: tuple[tuple[str, Any], ...] = (
+    ("server", Broadcast(model=MODEL, names=("a",), arrays=())),
+    ("server", Broadcast(model=MODEL, names=(), arrays=(np.ones(1),))),
+    ("server", Broadcast(model=MODEL, names=("a", "a"), arrays=(np.ones(1), np.ones(1)))),
+    ("server", Broadcast(model=MODEL.reshape(1, 2), names=(), arrays=())),
+    ("key-holder", BROADCAST),
+)
+
+
+def bad_orders(*wants: str, good: dict[str, Any], bad: tuple[dict[str, Any], ...]) -> Any:
+    """The same order with something else in it, each by itself."""
+    return tuple(("server", order(*wants, **(good | change))) for change in bad)
+
+
 class TestClient(Contract):
-    machine = Client(number=0, header=HEADER, offers=frozenset({"sum", "profile"}), most_bytes=999)
-    order = Order(wants=("sum",), weight=0.5)
-    broadcast = Broadcast(model=MODEL, names=("a",), arrays=(np.ones(1),))
-    good = (("server", order), ("server", broadcast))
+    machine = Client(number=0, header=HEADER, plan=PLAN, offers=OFFERS, most_bytes=999)
+    drawn: dict[str, Any] = {"members": (0,), "draws": (1,), "whole": 2, "most": 1}  # noqa: RUF012
+    ordered = order("sum", **drawn)
+    broadcast = BROADCAST
+    good = (("server", ordered), ("server", broadcast))
     bad = (
-        *(("server", Order(wants=("sum",), weight=w)) for w in (0.0, -0.5, 2.0, float("nan"), float("inf"))),
-        ("server", Order(wants=("records",), weight=1.0)),
-        ("server", Order(wants=("sum", "sum"), weight=1.0)),
-        ("server", Broadcast(model=MODEL, names=("a",), arrays=())),
-        ("server", Broadcast(model=MODEL, names=(), arrays=(np.ones(1),))),
-        ("server", Broadcast(model=MODEL, names=("a", "a"), arrays=(np.ones(1), np.ones(1)))),
-        ("server", Broadcast(model=MODEL.reshape(1, 2), names=(), arrays=())),
-        ("client-0001", order),
-        ("key-holder", broadcast),
+        *bad_orders(
+            "sum",
+            good=drawn,
+            bad=(
+                {"members": (1,)},
+                {"members": (0, 0), "draws": (1, 1)},
+                {"members": ()},
+                {"draws": (0,)},
+                {"draws": (-1,)},
+                {"draws": (2,)},  # more than the most of one client
+                {"whole": 0},
+                {"whole": 3, "most": 2, "draws": (2,)},  # two thirds of the weight
+                {"records": -1},
+                {"introduction": 1},
+                {"introduction": -1},
+                {"again": 1},
+                {"again": -1},
+                {"sums": ("profile",)},
+            ),
+        ),
+        ("server", order("records", **drawn)),
+        ("server", order("sum", "sum", **drawn)),
+        ("server", order(sums=("sum",), **drawn)),
+        *BROADCASTS,
+        ("client-0001", ordered),
     )
 
     def states(self) -> dict[str, Any]:
         start = self.machine.begin().state
-        ordered = self.machine.receive(start, "server", self.order).state
+        ordered = self.machine.receive(start, "server", self.ordered).state
         working = self.machine.receive(ordered, "server", self.broadcast)
         assert working.need is not None
         return {
@@ -207,6 +269,49 @@ class TestClient(Contract):
     def test_abstaining_is_silence(self) -> None:
         step = self.machine.provide(self.states()["working"], None)
         assert (step.out, step.result) == ((), "abstained")
+
+
+class TestClientOfHiddenSums(TestClient):
+    """Its whole cohort acts on the same order, so the draws are all there."""
+
+    machine = Client(
+        number=0,
+        header=HEADER,
+        plan=dataclasses.replace(PLAN, sum="masked", corrupt=0.0, largest_share=0.6, least_cohort=3),
+        offers=OFFERS,
+        most_bytes=999,
+    )
+    drawn: dict[str, Any] = {  # noqa: RUF012
+        "sums": ("sum",),
+        "members": (0, 1, 4),
+        "draws": (3, 1, 1),
+        "whole": 5,
+        "most": 3,
+    }
+    ordered = order("profile", **drawn)
+    good = (("server", ordered), ("server", BROADCAST))
+    bad = (
+        *bad_orders(
+            "profile",
+            good=drawn,
+            bad=(
+                {"members": (0, 1), "draws": (3, 2)},  # one below the least cohort
+                {"members": (1, 2, 4)},
+                {"members": (4, 1, 0)},
+                {"draws": (3, 1)},
+                {"draws": (3, 1, 0)},
+                {"whole": 6},
+                {"most": 2},
+                {"draws": (4, 1, 1), "whole": 6, "most": 4},  # two thirds of the weight
+                {"sums": ("sum", "sum")},
+                {"introduction": 1},
+                {"again": 1},
+            ),
+        ),
+        ("server", order("sum", **(drawn | {"sums": ()}))),  # a hidden sum in the clear
+        ("server", order(**(drawn | {"sums": ("sum", "profile")}))),  # a number as a sum
+        *BROADCASTS,
+    )
 
 
 class TestServer(Contract):
@@ -354,3 +459,215 @@ class TestKeyHolder(Contract):
         waited = self.machine.deadline(self.machine.begin().state)
         assert waited.result == "unused"
         assert self.machine.receive(waited.state, *self.good[0]).need is not None
+
+
+# Encrypted sums -----------------------------------------------------------------------------------------
+
+OWNERS = [Identity.of(client_name(k), SecretKey(bytes(31) + bytes([k]))) for k in range(3)]
+AGREED = Agreement(
+    header=PLACE,
+    roster=Roster(tuple(owner.member() for owner in OWNERS)),
+    vectors=(Vector(name="sum", length=2, bits=8, bound=9),),
+    plan=bytes(32),
+    task=b"t" * 32,
+)
+
+
+def sealed(number: int, agreed: Agreement = AGREED, box: bytes = b"ciphertext", **changed: Any) -> Any:
+    """What a client sends to an encrypted sum."""
+    text = signed_input(agreed, number, input_digest([box]))
+    came = delivered("sum", np.zeros(0), "encrypted", box)
+    said: dict[str, Any] = {"releases": (came,), "signature": OWNERS[number].signing.sign(text)}
+    return EncryptedInput(**(said | changed))
+
+
+def requested(*numbers: int, agreed: Agreement = AGREED, **changed: Any) -> SumRequest:
+    said: dict[str, Any] = {
+        "items": (b"blinded",),
+        "task": agreed.task,
+        "members": numbers,
+        "inputs": tuple(Commitment(input_digest([b"ciphertext"])) for _ in numbers),
+        "signatures": tuple(sealed(number, agreed).signature for number in numbers),
+    }
+    return SumRequest(**(said | changed))
+
+
+ELSEWHERE = (
+    dataclasses.replace(AGREED, plan=bytes(31) + b"x"),
+    dataclasses.replace(AGREED, header=dataclasses.replace(PLACE, attempt=2)),
+    dataclasses.replace(AGREED, vectors=(dataclasses.replace(AGREED.vectors[0], again=1),)),
+)
+
+
+class TestSumClient(Contract):
+    header = PLACE
+    machine = SumClient(identity=OWNERS[0], agreement=AGREED, signers=2)
+    good = ()
+    bad = (("server", OpenReply(items=())), ("client-0001", OpenReply(items=())))
+
+    def states(self) -> dict[str, Any]:
+        start = self.machine.begin().state
+        entered = self.machine.provide(start, SecretKey(bytes(32))).state
+        return {
+            "begun": start,
+            "entered": entered,
+            "closed": self.machine.provide(entered, ()).state,
+        }
+
+    def answer(self, order: Any) -> Any:
+        return SecretKey(bytes(32)) if isinstance(order, Begin) else None
+
+    def test_what_may_arrive_is_bounded_and_placed(self) -> None:
+        for state in self.states().values():
+            assert self.machine.expects(state).header == PLACE
+            assert not self.machine.expects(state).kinds
+
+    def test_it_begins_on_record_and_then_encrypts(self) -> None:
+        need = self.machine.begin().need
+        assert isinstance(need.order, Begin)
+        assert (need.order.signers, need.order.context) == (2, AGREED.context)
+        refused = self.machine.provide(self.machine.begin().state, None)
+        assert (refused.out, refused.need, refused.result) == ((), None, "refused")
+        working = self.machine.provide(self.machine.begin().state, SecretKey(bytes(32)))
+        assert working.out == ()
+        assert isinstance(working.need.order, Encrypt)
+        assert self.machine.provide(working.state, None).result == "abstained"
+
+
+class TestSumServer(Contract):
+    header = PLACE
+    machine = SumServer(
+        agreement=AGREED,
+        least=2,
+        message_bytes=99,
+        reply_bytes=99,
+        add=lambda name, total, message, sender: (total or 0) + 1,
+    )
+    good = (("client-0000", sealed(0)), ("client-0001", sealed(1)), ("client-0002", sealed(2)))
+    bad = (
+        ("client-0000", sealed(1)),
+        ("client-0000", sealed(0, signature=Signature(bytes(64)))),
+        *(("client-0000", sealed(0, agreed)) for agreed in ELSEWHERE),
+        ("client-0000", sealed(0, dataclasses.replace(AGREED, task=bytes(32)))),
+        ("client-0000", sealed(0, releases=())),
+        ("client-0000", sealed(0, releases=sealed(0).releases * 2)),
+        ("client-0000", sealed(0, releases=(delivered("sum", np.zeros(0), "masked", b"ciphertext"),))),
+        ("client-0000", sealed(0, releases=(delivered("sum", np.zeros(0), "encrypted", b"other"),))),
+        ("client-0000", sealed(0, releases=(delivered("sum", np.ones(1), "encrypted", b"ciphertext"),))),
+        ("client-0000", OpenReply(items=(b"1",))),
+        ("key-holder", sealed(0)),
+        ("server", sealed(0)),
+    )
+
+    def states(self) -> dict[str, Any]:
+        start = self.machine.begin().state
+        two = start
+        for sender, message in self.good[:2]:
+            two = self.machine.receive(two, sender, message).state
+        blinding = self.machine.receive(two, *self.good[2])
+        asking = self.machine.provide(blinding.state, self.answer(blinding.need.order))
+        taking = self.machine.receive(asking.state, "key-holder", OpenReply(items=(b"1",)))
+        return {
+            "adding": start,
+            "two came": two,
+            "blinding": blinding.state,
+            "asking": asking.state,
+            "taking": taking.state,
+            "closed": self.machine.provide(taking.state, {"sum": np.zeros(2)}).state,
+        }
+
+    def answer(self, order: Any) -> Any:
+        return ("blind", (b"item",)) if isinstance(order, Blind) else {"sum": np.zeros(2)}
+
+    def test_below_the_least_nothing_is_asked_of_the_key_holder(self) -> None:
+        one = self.machine.receive(self.machine.begin().state, *self.good[0]).state
+        step = self.machine.deadline(one)
+        assert (step.need, step.out) == (None, ())
+        assert isinstance(step.result, Unopened)
+        assert not step.result.asked
+
+    def test_the_request_shows_whose_inputs_are_said_to_be_in_it(self) -> None:
+        request = self.states()["asking"].request
+        assert request == requested(0, 1, 2, items=(b"item",))
+
+    def test_a_refusal_is_not_asked_again(self) -> None:
+        step = self.machine.receive(self.states()["asking"], "key-holder", OpenReply(items=(REFUSED,)))
+        assert isinstance(step.result, Unopened)
+        assert step.result.asked
+
+    def test_the_sum_is_over_those_that_came(self) -> None:
+        step = self.machine.provide(self.states()["taking"], {"sum": np.zeros(2)})
+        assert isinstance(step.result, Opened)
+        assert step.result.survivors == tuple(map(client_name, range(3)))
+
+
+class TestSumKeyHolder(Contract):
+    header = PLACE
+    machine = SumKeyHolder(agreement=AGREED, least=2, most_bytes=999)
+    good = (("server", requested(0, 2)),)
+    bad = (
+        ("server", requested(0)),  # one below the least
+        ("server", requested(2, 0)),
+        ("server", requested(0, 0)),
+        ("server", requested(0, 2, members=(0, 3))),
+        ("server", requested(0, 2, task=bytes(31))),
+        ("server", requested(0, 2, task=bytes(32))),
+        ("server", requested(0, 2, inputs=(Commitment(bytes(32)),) * 2)),
+        ("server", requested(0, 2, signatures=requested(2, 0).signatures)),
+        ("server", requested(0, 2, signatures=())),
+        *(("server", requested(0, 2, agreed=agreed)) for agreed in ELSEWHERE),
+        ("client-0000", requested(0, 2)),
+        ("key-holder", requested(0, 2)),
+    )
+
+    def states(self) -> dict[str, Any]:
+        start = self.machine.begin().state
+        recording = self.machine.receive(start, *self.good[0])
+        opening = self.machine.provide(recording.state, True)
+        return {
+            "ready": start,
+            "recording": recording.state,
+            "opening": opening.state,
+            "replied": self.machine.provide(opening.state, (b"reply",)).state,
+        }
+
+    def answer(self, order: Any) -> Any:
+        return True if isinstance(order, Record) else order.items
+
+    def test_nothing_is_opened_before_it_is_on_record(self) -> None:
+        step = self.machine.receive(self.machine.begin().state, *self.good[0])
+        assert (step.out, step.need.order.act) == ((), "open")
+        denied = self.machine.provide(step.state, False)
+        assert (denied.need, denied.out[0].message) == (None, OpenReply(items=(REFUSED,)))
+
+    def test_another_request_is_refused_in_every_later_state(self) -> None:
+        for name, state in self.states().items():
+            if name != "ready":
+                with pytest.raises(RemoteProtocolError, match="Another request"):
+                    self.machine.receive(state, "server", requested(0, 1))
+
+    def test_what_is_recorded_tells_requests_apart(self) -> None:
+        digests = set()
+        for request in (
+            requested(0, 2),
+            requested(0, 1),
+            requested(0, 1, 2),
+            requested(0, 2, items=(b"another",)),
+            requested(0, 2, agreed=dataclasses.replace(AGREED, task=bytes(32))),
+        ):
+            digests.add(self.machine.receive(self.machine.begin().state, "server", request).need.order.digest)
+        assert len(digests) == 5
+
+    def test_a_value_that_cannot_change_is_one_question_of_the_session(self) -> None:
+        """Whatever round or ask it comes in."""
+        asked = set()
+        for number, ask in ((1, 0), (2, 0), (2, 1)):
+            agreed = dataclasses.replace(
+                AGREED,
+                header=dataclasses.replace(PLACE, round=number),
+                vectors=(dataclasses.replace(AGREED.vectors[0], once=True, ask=ask),),
+            )
+            machine = dataclasses.replace(self.machine, agreement=agreed)
+            step = machine.receive(machine.begin().state, "server", requested(0, 2, agreed=agreed))
+            asked.add(step.need.order.questions)
+        assert len(asked) == 1

@@ -15,6 +15,7 @@ from tiny_study import plain, run, same_state, spied, study, world
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import ConfigError
 from securefl.plan import charge_of
+from securefl.rounds import ByCount, ByDraws
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, protocol_named
 from securefl.study.run import arm_folder
@@ -94,7 +95,8 @@ class TestProtocol:
         assert all(np.isfinite(state.model).all() for state in spy.states)
         silent = [set(ask.cohort) - set(answers.survivors) for ask, answers in spy.asks]
         assert any(silent), "choose another seed: nobody was lost"
-        assert all(0 < w <= 1 for ask, _ in spy.asks for w in ask.weights.values())
+        updates = [ask for ask, _ in spy.asks if [s.sends.name for s in ask.sums] == ["update"]]
+        assert all(isinstance(ask.weights, ByDraws | ByCount) for ask in updates)
 
     def test_it_survives_a_network_that_loses_everything(self, name: str, tmp_path: Path) -> None:
         spy, finished = spied(one(name, extra="[network]\ndropout = 1.0\n"), tmp_path)
@@ -117,7 +119,7 @@ class TestProtocol:
             assert plain(first.records) == plain(second.records)
 
     def test_a_missing_permission_is_named_before_anything_runs(self, name: str, tmp_path: Path) -> None:
-        for lacking in _sent(name) - {"size"}:
+        for lacking in _sent(name) - {"size", "count"}:
             rest = sorted(_sent(name) - {lacking})
             of = one(name, unprotected=str(rest).replace("'", '"'))
             with pytest.raises(ConfigError, match=f'unprotected = ."{lacking}".'):

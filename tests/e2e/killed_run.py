@@ -3,13 +3,15 @@
 Each further argument is LINE:FOLDER. For each, a fork of this process (which has paid for the imports)
 runs the study's first arm in FOLDER, counts the lines it executes in the files that move releases,
 and sends itself SIGKILL before line LINE; 0 kills nobody. In FOLDER/made.jsonl stand the keys of all
-releases whose bytes were made, each on disk before anything else happens. Prints, for each, a JSON list:
+releases whose bytes were made, and the hash of the message that carried them, each on disk before anything
+else happens. Prints, for each, a JSON list:
 LINE, the wait status, how many lines were counted, which of them are at the ledger's door, where charges are
 committed and bytes are made, and which write the journal of an aggregation (a killed run counts none).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -28,10 +30,11 @@ from securefl.training import single_thread
 
 ROOT = Path(securefl.__file__).parent
 WATCHED = tuple(
-    str(ROOT / part) for part in ("engines", "accounting", "study", "exchange", "secagg", "rounds.py")
+    str(ROOT / part)
+    for part in ("engines", "accounting", "study", "exchange", "secagg", "rounds.py", "journal.py")
 )
 DOOR = str(ROOT / "accounting" / "ledger.py")
-JOURNAL = str(ROOT / "secagg" / "journal.py")
+JOURNAL = str(ROOT / "journal.py")
 assert all(Path(part).exists() for part in (*WATCHED, DOOR, JOURNAL)), "a file that is watched has moved"
 
 
@@ -70,7 +73,8 @@ def remember_what_is_made(path: Path) -> None:
         data = encode(header, body, permit)
         for release in ledger._releases(body):
             key = release.key
-            row = [key.holder, key.session.hex(), key.round, key.stage, key.attempt, key.name]
+            place = [key.holder, key.session.hex(), key.round, key.stage, key.attempt, key.name]
+            row = [*place, hashlib.sha256(data).hexdigest()]
             os.write(file, (json.dumps(row) + "\n").encode())
         os.fsync(file)
         return data

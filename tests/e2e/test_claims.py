@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from tiny_study import FEDAVG, FEDPROF, run, study, world
 
-from protocols.averaging import Size
+from protocols.contributions import Count, Size
 from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Job, Roster, State, Statistic, Value
 from securefl.study import results
+from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, ProtocolOptions
-from securefl.study.run import ArmRun
+from securefl.study.run import ArmRun, arm_folder
 from securefl.study.world import World, build
 from securefl.training.task import Problem
 
@@ -42,6 +43,14 @@ class _LyingSize(Size):
 
 
 @dataclass(frozen=True)
+class _LyingCount(Count):
+    claim: float = 0.0
+
+    def compute(self, job: Job) -> Value:
+        return Value(clear=np.array([self.claim])) if job.client == 1 else super().compute(job)
+
+
+@dataclass(frozen=True)
 class _Lying:
     own: Algorithm
     claim: float
@@ -49,7 +58,12 @@ class _Lying:
     @property
     def statistics(self) -> tuple[Statistic, ...]:
         return tuple(
-            _LyingSize(s.problem, claim=self.claim) if isinstance(s, Size) else s for s in self.own.statistics
+            _LyingSize(s.problem, claim=self.claim)
+            if isinstance(s, Size)
+            else _LyingCount(s.problem, claim=self.claim)
+            if isinstance(s, Count)
+            else s
+            for s in self.own.statistics
         )
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
@@ -65,15 +79,30 @@ class _Lying:
 
 
 @pytest.mark.parametrize("claim", [-1e9, 0.0, 1.7e308])
-@pytest.mark.parametrize("arm", [FEDAVG.replace("0.5", "1.0"), BY_SIZE], ids=["full", "by-size"])
-def test_a_false_number_of_records_costs_its_sender_alone(claim: float, arm: str, tmp_path: Path) -> None:
-    of = study(arm, rounds=3)
+def test_a_false_number_of_records_costs_its_sender_alone(claim: float, tmp_path: Path) -> None:
+    of = study(BY_SIZE, rounds=3)
     lying = Arm(name="x", protocol="fedavg", options=Lying(of.arms[0].options, claim))
     finished = run(of, tmp_path, arm=lying)
     for record in finished.records:
         assert set(record["blamed"]) == {"client-0001"}
         assert record["answered"] == [int(times > 0) for times in record["selected"]]
     assert finished.records[-1]["accuracy"] != finished.records[0]["accuracy"]
+
+
+@pytest.mark.parametrize("claim", [-1e9, -5.0, 0.0, 5.0, 1.7e308])
+def test_a_false_count_in_a_sum_stays_within_the_records_there_are(claim: float, tmp_path: Path) -> None:
+    """Beyond the grid its client abstains; within it n is false, and still one that n can be."""
+    of = study(FEDAVG.replace("0.5", "1.0"), rounds=3)
+    lying = Arm(name="x", protocol="fedavg", options=Lying(of.arms[0].options, claim))
+    finished = run(of, tmp_path, arm=lying)
+    assert not any(record["blamed"] for record in finished.records)
+    beyond = abs(claim) > world(of).problem.records
+    assert set(finished.records[0]["abstained"]) == ({"client-0001"} if beyond else set())
+    with Checkpoint(arm_folder(tmp_path, lying, 3) / "checkpoint.sqlite") as checkpoint:
+        state, _ = checkpoint.load()
+    assert state is not None
+    assert 6 <= state.memory["records"][0] <= world(of).problem.records
+    assert all(np.isfinite(record["accuracy"]) for record in finished.records)
 
 
 def test_speeds_say_nothing_about_records() -> None:

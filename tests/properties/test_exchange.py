@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.engines.host import Log, StudyHost
@@ -18,13 +19,14 @@ from securefl.engines.inprocess import Faults, InProcess
 from securefl.errors import RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Server
 from securefl.grid import Grid
-from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
+from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest
 from securefl.plan import Plan
 from securefl.release import Delivered
 from securefl.rounds import (
     Algorithm,
     Answers,
     Ask,
+    ByDraws,
     Device,
     Each,
     Evaluation,
@@ -40,9 +42,16 @@ from securefl.wire import Header
 
 CLIENTS = 5
 SUM, ONE = Sends(name="vector", how="sum", reveals="it"), Sends(name="number", how="each", reveals="it")
-WEIGHTS = {k: (k + 1) / 8 for k in range(CLIENTS)}
+DRAWS = {k: k + 1 for k in range(CLIENTS)}
+WEIGHTS = {k: draws / 15 for k, draws in DRAWS.items()}
 MODEL = np.zeros(3, dtype=np.float32)
-ASK = Ask(cohort=tuple(range(CLIENTS)), model=MODEL, sums=(Sum(SUM, 3),), each=(Each(ONE),), weights=WEIGHTS)
+ASK = Ask(
+    cohort=tuple(range(CLIENTS)),
+    model=MODEL,
+    sums=(Sum(SUM, 3),),
+    each=(Each(ONE),),
+    weights=ByDraws(DRAWS),
+)
 PLAN = Plan(delta=1e-5, schedule=3, unprotected=("vector", "number"))
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 
@@ -281,26 +290,66 @@ def test_the_first_of_two_contributions_counts_and_states_do_not_change() -> Non
     )
 
 
+def exchange_client(plan: Plan = PLAN) -> Client:
+    return Client(number=1, header=header(), plan=plan, offers={"vector": SUM}, most_bytes=1000)
+
+
 def test_a_client_refuses_bad_orders_and_strangers() -> None:
-    client = Client(number=1, header=header(), offers=frozenset({"vector"}), most_bytes=1000)
+    client = exchange_client()
     state = client.begin().state
-    for order in (
-        Order(wants=("secret",), weight=1.0),
-        Order(wants=("vector", "vector"), weight=1.0),
-        Order(wants=("vector",), weight=0.0),
-        Order(wants=("vector",), weight=2.0),
-        Order(wants=("vector",), weight=float("nan")),
+    assert client.receive(state, "server", order("vector")).state.order is not None
+    for bad in (
+        order("secret"),
+        order("vector", "vector"),
+        order("vector", sums=("vector",)),
+        order(sums=("vector",)),  # the plan sums in the clear
+        order("vector", introduction=1),
+        order("vector", introduction=-1),
+        order("vector", again=1),
+        order("vector", members=(2,)),
+        order("vector", members=(1, 1), draws=(1, 1)),
+        order("vector", draws=(0,)),
+        order("vector", draws=(2,)),
+        order("vector", draws=(1, 1)),
+        order("vector", draws=(2,), whole=1, most=2),
+        order("vector", draws=(2,), whole=4, most=1),
+        order("vector", draws=(1,), whole=4, most=5),
+        order("vector", records=-1),
     ):
         with pytest.raises(RemoteProtocolError, match="server"):
-            client.receive(state, "server", order)
+            client.receive(state, "server", bad)
     with pytest.raises(RemoteProtocolError, match="Only the server"):
-        client.receive(state, "client-0002", Order(wants=("vector",), weight=1.0))
+        client.receive(state, "client-0002", order("vector"))
+
+
+HIDDEN = replace(PLAN, sum="masked", dropout=0.2, corrupt=0.0, least_cohort=3, largest_share=0.5)
+
+
+def test_a_client_of_a_hidden_sum_sees_the_whole_cohort_and_its_weights() -> None:
+    """Weights are not the server's to choose: every client sees them all, and none exceeds the declared."""
+    client = exchange_client(HIDDEN)
+    state = client.begin().state
+    hidden = {"sums": ("vector",), "members": (0, 1, 2, 3), "draws": (1, 2, 1, 1), "whole": 5, "most": 2}
+    assert client.receive(state, "server", order(**hidden)).state.order is not None
+    for lie, said in (
+        ({"members": (0, 1), "draws": (1, 1), "whole": 2, "most": 1}, "at least 3 clients"),
+        ({"draws": (1, 10**12, 1, 1), "whole": 10**12 + 3, "most": 10**12}, "more than 0.5 of the weight"),
+        ({"draws": (1, 4, 1, 1), "whole": 7, "most": 4}, "more than 0.5 of the weight"),
+        ({"whole": 10**12}, "draws"),
+        ({"most": 3}, "draws"),
+        ({"members": (0, 2, 1, 3)}, "ascending"),
+        ({"members": (0, 2, 3, 4)}, "us among them"),
+    ):
+        with pytest.raises(RemoteProtocolError, match=said):
+            client.receive(state, "server", order(**{**hidden, **lie}))
+    with pytest.raises(RemoteProtocolError, match="hidden"):
+        client.receive(state, "server", order("vector"))
 
 
 def test_order_and_broadcast_come_in_any_order_and_work_is_asked_for_once() -> None:
-    client = Client(number=1, header=header(), offers=frozenset({"vector"}), most_bytes=1000)
+    client = exchange_client()
     messages: list[Any] = [
-        Order(wants=("vector",), weight=0.5),
+        order("vector", whole=2, most=1),
         Broadcast(model=MODEL, names=(), arrays=()),
     ]
     for sequence in (messages, messages[::-1]):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact, client, header
+from tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact, client, header, journal
 
 from securefl.accounting.ledger import Ledger
 from securefl.engines.inprocess import Faults, InProcess
@@ -118,9 +118,13 @@ def test_a_sparse_graph_sums_exactly() -> None:
 @given(st.integers(0, 2**20), st.sampled_from(["active", "semi-honest"]))
 @settings(max_examples=20)
 def test_stragglers_of_one_attempt_change_nothing_in_the_next(seed: int, mode: Any) -> None:
-    """One engine for two attempts: it hands the late and doubled parcels of the first to the second."""
-    first = agreement(5, mode=mode, at=header(1, 0))
-    second = replace(first, header=header(1, 1))
+    """One engine for two attempts: it hands the late and doubled parcels of the first to the second.
+
+    The questions are put anew in the second: whoever signed in the first enters no other attempt at them.
+    """
+    first = agreement(5, mode=mode, at=header(1, 1))
+    anew = tuple(replace(vector, again=1) for vector in first.vectors)
+    second = replace(first, header=header(1, 2), vectors=anew)
     with Ledger(":memory:", TERMS) as ledger:
         host = Host(first, ledger)
         faults = Faults(reorder=True, delay=0.6, duplicate=0.6, patience=6)
@@ -135,6 +139,25 @@ def test_stragglers_of_one_attempt_change_nothing_in_the_next(seed: int, mode: A
             if isinstance(results["server"], Summed):
                 assert_exact(agreed, results["server"])
         event(f"late parcels: {late > 0}")
+
+
+@given(st.integers(0, 2**20), st.sampled_from(["active", "semi-honest"]), st.floats(0.0, 0.4))
+@settings(max_examples=40)
+def test_two_attempts_at_one_question_open_one_sum(seed: int, mode: Any, lost: float) -> None:
+    """The second attempt is played whatever became of the first, one client fewer, over the same records."""
+    faults = Faults(reorder=True, delay=0.5, duplicate=0.5, dropout=lost, patience=6)
+    first = agreement(5, mode=mode)
+    second = agreement(4, mode=mode, at=header(1, 2), ordered=5)
+    with journal() as kept:
+        outcomes = [
+            aggregate(agreed, faults=faults, seed=seed, kept=kept).server for agreed in (first, second)
+        ]
+    summed = [isinstance(outcome, Summed) for outcome in outcomes]
+    event(f"summed: {summed}")
+    assert summed != [True, True]
+    for agreed, outcome in zip((first, second), outcomes, strict=True):
+        if isinstance(outcome, Summed):
+            assert_exact(agreed, outcome)
 
 
 def test_the_faults_above_give_sums_as_well_as_aborts() -> None:

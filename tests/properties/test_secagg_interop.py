@@ -13,18 +13,19 @@ import second_secagg as second
 from numpy.typing import NDArray
 from tiny_secagg import Outcome, aggregate, agreement, assert_exact, entropy, identity
 
+from securefl.acts import entering
 from securefl.engines.inprocess import Faults
 from securefl.errors import RemoteProtocolError
 from securefl.keys import Commitment, PublicKey, Share, Signature
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import client_name
 from securefl.release import SERVER
-from securefl.secagg import Aborted, Agreement, Durable, Masked, Parameters, Summed
+from securefl.secagg import Aborted, Agreement, Masked, Parameters, Record, Summed
 from securefl.secagg import messages as m
 from securefl.secagg.packing import word
 
 SPARSE = Parameters(
-    mode="active", clients=12, corrupt=1, neighbours=6, threshold=4, quorum=7, least_survivors=8,
+    mode="active", ordered=12, clients=12, corrupt=1, neighbours=6, threshold=4, quorum=7, least_survivors=8,
     least_degree=3, failure=0.0, security=math.inf,
 )  # fmt: skip
 
@@ -38,13 +39,16 @@ def agreed_of(agreement: Agreement) -> second.Agreed:
         stage=header.stage,
         members=tuple((one.name, one.identity.raw, one.channel.raw) for one in agreement.roster.members),
         active=of.mode == "active",
+        ordered=of.ordered,
         corrupt=of.corrupt,
         neighbours=of.neighbours,
         threshold=of.threshold,
         quorum=of.quorum,
         least_survivors=of.least_survivors,
         least_degree=of.least_degree,
-        vectors=tuple((v.name, v.length, v.bits, v.bound) for v in agreement.vectors),
+        vectors=tuple(second.Vector(**vars(vector)) for vector in agreement.vectors),
+        plan=agreement.plan,
+        task=agreement.task,
     )
 
 
@@ -66,11 +70,11 @@ class SecondClient:
             number,
             own.signing.secret.reveal(),
             own.channel.secret.reveal(),
-            entropy("second", number),
+            entropy("replaced when it begins"),
         )
 
     def begin(self) -> Step[str]:
-        return self.recording("begin", bytes(32))
+        return Step("begin", need=Need(entering(self.name, self.agreement, self.inner.agreed.signers())))
 
     def expects(self, state: str) -> Expects:
         return Expects(self.agreement.header, m.from_server(self.agreement))
@@ -78,9 +82,15 @@ class SecondClient:
     def deadline(self, state: str) -> Step[str]:
         return Step(state)
 
-    def recording(self, act: Any, digest: bytes) -> Step[str]:
-        act_of = Durable(client=self.name, header=self.agreement.header, act=act, digest=digest)
-        return Step(act, need=Need(act_of))
+    def recording(self, act: Any, what: bytes) -> Step[str]:
+        order = Record(
+            client=self.name,
+            header=self.agreement.header,
+            questions=self.agreement.questions,
+            act=act,
+            digest=second.record_digest(what),
+        )
+        return Step(act, need=Need(order))
 
     def say(self, state: str, message: Any, result: str | None = None) -> Step[str]:
         return Step(state, out=(Envelope((SERVER,), message),), result=result)
@@ -92,21 +102,20 @@ class SecondClient:
         match state, message:
             case "advertised", m.RosterClosed():
                 fields = zip(message.members, message.keys, message.nonces, message.signatures, strict=True)
-                dealing = self.inner.deal(
+                self.dealing = self.inner.deal(
                     [second.Entry(n, k.raw, nonce.raw, s.raw) for n, k, nonce, s in fields]
                 )
-                return self.say("dealt", shares(self.inner.own, dealing))
+                return self.recording("deal", self.inner.CONTEXT)
             case "dealt", m.Dealt():
                 return self.open(message)
             case "sent", m.Survivors():
                 self.signature = self.inner.accept(message.survivors, message.dropped)
-                act = "sign" if self.inner.agreed.active else "unmask"
-                return self.recording(act, self.inner.digest())
+                return self.recording("sign", self.inner.accepted())
             case "signed", m.Quorum():
                 signers = zip(message.signers, message.signatures, strict=True)
                 others = zip(message.others, message.inputs, strict=True)
                 self.inner.confirm({n: s.raw for n, s in signers}, {n: s.raw for n, s in others})
-                return self.recording("unmask", self.inner.digest())
+                return self.answer()
         return Step(state)
 
     def open(self, message: m.Dealt) -> Step[str]:
@@ -117,29 +126,40 @@ class SecondClient:
         if shown:
             keys = tuple(Share(second.u32(dealer) + key) for dealer, key in shown.items())
             return self.say("out", m.Complaint(keys=keys), "complained")
-        header, vectors = self.agreement.header, self.agreement.vectors
-        order = Masked(client=self.name, header=header, vectors=vectors, mask=self.mask)
-        return Step("masking", need=Need(order))
+        text = second.input_text(self.inner.CONTEXT, self.inner.own, self.inner.dealers)
+        return self.recording("mask", text)
+
+    def answer(self) -> Step[str]:
+        shares = tuple(map(Share, self.inner.unmask().values()))
+        return self.say("out", m.Unmask(shares=shares), "answered")
 
     def mask(self, vector: int, integers: NDArray[Any]) -> NDArray[np.uint8]:
         return np.frombuffer(self.inner.mask(vector, integers.tolist()), np.uint8)
 
     def provide(self, state: str, answer: Any) -> Step[str]:
         match state:
+            case _ if answer is None or answer is False:
+                return Step("out", result="abstained")
             case "begin":
+                self.inner.random = entropy("second", answer.reveal().hex())
                 entry = self.inner.advertise()
                 key, nonce = PublicKey(entry.mask_key), Commitment(entry.nonce)
                 said = m.Advertise(key=key, nonce=nonce, signature=Signature(entry.signature))
                 return self.say("advertised", said)
-            case "masking" if answer is None:
-                return Step("out", result="abstained")
+            case "deal":
+                return self.say("dealt", shares(self.inner.own, self.dealing))
+            case "mask":
+                header, vectors = self.agreement.header, self.agreement.vectors
+                order = Masked(client=self.name, header=header, vectors=vectors, mask=self.mask)
+                return Step("masking", need=Need(order))
             case "masking":
                 signature = Signature(self.inner.sign_input())
                 return self.say("sent", m.MaskedInput(releases=answer, signature=signature))
-            case "sign":
+            case "sign" if self.inner.agreed.active:
                 return self.say("signed", m.Consistent(signature=Signature(self.signature)))
-        opened = self.inner.unmask()
-        return self.say("out", m.Unmask(shares=tuple(map(Share, opened.values()))), "answered")
+            case "sign":
+                return self.answer()
+        raise AssertionError(state)
 
 
 def shares(own: int, dealing: second.Dealing) -> m.Shares:
@@ -318,22 +338,16 @@ def test_a_second_server_serves(
 class Cheat(SecondClient):
     """A dealer that signs, for member 3, marks of other shares than it seals."""
 
-    def received(self, state: str, message: Any) -> Step[str]:
-        step = super().received(state, message)
-        if not isinstance(message, m.RosterClosed):
+    def provide(self, state: str, answer: Any) -> Step[str]:
+        step = super().provide(state, answer)
+        if state != "deal":
             return step
         [sent] = step.out
-        inner, said = self.inner, sent.message
-        assert isinstance(said, m.Shares)
-        marks = {h: mark.raw for h, mark in enumerate(said.marks)}
-        marks[3] = bytes(64)
-        others = [h for h in marks if h != inner.own]
-        sealed = {h: box.raw for h, box in zip(others, said.sealed, strict=True)} | {inner.own: b""}
-        root = second.levels([second.leaf(h, marks[h], sealed[h]) for h in marks])[-1][0]
-        text = second.dealing_text(inner.CONTEXT, inner.own, said.seed.raw, root)
-        bad = second.Dealing(
-            {h: sealed[h] for h in marks}, marks, said.seed.raw, second.sign(inner.identity, text)
-        )
+        inner, said = self.inner, self.dealing
+        marks = said.marks | {3: bytes(64)}
+        root = second.levels([second.leaf(h, marks[h], said.sealed[h]) for h in marks])[-1][0]
+        text = second.dealing_text(inner.CONTEXT, inner.own, said.seed_mark, root)
+        bad = replace(said, marks=marks, signature=second.sign(inner.identity, text))
         return replace(step, out=(replace(sent, message=shares(inner.own, bad)),))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import RemoteProtocolError
@@ -32,6 +33,7 @@ shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3)
 doubles = hnp.arrays(np.float64, shapes)
 numbers = st.sampled_from(["|u1", "<i4", "<i8", "<f4", "<f8"]).flatmap(lambda t: hnp.arrays(t, shapes))
 words = st.text(max_size=8)
+whole = st.integers(-(2**63), 2**63 - 1)
 servers = st.one_of(
     st.builds(
         Broadcast,
@@ -39,7 +41,18 @@ servers = st.one_of(
         names=st.lists(words, max_size=3).map(tuple),
         arrays=st.lists(doubles, max_size=3).map(tuple),
     ),
-    st.builds(Order, wants=st.lists(words, max_size=3).map(tuple), weight=st.floats()),
+    st.builds(
+        Order,
+        wants=st.lists(words, max_size=3).map(tuple),
+        sums=st.lists(words, max_size=3).map(tuple),
+        introduction=whole,
+        again=whole,
+        members=st.lists(whole, max_size=3).map(tuple),
+        draws=st.lists(whole, max_size=3).map(tuple),
+        whole=whole,
+        most=whole,
+        records=whole,
+    ),
     st.builds(OpenRequest, items=st.lists(st.binary(max_size=9), max_size=3).map(tuple)),
     st.builds(OpenReply, items=st.lists(st.binary(max_size=9), max_size=3).map(tuple)),
 )
@@ -94,7 +107,7 @@ SAMPLES = [
         names=("a", "b"),
         arrays=(np.ones((2, 1)), np.zeros((0, 2))),
     ),
-    Order(wants=("update", "losß"), weight=0.5),
+    order("update", "losß", sums=("x",), members=(0, 5), draws=(2, 1), whole=3, most=2),
     OpenRequest(items=(b"one", b"")),
     OpenReply(items=(b"three",)),
     Contribution(

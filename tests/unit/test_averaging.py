@@ -10,9 +10,9 @@ import pytest
 
 from protocols.averaging import Averaging, step_of, weights
 from protocols.baselines import ActiveFL, FedAdam, FedAvgRP
-from protocols.contributions import Loss, Size, Update, ask_size
+from protocols.contributions import UPDATE, Loss, Size, Update, ask_size
 from protocols.fedavg import FedAvg
-from securefl.rounds import Answers, Ask, Job, Roster, State, Total, play
+from securefl.rounds import Answers, Ask, ByCount, ByDraws, Job, Roster, State, Sum, Total, play
 from securefl.training import LocalTraining, ModelConfig, mean_loss, to_vector, train
 from securefl.training.task import Problem
 
@@ -50,11 +50,20 @@ class Clients:
         assert stage == len(self.asks)
         self.asks.append(ask)
         there = tuple(k for k in ask.cohort if k not in self.absent)
-        shares = [ask.weights.get(k, 1.0) for k in there]
-        step = sum((share * (k + 1) for k, share in zip(there, shares, strict=True)), 0.0)
-        totals = {s.sends.name: Total(np.full(s.size, step), sum(shares)) for s in ask.sums}
+        totals = {s.sends.name: self._total(ask, s, there) for s in ask.sums}
         each = {e.sends.name: {k: float(self.numbers[e.sends.name][k]) for k in there} for e in ask.each}
         return Answers(survivors=there, totals=totals, each=each)
+
+    @staticmethod
+    def _total(ask: Ask, question: Sum, there: tuple[int, ...]) -> Total:
+        if question.sends.name == "count":
+            return Total(np.array([SIZES[list(there)].sum()]), len(there))
+        if isinstance(ask.weights, ByCount):
+            shares = [SIZES[k] / ask.weights.total for k in there]
+        else:
+            shares = [ask.weights.weight(k, question.sends) for k in there] if ask.weights else []
+        step = sum((share * (k + 1) for k, share in zip(there, shares, strict=True)), 0.0)
+        return Total(np.full(question.size, step), sum(shares))
 
 
 def one_round(algorithm: object, clients: Clients, state: State | None = None, number: int = 1) -> State:
@@ -74,18 +83,21 @@ def test_partial_is_the_plain_mean_over_the_survivors(problem: Problem) -> None:
 def test_full_keeps_the_old_model_for_absent_clients(problem: Problem) -> None:
     """w + sum over the survivors of (n_k / n)(w_k - w), with n over all clients."""
     algorithm = FedAvg(fraction=1.0, aggregation="full").build(problem)
-    known = algorithm.start().remember(size=SIZES)
+    known = algorithm.start().remember(records=np.array([100.0]))
     after = one_round(algorithm, Clients(absent=(3,)), known)
     np.testing.assert_allclose(after.model, problem.initial + 0.1 * 1 + 0.2 * 2 + 0.3 * 3, rtol=1e-6)
 
 
 def test_full_and_partial_shares() -> None:
-    state = State(np.zeros(1, np.float32), {"size": SIZES})
-    assert weights("full", {0: 1, 3: 1}, state) == pytest.approx({0: 0.1, 3: 0.4})
-    assert weights("partial", {0: 1, 3: 1}, state) == {0: 0.5, 3: 0.5}
-    assert weights("partial", {0: 3, 3: 1}, state) == {0: 0.75, 3: 0.25}
-    assert weights("partial", {0: 1, 3: 1}, state, bounded=True) == {0: 1.0, 3: 1.0}
-    assert weights("partial", {0: 3, 3: 1}, state, bounded=True) == {0: 1.0, 3: 1 / 3}
+    state = State(np.zeros(1, np.float32), {"records": np.array([100.0])})
+    bounded = replace(UPDATE, sensitivity={("client", "add-remove"): 1.0})
+    assert weights("full", {0: 1, 3: 1}, state) == ByCount(100)
+    assert weights("partial", {}, state) is None
+    for draws, plain, scaled in [({0: 1, 3: 1}, 0.5, 1.0), ({0: 3, 3: 1}, 0.75, 1.0)]:
+        found = weights("partial", draws, state)
+        assert isinstance(found, ByDraws)
+        assert (found.weight(0, UPDATE), found.weight(0, bounded)) == (plain, scaled)
+        assert found.weight(3, bounded) == pytest.approx(1 / draws[0])
     total = Total(np.array([3.0]), 0.5)
     assert step_of("full", total) == [3.0]
     assert step_of("partial", total) == [6.0]
@@ -93,20 +105,23 @@ def test_full_and_partial_shares() -> None:
 
 
 def test_a_client_of_unknown_size_counts_as_an_average_one_under_full(problem: Problem) -> None:
-    """Lost introductions neither shrink the cohort nor give their weight to the others."""
+    """Who is absent from the sum of counts neither shrinks the cohort nor gives its weight to the others."""
     algorithm = FedAvg(fraction=1.0, aggregation="full").build(problem)
-    clients = Clients()
-    state = algorithm.start().remember(size=np.array([10.0, np.nan, np.nan, 40.0]))
-    clients.absent = (1, 2)
-    after = one_round(algorithm, clients, state)
-    training = clients.asks[-1]
+    clients = Clients(absent=(1, 2))
+    after = one_round(algorithm, clients)
+    counting, training = clients.asks
+    assert (counting.cohort, counting.sums[0].sends.name) == ((0, 1, 2, 3), "count")
     assert training.cohort == (0, 1, 2, 3)
-    assert training.weights == pytest.approx({0: 0.1, 1: 0.25, 2: 0.25, 3: 0.4})
+    assert training.weights == ByCount(100)  # of 10 + 40 from two of four clients
     np.testing.assert_allclose(after.model, problem.initial + 0.1 * 1 + 0.4 * 4, rtol=1e-6)
     assert after.memory["cohort"].tolist() == [1.0, 1.0, 1.0, 1.0]
     assert after.memory["survivors"].tolist() == [1.0, 0.0, 0.0, 1.0]
-    nobody_known = weights("full", {0: 1, 3: 1}, State(np.zeros(1, np.float32), {"size": np.full(4, np.nan)}))
-    assert nobody_known == {0: 0.25, 3: 0.25}
+    nobody = Clients(absent=(0, 1, 2, 3))
+    one_round(algorithm, nobody)
+    assert nobody.asks[-1].weights == ByCount(problem.records)
+    again = Clients()
+    one_round(algorithm, again, after, number=2)
+    assert len(again.asks) == 1, "counts are asked for once in a run"
 
 
 @pytest.mark.parametrize("claim", [-1e9, -1.0, 0.0, 0.5, 101.0, 1.7e308, math.inf, math.nan])
@@ -127,7 +142,7 @@ def test_who_has_retired_is_not_introduced(problem: Problem) -> None:
     algorithm = FedAvg(fraction=1.0).build(problem)
     roster = replace(ROSTER, retired=frozenset({1}))
     first = next(algorithm.round(algorithm.start(), roster, 1, np.random.default_rng(0)))
-    assert {each.sends.name for each in first.each} == {"size"}
+    assert {question.sends.name for question in first.sums} == {"count"}
     assert first.cohort == tuple(k for k in range(CLIENTS) if k != 1)
 
 
@@ -219,7 +234,7 @@ def test_a_number_that_could_not_be_opened_keeps_the_older(problem: Problem) -> 
 def test_statistics_are_what_is_asked(problem: Problem) -> None:
     for options, names in (
         (FedAvg(fraction=0.5, aggregation="partial"), {"update"}),
-        (FedAvg(fraction=0.5, aggregation="full"), {"update", "size"}),
+        (FedAvg(fraction=0.5, aggregation="full"), {"update", "count"}),
         (ActiveFL(fraction=0.5), {"update", "loss", "size"}),
     ):
         algorithm = options.build(problem)

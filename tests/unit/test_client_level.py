@@ -13,12 +13,13 @@ from tiny_study import run, spied, text, world
 
 from protocols.contributions import Update
 from securefl.accounting.ledger import Ledger
+from securefl.cohort import colluding
 from securefl.dp.noise import Source
 from securefl.engines.host import StudyHost
 from securefl.engines.inprocess import InProcess
 from securefl.errors import ConfigError
 from securefl.grid import Grid
-from securefl.plan import Plan, least, share_of
+from securefl.plan import Plan, least
 from securefl.protect import noise, protect
 from securefl.release import ReleaseKey
 from securefl.rounds import Ask, Job, Sends, Sum, Value
@@ -55,7 +56,7 @@ def study(
     return parse(written)
 
 
-DISTRIBUTED = {"noise": '"distributed"', "dropout": "0.2"}
+DISTRIBUTED = {"noise": '"distributed"', "dropout": "0.2", "corrupt": "0.0"}
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg"])
@@ -205,7 +206,13 @@ OWN = Sends(
     cohort=4,
 )
 SHARES = Plan(
-    adjacency="add-remove", delta=1e-5, schedule=1, noise="distributed", noise_multiplier=0.5, sum="masked"
+    corrupt=0.0,
+    adjacency="add-remove",
+    delta=1e-5,
+    schedule=1,
+    noise="distributed",
+    noise_multiplier=0.5,
+    sum="masked",
 )
 
 
@@ -222,7 +229,9 @@ def test_a_sum_beyond_the_grid_is_clipped_and_not_refused() -> None:
 def test_the_honest_shares_are_enough_for_any_cohort(asked: int) -> None:
     """Shares were sized for cohorts of 4: of fewer all must answer, of more there may be more corrupt."""
     plan = replace(SHARES, dropout=0.2, corrupt=0.2)
-    assert least(plan, asked, [OWN]) - share_of(0.2, asked) >= 4
+    sized_for = plan.survivors(OWN.cohort) - plan.colluding(OWN.cohort)
+    assert sized_for == 3
+    assert least(plan, asked, [OWN]) - colluding(0.2, asked) >= sized_for
 
 
 def test_a_clients_sensitivity_is_its_bound_or_twice_that() -> None:
@@ -299,6 +308,7 @@ def test_shares_of_updates_can_be_drawn() -> None:
         noise="distributed",
         noise_multiplier=2.0,
         dropout=0.2,
+        corrupt=0.0,
         sum="masked",
     )
     drawn = noise(plan, sends, 4000, Source())

@@ -105,6 +105,7 @@ class Fixed:
 
     reads: Literal["records", "trained"] = "records"
     introductions = 0
+    once = True
     training: DpEvent | None = None
 
     def __init__(self, model: nn.Module) -> None:

@@ -18,6 +18,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NoOpDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_orders import order
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import steps_event
@@ -91,8 +92,8 @@ def test_open_commits_and_gives_the_value_once(ledger: Ledger) -> None:
 
 
 def test_a_message_without_a_release_costs_nothing(ledger: Ledger) -> None:
-    order = Order(wants=("x",), weight=1.0)
-    assert decode(ledger.send([(HERE, order)])[0], HERE, {Order: 1000}, "server") == order
+    said = order("x")
+    assert decode(ledger.send([(HERE, said)])[0], HERE, {Order: 1000}, "server") == said
     assert ledger.rows() == []
 
 
@@ -162,13 +163,38 @@ def test_a_key_is_used_once_and_a_replay_reserves_nothing_for_anybody(ledger: Le
         send(ledger, release(key("b")))
     before = ledger.rows()
     with pytest.raises(LocalProtocolError, match=r"b has released 'update' in round 1.*new attempt"):
-        ledger.reserve([(key("a"), GAUSSIAN), (key("b"), GAUSSIAN), (key("c"), GAUSSIAN)])
-    with pytest.raises(LocalProtocolError, match="already"):
+        ledger.reserve([(key("a"), GAUSSIAN), (key("b"), NO_COST), (key("c"), GAUSSIAN)])
+    with pytest.raises(LocalProtocolError, match="twice at once"):
         ledger.reserve([(key("d"), GAUSSIAN), (key("d"), NO_COST)])
     assert ledger.rows() == before
     assert ledger.reserve([(replace(key("b"), attempt=1), GAUSSIAN)]) == {}
-    assert ledger.attempts(SESSION, 1) == 2
-    assert ledger.attempts(SESSION, 2) == 0
+    assert len(ledger.rows()) == len(before) + 1
+
+
+def test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing(path: Path) -> None:
+    """A party that was cut off between record and answer repeats its answer; another version is refused."""
+    with Ledger(path, replace(TERMS, budget=None)) as ledger:
+        ledger.reserve([(key(), GAUSSIAN)])
+        said = release(key(), content=b"fingerprint")
+        assert ledger.repeats(said)
+        first = send(ledger, said)
+        spent = ledger.epsilon("a", SERVER)
+    with Ledger(path, replace(TERMS, budget=None)) as ledger:
+        assert ledger.reserve([(key(), GAUSSIAN)]) == {}
+        assert send(ledger, said) == first
+        assert ledger.epsilon("a", SERVER) == spent
+        for other in (release(key(), content=b"another"), release(key())):
+            assert not ledger.repeats(other)
+            with pytest.raises(UnaccountedRelease, match="said something else"):
+                send(ledger, other)
+
+
+@pytest.mark.parametrize("charge", [UNPROTECTED, NO_COST])
+def test_what_has_no_finite_price_is_repeated_without_a_fingerprint(ledger: Ledger, charge: Charge) -> None:
+    ledger.reserve([(key(), charge)])
+    send(ledger, release(key(), charge=charge))
+    send(ledger, release(key(), charge=charge))
+    assert len(ledger.rows()) == 1
 
 
 @pytest.mark.parametrize("budget", [None, 5.0])

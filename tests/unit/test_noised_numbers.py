@@ -116,10 +116,12 @@ def test_unbounded_profiles_cannot_be_noised() -> None:
         composition(of, of.arms[0], world(of))
 
 
-@pytest.mark.parametrize(("noise", "rest"), [("distributed", "dropout = 0.25\n"), ("central", "")])
-def test_what_nobody_sums_its_client_noises(noise: str, rest: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("noise", "rest"), [("distributed", {"dropout": "0.25", "corrupt": "0.0"}), ("central", {})]
+)
+def test_what_nobody_sums_its_client_noises(noise: str, rest: dict[str, str], tmp_path: Path) -> None:
     """Wherever the noise of sums is: the server is charged for a noised profile, and not with infinity."""
-    of = fedprof(noise=f'"{noise}"', **({"dropout": "0.25"} if rest else {}))
+    of = fedprof(noise=f'"{noise}"', **rest)
     finished = run(of, tmp_path)
     assert finished.records[-1]["epsilon"]["server"] == pytest.approx(40.0, rel=2e-3)
 
@@ -277,7 +279,7 @@ def test_a_lost_number_costs_a_client_no_other(name: str, tmp_path: Path) -> Non
         "active_fl": "fraction = 1.0\nexcluded = 0.0\nloss_bound = 5.0\n",
     }
     of = private(name, options[name], noise='"local"', epsilon="40.0", rounds=6)
-    of = replace(of, network=replace(of.network, dropout=0.3))
+    of = replace(of, network=replace(of.network, dropout=0.25))
     spy, _ = spied(of, tmp_path)
     memory = spy.states[-1].memory
     assert np.isnan(memory["size"]).any(), "choose another seed: no introduction was lost"

@@ -45,7 +45,7 @@ def test_epsilon_counts_rounds_without_a_profile() -> None:
 
 
 def test_a_budget_buys_as_many_rounds_as_it_says(tmp_path: Path) -> None:
-    of = fedlog("local", epsilon=2.0, rounds=4, budget="1.5")
+    of = private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="6.0", rounds=4, budget="4.5")
     here = world(of)
     found = forecast(of, of.arms[0], here)
     answered = [sum(record["answered"]) > 0 for record in run(of, tmp_path, here=here).records]

@@ -100,7 +100,7 @@ def test_private_training_is_charged_at_record_level_only() -> None:
 
 
 def test_what_is_not_accounted_still_makes_epsilon_endless(tmp_path: Path) -> None:
-    of = private("fedavg", 'fraction = 1.0\naggregation = "full"')
+    of = private("fedavg_rp", "fraction = 1.0")
     with pytest.raises(ConfigError, match=r"unprotected = .\"size\""):
         composition(of, of.arms[0], world(of))
 
@@ -206,7 +206,16 @@ def test_spare_attempts_are_paid_for_beforehand() -> None:
     of = fedlog()
     algorithm, _ = composition(of, of.arms[0], world(of))
     sent = [statistic.sends for statistic in algorithm.statistics]
-    spared = replace(of.privacy, sum="masked", dropout=0.2, spare=3)
+    spared = replace(
+        of.privacy,
+        sum="masked",
+        dropout=0.2,
+        corrupt=0.0,
+        least_cohort=2,
+        least_honest=2,
+        largest_share=1.0,
+        spare=3,
+    )
     plan = spared.plan(2, sent)
     assert plan.releases == {"statistic": 6}
     whole = compose({STEPS: 5, GaussianDpEvent(plan.noise_multiplier): 6}, of.privacy.delta)

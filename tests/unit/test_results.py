@@ -31,6 +31,7 @@ def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any
         "retired": [],
         "epsilon": {"server": math.inf, "key-holder": 0.0, "others": math.inf},
         "selected": [1, 0, 2, 0, 0, 0],
+        "asked": 1,
         "answered": [0, 0, 1, 0, 0, 0],
         "divergence": [0.5, math.nan, -1e-9, 1.0, 2.0, 3.0],
         "error_bound": None,

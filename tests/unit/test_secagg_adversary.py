@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tiny_secagg import (
+    TERMS,
     Host,
     aggregate,
     agreement,
@@ -21,18 +23,26 @@ from tiny_secagg import (
     entropy,
     header,
     identity,
+    integers,
+    journal,
+    release,
 )
 
+from securefl.accounting.ledger import Ledger
+from securefl.acts import Begin
+from securefl.agreement import u32
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.journal import Journal
 from securefl.keys import Commitment, PublicKey, SecretKey, Share, Signature
 from securefl.machine import Step
 from securefl.messages import client_name
 from securefl.release import SERVER, Delivered
-from securefl.secagg import Aborted, Agreement, Client, Server, Summed, parameters
-from securefl.secagg.agreement import Closed, Entry, advertised, u32
+from securefl.secagg import Aborted, Agreement, Client, Masked, Policy, Server, Summed
+from securefl.secagg.agreement import Closed, Entry, advertised
 from securefl.secagg.checks import read_survivors
 from securefl.secagg.client import Agreeing
 from securefl.secagg.dealing import Dealing, Pair, Tree, _seal, deal, leaves, seed_mark, share_key, signed
+from securefl.secagg.masks import apply
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
@@ -45,6 +55,7 @@ from securefl.secagg.messages import (
     Survivors,
     Unmask,
 )
+from securefl.secagg.packing import unpack
 from securefl.secagg.server import Summing
 
 CLIENTS = 10  # one corrupt: a quorum of 6
@@ -52,10 +63,11 @@ CLIENTS = 10  # one corrupt: a quorum of 6
 
 @dataclass
 class Recording:
-    """A machine that remembers what it was given in which state."""
+    """A machine that remembers what it was given in which state, and what it said."""
 
     inner: Any
     seen: list[tuple[Any, str, Any, Step[Any]]] = field(default_factory=list)
+    said: list[Any] = field(default_factory=list)
     lie: Callable[[Any, Step[Any]], Step[Any]] = lambda inner, step: step
 
     def __getattr__(self, name: str) -> Any:
@@ -64,10 +76,14 @@ class Recording:
     def receive(self, state: Any, sender: str, message: Any) -> Any:
         step = self.lie(self.inner, self.inner.receive(state, sender, message))
         self.seen.append((state, sender, message, step))
-        return step
+        return self.saying(step)
 
     def provide(self, state: Any, answer: Any) -> Any:
-        return self.lie(self.inner, self.inner.provide(state, answer))
+        return self.saying(self.lie(self.inner, self.inner.provide(state, answer)))
+
+    def saying(self, step: Step[Any]) -> Step[Any]:
+        self.said += [envelope.message for envelope in step.out]
+        return step
 
     def at(self, kind: type, sender: str = SERVER) -> tuple[Any, Any, Step[Any]]:
         """State, message and step where this kind of message came."""
@@ -86,7 +102,7 @@ class Honest:
 
 
 @lru_cache
-def honest(mode: Any = "active", attempt: int = 0, clients: int = CLIENTS) -> Honest:
+def honest(mode: Any = "active", attempt: int = 1, clients: int = CLIENTS) -> Honest:
     agreed = agreement(clients, corrupt=0.1, dropout=0.3, mode=mode, at=header(1, attempt))
     recorded = {number: Recording(client(number, agreed)) for number in range(clients)}
     server = Recording(Server(agreement=agreed))
@@ -101,6 +117,11 @@ def refused(machine: Any, state: Any, message: Any, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why) as raised:
         machine.receive(state, SERVER, message)
     assert raised.value.sender == SERVER
+
+
+def opens(machine: Any, state: Any, quorum: Quorum) -> bool:
+    """Whether this quorum has the client open shares."""
+    return [type(envelope.message) for envelope in machine.receive(state, SERVER, quorum).out] == [Unmask]
 
 
 # A server that lies about keys ------------------------------------------------------------------------
@@ -120,7 +141,7 @@ def without(message: Any, at: int) -> Any:
 
 
 def rosters() -> dict[str, tuple[Callable[[RosterClosed], RosterClosed], str]]:
-    other = honest(attempt=1).clients[0].at(RosterClosed)[1]
+    other = honest(attempt=2).clients[0].at(RosterClosed)[1]
     return {
         "a forged key": (lambda r: replace(r, keys=swapped(r.keys, 2, PublicKey(bytes(32)))), "did not sign"),
         "a forged nonce": (
@@ -215,7 +236,7 @@ DEALT: dict[str, tuple[Callable[[Dealt], Dealt], str]] = {
         ),
         "did not sign",
     ),
-    # The leaf is the hash of both together: cut elsewhere it is the same leaf, which the dealer signed.
+    # A leaf that was the hash of both, without their lengths, would be the same leaf when cut elsewhere.
     "a byte of the box among the hashes": (
         lambda d: replace(
             d,
@@ -435,7 +456,7 @@ def test_where_neighbours_are_too_few_for_a_quorum_strangers_must_have_signed(
     )
     told = replace(quorum, signers=signers, signatures=tuple(signed[k] for k in signers))
     if why is None:
-        assert machine.inner.receive(state, SERVER, told).need is not None
+        assert opens(machine.inner, state, told)
     else:
         refused(machine.inner, state, told, why)
 
@@ -452,11 +473,11 @@ def test_a_survivor_that_did_not_sign_is_opened_on_its_input_alone() -> None:
         others=(last,),
         inputs=(signature,),
     )
-    assert run.clients[0].inner.receive(state, SERVER, fewer).need is not None
+    assert opens(run.clients[0].inner, state, fewer)
 
 
 def test_a_quorum_of_another_attempt_is_refused() -> None:
-    machine, other = honest().clients[0], honest(attempt=1).clients[0]
+    machine, other = honest().clients[0], honest(attempt=2).clients[0]
     state, _, _ = machine.at(Quorum)
     refused(machine.inner, state, other.at(Quorum)[1], "did not sign")
 
@@ -475,8 +496,10 @@ def test_a_client_shown_other_dealers_is_never_opened() -> None:
         marks=dealt.marks[:at] + dealt.marks[at + 1 :],
         evidence=dealt.evidence[:at] + dealt.evidence[at + 1 :],
     )
-    step = run.clients[victim].inner.receive(state, SERVER, fewer)
-    closed, dealers = step.state.closed, step.state.dealers
+    machine = run.clients[victim].inner
+    held = machine.provide(machine.receive(state, SERVER, fewer).state, True).state
+    closed, dealers = held.closed, held.dealers
+    assert 3 not in dealers
     signature = identity(victim).signing.sign(closed.input_of(victim, dealers))
     holder = run.clients[0]
     waiting, quorum, _ = holder.at(Quorum)
@@ -508,36 +531,196 @@ def test_a_second_set_of_survivors_is_refused_and_a_double_is_harmless(mode: str
 
 def test_a_double_quorum_is_answered_once() -> None:
     machine = honest().clients[0]
-    _, quorum, step = machine.at(Quorum)
-    answered = machine.inner.provide(step.state, True)
+    _, quorum, answered = machine.at(Quorum)
     assert isinstance(answered.out[0].message, Unmask)
     again = machine.inner.receive(answered.state, SERVER, quorum)
     assert (again.state, again.out, again.need) == (answered.state, (), None)
 
 
 @pytest.mark.parametrize("mode", ["active", "semi-honest"])
-def test_a_client_killed_after_its_answer_does_not_give_the_opposite_one(mode: str) -> None:
-    """The reply left, the new state was lost: the journal still knows."""
-    run = honest(mode)
-    machine = run.clients[0]
-    state, survivors, _ = machine.at(Survivors)
-    opposite = Survivors(survivors=survivors.survivors[:-1], dropped=survivors.survivors[-1:])
-    for request in (opposite, survivors):
-        step = machine.inner.receive(state, SERVER, request)
-        assert step.need is not None
-        assert not run.host.record(step.need.order)
-        after = machine.inner.provide(step.state, False)
-        assert (after.out, after.result) == ((), "refused")
+def test_a_client_opens_once_whatever_its_host_answers_again(mode: str) -> None:
+    machine = honest(mode).clients[0]
+    _, survivors, shown = machine.at(Survivors)
+    active = mode == "active"
+    step = machine.at(Quorum)[2] if active else machine.inner.provide(shown.state, True)
+    assert ([type(one.message) for one in step.out], step.result) == ([Unmask], "answered")
+    with pytest.raises(LocalProtocolError, match="Nothing was asked"):
+        machine.inner.provide(step.state, True)
+    assert machine.inner.receive(step.state, SERVER, survivors) == Step(step.state)
 
 
-def test_a_client_killed_between_signing_and_unmasking_unmasks_on_record_only() -> None:
+def unsigned(machine: Recording) -> Agreeing:
+    """The state of a client that was shown the survivors, before its host has recorded that it signs."""
+    _, _, step = machine.at(Survivors)
+    assert isinstance(step.state, Agreeing)
+    assert not step.state.signed
+    return step.state
+
+
+def test_a_quorum_opens_nothing_before_the_own_signature_is_on_record() -> None:
+    """A server may have a quorum of the others: whoever has not signed may still enter another attempt."""
+    machine = honest().clients[0]
+    _, quorum, _ = machine.at(Quorum)
+    refused(machine.inner, unsigned(machine), quorum, "not due yet")
+    denied = machine.inner.provide(unsigned(machine), False)
+    assert (denied.out, denied.result) == ((), "refused")
+    assert machine.inner.receive(denied.state, SERVER, quorum).out == ()
+
+
+# A client that is started again -----------------------------------------------------------------------
+
+
+@dataclass
+class Restarted:
+    """A client that lost its state and begins anew; `journal` is all that is left of it."""
+
+    machine: Client
+    journal: Journal
+    step: Step[Any] = field(init=False)
+    said: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.step = self.machine.begin()
+        self.settle()
+
+    def receive(self, message: Any) -> None:
+        self.step = self.machine.receive(self.step.state, SERVER, message)
+        self.settle()
+
+    def settle(self) -> None:
+        """Have the host do what is asked of it, and keep what is said."""
+        while self.step.need is not None:
+            self.said += [envelope.message for envelope in self.step.out]
+            order = self.step.need.order
+            if isinstance(order, Masked):
+                number = self.machine.channels.own
+                answer: Any = tuple(
+                    release(order, at, vector.name, integers(number, vector))
+                    for at, vector in enumerate(order.vectors)
+                )
+            else:
+                [answer] = self.journal.record([order])
+            self.step = self.machine.provide(self.step.state, answer)
+        self.said += [envelope.message for envelope in self.step.out]
+
+
+def encoded(agreed: Agreement, messages: list[Any]) -> list[bytes]:
+    """The bytes on the wire, through a ledger of their own."""
+    with Ledger(":memory:", TERMS) as ledger:
+        for message in messages:
+            for one in getattr(message, "releases", ()):
+                assert not ledger.reserve([(one.key, one.charge)])
+        return ledger.send([(agreed.header, message) for message in messages])
+
+
+@lru_cache
+def disk(mode: Any, folder: Path) -> tuple[Agreement, Recording, Path]:
+    """A run whose records are on disk: what client 0 was told and said in it."""
+    agreed = agreement(CLIENTS, corrupt=0.1, dropout=0.3, mode=mode)
+    machine = Recording(client(0, agreed))
+    with Journal(folder / "journal.sqlite") as kept:
+        assert_exact(agreed, aggregate(agreed, machines={client_name(0): machine}, kept=kept).server)
+    return agreed, machine, folder / "journal.sqlite"
+
+
+MODES = pytest.mark.parametrize("mode", ["active", "semi-honest"])
+
+
+@MODES
+def test_a_client_started_again_says_the_same_bytes(mode: str, tmp_path: Path) -> None:
+    """The journal alone is left, and keys, shares, masked input, signature and answer are those of before."""
+    agreed, machine, path = disk(mode, tmp_path)
+    with Journal(path) as kept:
+        again = Restarted(client(0, agreed), kept)
+        for _, _, message, _ in machine.seen:
+            again.receive(message)
+    assert len(again.said) == (5 if mode == "active" else 4)
+    assert encoded(agreed, again.said) == encoded(agreed, machine.said)
+    assert again.step.result == "answered"
+
+
+@MODES
+@pytest.mark.parametrize("kind", [RosterClosed, Dealt, Survivors])
+def test_a_client_started_again_never_says_the_opposite(kind: type, mode: str, tmp_path: Path) -> None:
+    """Another roster, other dealers or other survivors than before the restart: the record forbids it."""
+    agreed, machine, path = disk(mode, tmp_path)
+    with Journal(path) as kept:
+        again = Restarted(client(0, agreed), kept)
+        for _, _, message, _ in machine.seen:
+            if isinstance(message, kind):
+                again.said.clear()
+                again.receive(fewer(message))
+                assert (again.said, again.step.result) == ([], "refused")
+                break
+            again.receive(message)
+
+
+def fewer(message: Any) -> Any:
+    """The same message without the last client."""
+    if isinstance(message, Survivors):
+        return Survivors(survivors=message.survivors[:-1], dropped=message.survivors[-1:])
+    if isinstance(message, Dealt):
+        rest = {name: value[:-1] for name, value in vars(message).items()}
+        return Dealt(**rest)
+    return without(message, len(message.members) - 1)
+
+
+def test_masked_inputs_under_two_sets_of_dealers_would_bare_the_input() -> None:
+    """Why the record holds the dealers: a neighbour fewer changes the input by that pair's mask alone.
+
+    With one such pair after the other, and the self-mask that unmasking opens, nothing is left before it.
+    """
     run = honest()
-    machine = run.clients[0]
-    _, _, step = machine.at(Quorum)
-    assert step.need is not None
-    assert (step.need.order.act, step.out) == ("unmask", ())
-    assert not run.host.record(step.need.order)
-    assert machine.inner.provide(step.state, False).out == ()
+    state, dealt, _ = run.clients[0].at(Dealt)
+    machine = run.clients[0].inner
+    sent = []
+    for message in (dealt, fewer(dealt)):
+        step = machine.provide(machine.receive(state, SERVER, message).state, True)
+        assert step.need is not None
+        vector = step.need.order.vectors[0]
+        packed = step.need.order.mask(0, integers(0, vector))
+        sent.append(unpack(packed, vector.length, vector.bits))
+    last = dealt.dealers[-1]
+    alone = np.zeros(len(sent[0]), np.uint32)
+    apply(alone, 0, add=[state.closed.mask_seed(0, state.key, last)])
+    np.testing.assert_array_equal(sent[0] - sent[1], alone)
+
+
+@MODES
+def test_whoever_signed_enters_no_other_attempt_of_the_question(mode: str) -> None:
+    """Nobody lies: the answers are late, and the sum is tried again with one client gone."""
+    run = honest(mode)
+    later = replace(run.agreed, header=header(1, 2))
+    smaller = agreement(9, corrupt=0.1, dropout=0.3, mode=mode, at=header(1, 2), ordered=10)
+    for agreed in (later, smaller):
+        order = begins(client(0, agreed))
+        assert run.host.record(order) is None
+        step = client(0, agreed).provide(client(0, agreed).begin().state, None)
+        assert (step.out, step.result) == ((), "refused")
+
+
+def begins(machine: Client) -> Begin:
+    need = machine.begin().need
+    assert need is not None
+    assert isinstance(need.order, Begin)
+    return need.order
+
+
+@MODES
+def test_whoever_has_not_signed_enters_the_next_attempt_and_then_signs_in_no_other(mode: str) -> None:
+    """An abort before the signatures is tried again; the survivors of the first attempt come too late."""
+    agreed = agreement(CLIENTS, corrupt=0.1, dropout=0.3, mode=mode)
+    machine = Recording(client(0, agreed))
+    assert_exact(agreed, aggregate(agreed, machines={client_name(0): machine}).server)
+    # This journal draws the secret of the recorded run, so that what was sent there fits.
+    first = Restarted(client(0, agreed), fresh := journal())
+    for kind in (RosterClosed, Dealt):
+        first.receive(machine.at(kind)[1])
+    second = Restarted(client(0, replace(agreed, header=header(1, 2))), fresh)
+    assert isinstance(second.said[0], Advertise)
+    first.said.clear()
+    first.receive(machine.at(Survivors)[1])
+    assert (first.said, first.step.result) == ([], "refused")
 
 
 def test_the_record_is_asked_for_before_anything_is_opened() -> None:
@@ -545,14 +728,14 @@ def test_the_record_is_asked_for_before_anything_is_opened() -> None:
     _, _, step = machine.at(Survivors)
     assert step.out == ()
     assert step.need is not None
-    assert step.need.order.act == "unmask"
+    assert step.need.order.act == "sign"
 
 
-def test_a_replayed_place_is_refused_by_the_record() -> None:
+def test_another_agreement_in_the_same_place_is_refused_by_the_record() -> None:
+    """A server that shows a client two tasks under one place and attempt: the second is not begun."""
     run = honest()
-    step = client(0, run.agreed).begin()
-    assert step.need is not None
-    assert not run.host.record(step.need.order)
+    assert run.host.record(begins(client(0, run.agreed))) is not None
+    assert run.host.record(begins(client(0, replace(run.agreed, task=bytes(32))))) is None
 
 
 def test_messages_out_of_turn_are_refused() -> None:
@@ -568,13 +751,20 @@ def test_messages_out_of_turn_are_refused() -> None:
 
 
 def test_the_clients_own_minimum_stands() -> None:
-    agreed = agreement(10, corrupt=0.0, dropout=0.3)
-    with pytest.raises(ConfigError, match="protect less"):
-        client(0, agreed, least_threshold=parameters(10, 0.3, 0.3, "active").threshold)
-    with pytest.raises(ConfigError, match="protect less"):
-        client(0, agreed, least_survivors=8)
-    weaker = replace(run_parameters := honest().agreed.parameters, mode="semi-honest", quorum=0)
-    assert weaker.digest() != run_parameters.digest()
+    """Parameters for fewer corrupt clients, another mode or too small a cohort: it never begins."""
+    agreed = honest().agreed
+    own = Policy(mode="active", corrupt=0.1, dropout=0.3, least_cohort=10, least_honest=5, least_survivors=7)
+    client(0, agreed, own)
+    for stricter in (
+        {"corrupt": 0.2},
+        {"dropout": 0.2},
+        {"mode": "semi-honest"},
+        {"least_cohort": 11},
+        {"least_honest": 6},
+        {"least_survivors": 8},
+    ):
+        with pytest.raises(ConfigError, match="protect less"):
+            client(0, agreed, replace(own, **stricter))  # type: ignore[arg-type]
 
 
 def test_parties_with_other_parameters_do_not_understand_each_other() -> None:
@@ -588,7 +778,7 @@ def test_parties_with_other_parameters_do_not_understand_each_other() -> None:
 
 def test_a_survivor_of_one_round_that_drops_in_the_next_stays_hidden() -> None:
     """Fresh keys and seeds each attempt: what opens in the second round masks nothing of the first."""
-    first, second = honest(), honest(attempt=1)
+    first, second = honest(), honest(attempt=2)
     one, two = (run.clients[0].at(RosterClosed)[1] for run in (first, second))
     assert not {key.raw for key in one.keys} & {key.raw for key in two.keys}
     assert not {nonce.raw for nonce in one.nonces} & {nonce.raw for nonce in two.nonces}
@@ -599,7 +789,7 @@ def test_a_survivor_of_one_round_that_drops_in_the_next_stays_hidden() -> None:
 def test_a_client_never_gives_both_shares_of_one_dealer() -> None:
     machine = honest().clients[0]
     state, _, step = machine.at(Quorum)
-    (envelope,) = machine.inner.provide(step.state, True).out
+    (envelope,) = step.out
     pairs = state.held.pairs
     assert len(envelope.message.shares) == len(pairs)
     for (dealer, pair), share in zip(sorted(pairs.items()), envelope.message.shares, strict=True):
@@ -677,7 +867,7 @@ def test_shares_that_nobody_can_open_name_the_dealer_once_too_many_accuse_it(cor
 
 
 def test_the_attempt_after_it_leaves_the_dealer_out() -> None:
-    agreed = agreement(CLIENTS, corrupt=0.1, dropout=0.3, at=header(1, 1))
+    agreed = agreement(CLIENTS, corrupt=0.1, dropout=0.3, at=header(1, 2))
     outcome = aggregate(agreed, machines={client_name(3): None})
     assert_exact(agreed, outcome.server)
     assert client_name(3) not in outcome.server.survivors  # type: ignore[union-attr]
@@ -878,8 +1068,9 @@ def test_whoever_dropped_does_not_come_back() -> None:
 def test_a_release_of_another_form_or_name_does_not_leave_the_client() -> None:
     machine = honest().clients[0]
     _, _, step = machine.at(Dealt)
+    masking = machine.inner.provide(step.state, True)
     with pytest.raises(LocalProtocolError, match="masked release"):
-        machine.inner.provide(step.state, ())
+        machine.inner.provide(masking.state, ())
 
 
 def test_summing_survives_all_these_liars_at_once() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from fractions import Fraction
+from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import hypergeom
 from tiny_secagg import entropy
 
+from securefl.cohort import colluding, dropping
 from securefl.errors import ConfigError, LocalProtocolError
 from securefl.secagg.graph import draw, offsets_of, spectral_ratio
-from securefl.secagg.parameters import Parameters, _falls_apart, parameters
+from securefl.secagg.parameters import Parameters, Policy, _falls_apart, parameters
 
 SEED = bytes(range(32))
 
@@ -112,6 +117,31 @@ def test_the_claims_hold_by_an_independent_count() -> None:
     assert found.security == pytest.approx(-math.log2(corrupted) - 10 if corrupted else math.inf, rel=1e-6)
 
 
+def tail(population: int, marked: int, drawn: int, least: int) -> Fraction:
+    """P[at least `least` marked among `drawn` of `population`], counted in whole numbers."""
+    ways = sum(comb(marked, i) * comb(population - marked, drawn - i) for i in range(least, drawn + 1))
+    return Fraction(ways, comb(population, drawn))
+
+
+@pytest.mark.parametrize(("clients", "corrupt", "dropout"), [(1000, 0.1, 0.1), (600, 0.1, 0.2)])
+def test_the_threshold_is_the_smallest_by_an_exact_count(
+    clients: int, corrupt: float, dropout: float
+) -> None:
+    """The union is over all clients; the corrupt ones are among the survivors, which is worst."""
+    found = parameters(clients, corrupt, dropout, "active")
+    others, drawn = found.least_survivors - 1, found.neighbours
+    bad = [clients * tail(others, found.corrupt, drawn, t) for t in (found.threshold, found.threshold - 1)]
+    assert bad[0] <= Fraction(1, 2**100) < bad[1]
+    assert found.security == pytest.approx(-math.log2(bad[0]) - 60, rel=1e-9)
+    gone = clients - found.least_survivors
+    lonely = [
+        clients * tail(clients - 1, gone, drawn, drawn - d + 1)
+        for d in (found.least_degree, found.least_degree + 1)
+    ]
+    assert lonely[0] <= Fraction(1, 2**30) < lonely[1]
+    assert found.failure == pytest.approx(float(lonely[0]), rel=1e-9)
+
+
 def test_no_honest_group_can_be_cut_off() -> None:
     """The calculator's bound against the cut it must exclude, searched for by removing one arc's border."""
     found = parameters(200, 0.1, 0.2, "active")
@@ -146,8 +176,143 @@ def test_shares_are_read_as_the_decimals_that_were_written() -> None:
 
 
 @pytest.mark.parametrize(
+    ("share", "clients", "corrupt", "drop"),
+    [(0.1, 9, 1, 0), (0.1, 10, 1, 1), (0.1, 11, 2, 1), (0.29, 100, 29, 29), (0.0, 7, 0, 0), (0.34, 3, 2, 1)],
+)
+def test_corrupt_clients_are_rounded_up_and_droppers_down(
+    share: float, clients: int, corrupt: int, drop: int
+) -> None:
+    assert (colluding(share, clients), dropping(share, clients)) == (corrupt, drop)
+
+
+def test_a_tenth_of_nine_clients_is_one() -> None:
+    found = parameters(9, 0.1, 0.1, "active")
+    assert (found.corrupt, found.quorum, found.least_survivors) == (1, 6, 9)
+
+
+# Later attempts, and what they keep -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@pytest.mark.parametrize(("ordered", "complete"), [(10, True), (30, True), (200, False)])
+def test_a_later_attempt_keeps_what_the_ordered_cohort_had(mode: Any, ordered: int, complete: bool) -> None:
+    first = parameters(ordered, 0.1, 0.3, mode)
+    assert first.complete == complete
+    for clients in range(first.least_survivors, ordered):
+        later = parameters(clients, 0.1, 0.3, mode, ordered=ordered)
+        assert (later.ordered, later.clients) == (ordered, clients)
+        assert (later.corrupt, later.quorum, later.least_survivors) == (
+            first.corrupt,
+            first.quorum,
+            first.least_survivors,
+        )
+        if mode == "active":
+            assert later.signers >= first.signers
+        # Alone, so few clients would have had a lower bar.
+        alone = parameters(clients, 0.1, 0.0, mode)
+        assert alone.corrupt <= later.corrupt
+        assert alone.quorum <= later.quorum
+        assert later.digest() != alone.digest()
+    for clients in (first.least_survivors - 1, ordered + 1):
+        with pytest.raises(ConfigError, match=f"of the {ordered} ordered"):
+            parameters(clients, 0.1, 0.3, mode, ordered=ordered)
+
+
+def test_more_clients_than_were_ordered_cannot_be_had() -> None:
+    with pytest.raises(ConfigError, match="were ordered"):
+        replace(parameters(10, 0.1, 0.3, "active"), ordered=9)
+
+
+@pytest.mark.parametrize(
+    ("clients", "dropout", "mode", "signers"),
+    [
+        (10, 0.3, "active", 6),  # the quorum: floor((10 + 1) / 2) + 1
+        (10, 0.3, "semi-honest", 5),  # 7 secrets of 6 shares, 10 holders each: 42 / 10, rounded up
+        (10, 0.0, "semi-honest", 6),
+        (200, 0.1, "active", 111),
+    ],
+)
+def test_the_fewest_signers_are_counted(clients: int, dropout: float, mode: Any, signers: int) -> None:
+    assert parameters(clients, 0.1, dropout, mode).signers == signers
+
+
+def test_no_fewer_answers_open_every_secret_of_a_semi_honest_sum() -> None:
+    """Greedily few holders of a sparse graph that have `threshold` shares of each survivor's secret."""
+    found = parameters(200, 0.1, 0.1, "semi-honest")
+    graph = draw(tuple(range(200)), found.neighbours, SEED)
+    wanted = dict.fromkeys(range(found.least_survivors), found.threshold)
+    answering: set[int] = set()
+    while any(need > 0 for need in wanted.values()):
+        gains = {
+            m: sum(wanted.get(d, 0) > 0 for d in graph.holders(m)) for m in range(200) if m not in answering
+        }
+        best = max(gains, key=gains.__getitem__)
+        answering.add(best)
+        for dealer in graph.holders(best):
+            wanted[dealer] = wanted.get(dealer, 0) - 1
+    assert len(answering) >= found.signers > found.corrupt
+
+
+# What a client insists on ---------------------------------------------------------------------------
+
+POLICY = Policy(mode="active", corrupt=0.1, dropout=0.3, least_cohort=9, least_honest=5, least_survivors=7)
+
+
+def test_a_policy_takes_its_own_parameters() -> None:
+    POLICY.check(POLICY.parameters(10))
+    POLICY.check(POLICY.parameters(9, ordered=10))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"threshold": 7},
+        {"quorum": 7},
+        {"corrupt": 2},
+        {"least_degree": 5},
+        {"least_survivors": 8},
+        {"failure": 0.5},
+        {"ordered": 11},
+    ],
+)
+def test_parameters_that_the_client_did_not_work_out_are_refused(change: dict[str, Any]) -> None:
+    """Stricter ones too: whoever sets them knows something else than the plan."""
+    with pytest.raises(ConfigError):
+        POLICY.check(replace(POLICY.parameters(10), **change))
+
+
+def test_a_cohort_one_below_the_least_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 9 clients, got 8"):
+        POLICY.check(POLICY.parameters(8))
+    with pytest.raises(ConfigError, match="at least 9 clients, got 8"):
+        POLICY.check(POLICY.parameters(8, ordered=10))
+
+
+def test_too_few_honest_signers_or_survivors_are_refused() -> None:
+    """T - c is 6 - 1 here."""
+    with pytest.raises(ConfigError, match="at least 6 honest signers, got 5"):
+        replace(POLICY, least_honest=6).check(POLICY.parameters(10))
+    with pytest.raises(ConfigError, match="at least 8 survivors, got 7"):
+        replace(POLICY, least_survivors=8).check(POLICY.parameters(10))
+
+
+def test_a_policy_that_cannot_be_had_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        replace(POLICY, corrupt=0.9).parameters(10)
+
+
+@pytest.mark.parametrize(
     ("clients", "corrupt", "dropout"),
-    [(10, 0.4, 0.4), (30, 0.9, 0.1), (200, 0.4, 0.4), (2, 0.5, 0.0), (1, 0, 0), (10, 1.0, 0), (10, 0, -0.1)],
+    [
+        (10, 0.4, 0.4),
+        (30, 0.9, 0.1),
+        (200, 0.4, 0.4),
+        (2, 0.5, 0.0),
+        (9, 0.1, 0.5),
+        (1, 0, 0),
+        (10, 1.0, 0),
+        (10, 0, -0.1),
+    ],
 )
 def test_what_cannot_be_had_is_refused(clients: int, corrupt: float, dropout: float) -> None:
     with pytest.raises(ConfigError):
@@ -162,6 +327,7 @@ def test_a_mode_that_is_none_is_refused() -> None:
 def test_parameters_without_a_majority_cannot_be_made() -> None:
     good = {
         "mode": "active",
+        "ordered": 10,
         "clients": 10,
         "corrupt": 2,
         "neighbours": 9,

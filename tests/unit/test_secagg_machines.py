@@ -20,11 +20,13 @@ from tiny_secagg import (
     pinned,
 )
 
+from securefl.agreement import Question
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.keys import SecretKey
 from securefl.machine import Need
 from securefl.messages import client_name
 from securefl.release import SERVER
-from securefl.secagg import Aborted, Channels, Client, Durable, Identity, Masked, Roster, Server, Vector
+from securefl.secagg import Aborted, Begin, Channels, Client, Identity, Masked, Policy, Roster, Server, Vector
 from securefl.secagg import client as states
 from securefl.wire import peek
 
@@ -121,7 +123,7 @@ def test_the_upload_takes_the_declared_bits() -> None:
 
 def test_masked_vectors_hide_the_input_and_change_with_the_attempt() -> None:
     """The same input, twice: the two masked vectors share no coordinate (11 of 32 bits: chance 3e-9)."""
-    seen: dict[int, list[bytes]] = {0: [], 1: []}
+    seen: dict[int, list[bytes]] = {1: [], 2: []}
 
     for attempt in seen:
         agreed = agreement(5, at=header(1, attempt))
@@ -133,7 +135,7 @@ def test_masked_vectors_hide_the_input_and_change_with_the_attempt() -> None:
 
         assert_exact(agreed, aggregate(agreed, tamper=tamper).server)
     clear = integers(1, VECTORS[0]).astype("<u4").tobytes()
-    (one,), (two,) = seen[0], seen[1]
+    (one,), (two,) = seen.values()
     assert clear not in one
     assert clear not in two
     start = one.index(b"update") + len(b"update") + 1 + 2 + 4
@@ -177,16 +179,50 @@ def test_the_sum_differs_when_anybody_differs() -> None:
 # The client's states --------------------------------------------------------------------------------
 
 
-def test_a_client_begins_on_record_and_once() -> None:
-    machine = client(1, agreement())
+SECRET = SecretKey(bytes(31) + b"s")
+
+
+def test_a_client_begins_on_record() -> None:
+    """What it puts on record is all that the rules of later attempts are checked against."""
+    agreed = agreement()
+    machine = client(1, agreed)
     step = machine.begin()
     assert step.out == ()
     assert isinstance(step.need, Need)
-    assert isinstance(step.need.order, Durable)
-    assert step.need.order.act == "begin"
-    refused = machine.provide(step.state, False)
+    order = step.need.order
+    assert isinstance(order, Begin)
+    assert (order.client, order.header, order.context) == (client_name(1), agreed.header, agreed.context)
+    assert order.members == tuple(map(client_name, range(5)))
+    assert (order.signers, order.once) == (agreed.parameters.quorum, frozenset())
+    assert [question.name for question in order.questions] == ["update", "count"]
+    refused = machine.provide(step.state, None)
     assert (refused.result, refused.out) == ("refused", ())
-    assert machine.provide(step.state, True).out[0].to == (SERVER,)
+    assert machine.provide(step.state, SECRET).out[0].to == (SERVER,)
+
+
+def test_what_a_client_draws_follows_from_its_secret_and_the_agreement() -> None:
+    said = {
+        (secret, task): machine.provide(machine.begin().state, SecretKey(secret)).out[0].message
+        for secret in (bytes(32), bytes(31) + b"s")
+        for task in (bytes(32), bytes(31) + b"t")
+        for machine in (client(1, agreement(task=task)),)
+    }
+    assert len({message.key.raw for message in said.values()}) == 4
+    assert len({message.nonce.raw for message in said.values()}) == 4
+    machine = client(1, agreement(task=bytes(32)))
+    again = machine.provide(machine.begin().state, SecretKey(bytes(32))).out[0].message
+    assert again == said[bytes(32), bytes(32)]
+
+
+def test_a_question_is_one_value_in_whatever_stage_and_attempt() -> None:
+    at = header(3, 1)
+    vector = VECTORS[0]
+    asked = Question(at.session, 3, "update")
+    assert vector.question(at) == vector.question(replace(at, stage=7, attempt=4)) == asked
+    assert vector.question(header(4, 1)) != asked
+    assert replace(vector, ask=2).question(at) == replace(vector, ask=2).question(header(4, 1))
+    assert replace(vector, ask=2).question(at) == Question(at.session, 0, "update", 2)
+    assert replace(vector, again=1).question(at) != asked
 
 
 def test_the_order_names_place_and_vectors_and_hides_the_mask() -> None:
@@ -200,8 +236,8 @@ def test_the_order_names_place_and_vectors_and_hides_the_mask() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)
 
-        def receive(self, state: Any, sender: str, message: Any) -> Any:
-            step = self.inner.receive(state, sender, message)
+        def provide(self, state: Any, answer: Any) -> Any:
+            step = self.inner.provide(state, answer)
             if step.need is not None and isinstance(step.need.order, Masked):
                 outcome_orders.append(step.need.order)
             return step
@@ -214,10 +250,11 @@ def test_the_order_names_place_and_vectors_and_hides_the_mask() -> None:
 
 def test_states_never_show_secrets() -> None:
     machine = client(1, agreement())
-    state = machine.provide(machine.begin().state, True).state
+    state = machine.provide(machine.begin().state, SECRET).state
     assert isinstance(state, states.Advertised)
     assert state.key.secret.reveal().hex() not in repr(state)
     assert repr(state.key.secret.reveal()) not in repr(state)
+    assert repr(SECRET.reveal()) not in repr(state)
 
 
 def test_an_abstaining_client_says_nothing() -> None:
@@ -228,7 +265,7 @@ def test_an_abstaining_client_says_nothing() -> None:
 
 def test_a_client_without_a_server_gives_up() -> None:
     machine = replace(client(1, agreement()), patience=3)
-    state = machine.provide(machine.begin().state, True).state
+    state = machine.provide(machine.begin().state, SECRET).state
     for _ in range(3):
         step = machine.deadline(state)
         assert step.result is None
@@ -249,11 +286,14 @@ def test_only_the_server_speaks_to_clients_and_only_the_cohort_to_the_server() -
 def test_what_nobody_asked_for_is_refused_locally() -> None:
     agreed = agreement()
     machine, server = client(1, agreed), Server(agreement=agreed)
-    advertised = machine.provide(machine.begin().state, True).state
+    advertised = machine.provide(machine.begin().state, SECRET).state
     with pytest.raises(LocalProtocolError, match="Nothing was asked"):
         machine.provide(advertised, True)
     with pytest.raises(LocalProtocolError, match="Nothing was asked"):
         server.provide(server.begin().state, Aborted(phase="x", reason="y"))
+
+
+POLICY = Policy(mode="active", corrupt=0.2, dropout=0.2)
 
 
 # What is agreed on ----------------------------------------------------------------------------------
@@ -288,7 +328,7 @@ def test_channels_belong_to_the_agreement() -> None:
     agreed = agreement()
     other = Channels(identity(1), agreed.roster, bytes(32))
     with pytest.raises(ConfigError, match="this session"):
-        Client(agreement=agreed, channels=other)
+        Client(agreement=agreed, channels=other, policy=POLICY)
 
 
 @pytest.mark.parametrize("change", ["round", "attempt", "stage", "session"])
@@ -299,21 +339,56 @@ def test_every_part_of_the_place_changes_the_context(change: str) -> None:
     assert moved.context != agreed.context
 
 
-def test_terms_and_roster_change_the_context() -> None:
+def test_everything_that_is_acted_on_changes_the_context() -> None:
+    vector = VECTORS[0]
+    changed = [replace(vector, **change) for change in ({"ask": 1}, {"again": 1}, {"once": True})]  # type: ignore[arg-type]
     contexts = {
         agreement(5).context,
         agreement(6).context,
         agreement(5, dropout=0.0).context,
+        agreement(5, corrupt=0.0).context,
+        agreement(5, ordered=6).context,
         agreement(5, mode="semi-honest").context,
         agreement(5, vectors=VECTORS[:1]).context,
         agreement(5, vectors=VECTORS[::-1]).context,
+        agreement(5, task=bytes(31) + b"x").context,
+        replace(agreement(5), plan=bytes(31) + b"x").context,
+        *(agreement(5, vectors=(one, VECTORS[1])).context for one in changed),
     }
-    assert len(contexts) == 6
+    assert len(contexts) == 13
+
+
+@pytest.mark.parametrize("bit", range(0, 256, 17))
+@pytest.mark.parametrize("part", ["plan", "task"])
+def test_a_digest_that_differs_in_one_bit_costs_its_client_the_attempt(part: str, bit: int) -> None:
+    """A client that was shown another task, or has another plan, signs what fits nobody else's agreement."""
+    agreed = agreement(5)
+    digest = bytearray(getattr(agreed, part))
+    digest[bit // 8] ^= 1 << bit % 8
+    other = client(3, replace(agreed, **{part: bytes(digest)}))  # type: ignore[arg-type]
+    outcome = aggregate(agreed, machines={client_name(3): other})
+    assert_exact(agreed, outcome.server)
+    assert client_name(3) not in outcome.server.survivors  # type: ignore[union-attr]
+    assert set(outcome.traffic.blamed) == {client_name(3)}
+
+
+def test_a_cohort_that_was_told_two_tasks_has_no_sum() -> None:
+    """Two of five were shown a model whose units are dead: neither side is enough."""
+    agreed, dead = agreement(5), agreement(5, task=bytes(32))
+    outcome = aggregate(agreed, machines={client_name(k): client(k, dead) for k in (1, 2)})
+    assert isinstance(outcome.server, Aborted)
+    assert outcome.server.phase == "advertise"
 
 
 def test_an_agreement_must_fit_its_cohort() -> None:
     agreed = agreement(5)
-    for change in ({"roster": pinned(6)}, {"vectors": ()}, {"vectors": (VECTORS[0], VECTORS[0])}):
+    for change in (
+        {"roster": pinned(6)},
+        {"vectors": ()},
+        {"vectors": (VECTORS[0], VECTORS[0])},
+        {"plan": b""},
+        {"task": bytes(33)},
+    ):
         with pytest.raises(ConfigError):
             replace(agreed, **change)  # type: ignore[arg-type]
 

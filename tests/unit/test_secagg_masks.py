@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from scipy.stats import chi2, kstest
 from tiny_secagg import agreement, entropy, integers
 
-from securefl.errors import LocalProtocolError
+from securefl.errors import ConfigError, LocalProtocolError
 from securefl.keys import SecretKey
 from securefl.secagg import Vector, masks
 from securefl.secagg.client import _Masker
-from securefl.secagg.packing import unpack
+from securefl.secagg.packing import centred, reduce, unpack, words
 
 SEED = SecretKey(bytes(range(32)))
 
@@ -96,5 +97,17 @@ def test_values_outside_the_declared_vector_are_refused(bad: Any) -> None:
 def test_room_for_the_sum_is_asserted_at_set_up() -> None:
     fits = Vector(name="v", length=1, bits=8, bound=25)
     assert agreement(5, vectors=(fits,)).vectors == (fits,)
-    with pytest.raises(Exception, match="need more than the 8 bits"):
+    with pytest.raises(ConfigError, match="need more than the 8 bits"):
         agreement(5, vectors=(Vector(name="v", length=1, bits=8, bound=26),))
+
+
+def test_a_sum_that_reaches_the_edge_does_not_fit() -> None:
+    """Four times 32 is 2^7: in 8 bits it would come back as its own negative."""
+    edge = Vector(name="v", length=1, bits=8, bound=32)
+    total = words(np.full(1, 4 * edge.bound), edge.bits)
+    reduce(total, edge.bits)
+    assert centred(total, edge.bits) == [-128]
+    with pytest.raises(ConfigError, match="need more than the 8 bits"):
+        agreement(4, corrupt=0.0, vectors=(edge,))
+    below = replace(edge, bound=31)
+    assert agreement(4, corrupt=0.0, vectors=(below,)).vectors == (below,)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tiny_orders import order
 
 from securefl.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.keys import PublicKey, SecretKey, Share, Signature
@@ -17,7 +18,7 @@ from securefl.release import UNPROTECTED, Delivered, Release, ReleaseKey
 from securefl.wire import MAGIC, Header, decode, encode, message, peek
 
 HERE = Header(bytes(range(32)), 3, 1, 2)
-ORDER = Order(wants=("update", "loss"), weight=0.25)
+ORDER = order("update", "loss", members=(3, 7), draws=(1, 2), whole=3, most=2)
 MANY = 10**6
 
 
@@ -29,7 +30,7 @@ class Keys:
     signature: Signature
 
 
-@message("order", version=2, sender="server")
+@message("order", version=3, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class NewerOrder:
     wants: tuple[str, ...]
@@ -133,7 +134,7 @@ def test_keys_shares_and_signatures_round_trip() -> None:
         (Header(bytes(32), 2**32, 0, 0), ORDER),
         (Header(bytes(32), 0, -1, 0), ORDER),
         (Header(bytes(32), 0, 0, 2**16), ORDER),
-        (HERE, Order(wants=("x" * 2**16,), weight=1.0)),
+        (HERE, order("x" * 2**16)),
         (HERE, Broadcast(model=np.ones(2), names=(), arrays=())),  # type: ignore[arg-type]
         (HERE, Broadcast(model=np.ones((1,) * 5, np.float32), names=(), arrays=())),
         (HERE, Broadcast(model=np.array(["a"]), names=(), arrays=())),  # type: ignore[arg-type]
@@ -169,9 +170,9 @@ def test_a_message_is_good_in_its_own_place_alone(there: Header) -> None:
 
 
 def test_a_kind_or_version_that_is_not_due_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="'order' of version 1 came"):
-        decode(encode(HERE, ORDER), HERE, {Broadcast: MANY, OpenReply: MANY}, "server")
     with pytest.raises(RemoteProtocolError, match="'order' of version 2 came"):
+        decode(encode(HERE, ORDER), HERE, {Broadcast: MANY, OpenReply: MANY}, "server")
+    with pytest.raises(RemoteProtocolError, match="'order' of version 3 came"):
         decode(encode(HERE, NewerOrder(wants=(), weight=1.0)), HERE, {Order: MANY}, "server")
     with pytest.raises(RemoteProtocolError, match="version's mark"):
         decode(b"SFL\x02" + encode(HERE, ORDER)[4:], HERE, {Order: MANY}, "server")

@@ -17,11 +17,11 @@ from typing import Any
 
 import second_secagg as second
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from second_secagg import Agreed, Client, Dealing, Delivery, Entry, Refused, Server, u32
+from second_secagg import Agreed, Client, Dealing, Delivery, Entry, Refused, Server, Vector, u32
 
 FOLDER = Path(__file__).parent / "secagg"
 Given = dict[str, Any]
-NAMES = ("session", "round", "attempt", "stage", "active", "corrupt", "neighbours", "threshold", "quorum")
+NAMES = ("session", "round", "attempt", "stage", "active", "ordered", "corrupt", "neighbours", "threshold")
 
 
 def drawn(*labels: str | int, count: int = 32) -> bytes:
@@ -33,10 +33,17 @@ def cohort(label: str, clients: int, *, closed: Sequence[int], **parameters: Any
     members = [
         {"name": f"client-{n:03d}"} | {kind: drawn(label, kind, n) for kind in kinds} for n in range(clients)
     ]
-    vectors = [["update", 5, 32, 10**6], ["count", 1, 20, 100], ["wide", 3, 61, 2**50], ["odd", 4, 13, 80]]
+    # name, length, bits, bound, ask, again, once
+    vectors = [
+        ["update", 5, 32, 10**6, 0, 0, False],
+        ["count", 1, 20, 100, 0, 2, False],
+        ["wide", 3, 61, 2**50, 1, 0, True],
+        ["odd", 4, 13, 80, 0, 0, False],
+    ]
     place = {"session": drawn(label, "session"), "round": 7, "attempt": 1, "stage": 2}
+    told = {"plan": drawn(label, "plan"), "task": drawn(label, "task")}
     found: Given = plain(
-        place | parameters | {"members": members, "vectors": vectors, "closed": list(closed)}
+        place | parameters | told | {"members": members, "vectors": vectors, "closed": list(closed)}
     )
     return found
 
@@ -63,16 +70,16 @@ def raw(value: Any) -> Any:
 
 COHORTS = {
     "five": cohort(
-        "five", 5, closed=range(5), active=True, corrupt=1, neighbours=4, threshold=4, quorum=4,
+        "five", 5, closed=range(5), active=True, ordered=5, corrupt=1, neighbours=4, threshold=4, quorum=4,
         least_survivors=4, least_degree=3,
     ),
     "sparse": cohort(
-        "sparse", 12, closed=[0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11], active=True, corrupt=1, neighbours=6,
-        threshold=4, quorum=7, least_survivors=8, least_degree=4,
+        "sparse", 12, closed=[0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11], active=True, ordered=12, corrupt=1,
+        neighbours=6, threshold=4, quorum=7, least_survivors=8, least_degree=4,
     ),
     "curious": cohort(
-        "curious", 4, closed=range(4), active=False, corrupt=0, neighbours=3, threshold=3, quorum=0,
-        least_survivors=3, least_degree=2,
+        "curious", 4, closed=range(4), active=False, ordered=5, corrupt=0, neighbours=3,
+        threshold=3, quorum=0, least_survivors=3, least_degree=2,
     ),
 }  # fmt: skip
 
@@ -98,10 +105,10 @@ def agreed(given: Given) -> Agreed:
         )
         for one in of["members"]
     ]
-    rest = {name: of[name] for name in (*NAMES[1:], "least_survivors", "least_degree")}
-    vectors = tuple((name, length, bits, bound) for name, length, bits, bound in of["vectors"])
-    session = bytes.fromhex(of["session"])
-    return Agreed(session=session, members=tuple(members), vectors=vectors, **rest)
+    rest = {name: of[name] for name in (*NAMES[1:], "quorum", "least_survivors", "least_degree")}
+    digests = {name: bytes.fromhex(of[name]) for name in ("session", "plan", "task")}
+    vectors = tuple(Vector(*row) for row in of["vectors"])
+    return Agreed(members=tuple(members), vectors=vectors, **digests, **rest)
 
 
 def randomness(given: Given, number: int) -> Callable[[int], bytes]:
@@ -146,8 +153,8 @@ def ready(given: Given, number: int) -> Client:
 
 def agreement(given: Given) -> Any:
     of = agreed(given)
-    digests = {"parameters": of.parameter_digest(), "roster": of.roster_digest(), "terms": of.terms()}
-    return digests | {"context": of.context()}
+    digests = {"parameters": of.parameter_digest(), "roster": of.roster_digest(), "context": of.context()}
+    return digests | {"signers": of.signers(), "questions": of.questions()}
 
 
 def channel(given: Given) -> Any:
@@ -219,6 +226,16 @@ def judge(given: Given) -> Any:
     return one.judge(of["dealer"], of["holder"], of["key"])
 
 
+def leaf(given: Given) -> Any:
+    of = raw(given)
+    return second.leaf(of["holder"], of["marks"], of["sealed"])
+
+
+def encrypted(given: Given) -> Any:
+    text = second.encrypted_text(agreed(given).context_under(b""), given["own"], raw(given)["ciphertexts"])
+    return {"signed": text, "signature": second.sign(keys(given, given["own"])["identity"], text)}
+
+
 def keystream(given: Given) -> Any:
     return second.keystream(raw(given)["seed"], given["vector"], given["length"], given["bits"])
 
@@ -272,8 +289,8 @@ def aggregate(given: Given) -> Any:
 SECOND: dict[str, Callable[[Given], Any]] = {
     of.__name__: of
     for of in (
-        agreement, channel, advertise, close, offsets, graph, split, combine, marks, seal, dealing, receive,
-        judge, keystream, pack, unpack, pair, masked, survivors, quorum, aggregate,
+        agreement, channel, advertise, close, offsets, graph, split, combine, marks, seal, leaf, dealing,
+        receive, judge, encrypted, keystream, pack, unpack, pair, masked, survivors, quorum, aggregate,
     )
 }  # fmt: skip
 
@@ -287,7 +304,7 @@ def case(name: str, kind: str, **given: Any) -> Given:
 
 
 def derivations() -> list[Given]:
-    context, secret = drawn("context", count=136), drawn("secret")
+    context, secret = drawn("context", count=104), drawn("secret")
     coefficients = [
         f"{int.from_bytes(drawn('coefficient', n, count=64)) % second.PRIME:066x}" for n in range(3)
     ]
@@ -312,6 +329,9 @@ def derivations() -> list[Given]:
         ),
         case("marks", "marks", CONTEXT=context, dealer=3, holder=1, opened=opened, seed=secret),
         case("seal", "seal", cohort="five", dealer=3, holder=1, nonce=bytes(range(12)), opened=opened),
+        case("leaf", "leaf", holder=3, marks=drawn("marks", count=64), sealed=drawn("box", count=158)),
+        case("leaf of the dealer itself", "leaf", holder=3, marks=drawn("marks", count=64), sealed=b""),
+        case("encrypted", "encrypted", cohort="five", own=2, ciphertexts=[drawn("one"), b"", drawn("two")]),
         *[case(f"pair seed of {o}", "pair", cohort="sparse", own=o, other=11 - o) for o in (1, 10)],
         case("keystream, 32 bits", "keystream", seed=secret, vector=0, length=9, bits=32),
         case("keystream, 13 bits", "keystream", seed=secret, vector=2**33, length=9, bits=13),
@@ -332,7 +352,7 @@ def derivations() -> list[Given]:
 def values(given: Given, number: int) -> list[list[int]]:
     """A client's integers; the first one is at the bound."""
     found = []
-    for name, length, _, bound in COHORTS[given["cohort"]]["vectors"]:
+    for name, length, _, bound, *_ in COHORTS[given["cohort"]]["vectors"]:
         words = [int.from_bytes(drawn("x", name, number, n, count=8)) for n in range(length - 1)]
         found.append([-bound if number % 2 else bound, *[w % (2 * bound + 1) - bound for w in words]])
     return found
@@ -455,7 +475,7 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
         return by[name]["given"]
 
     found: list[Given] = []
-    odd = [*COHORTS["five"]["vectors"][:3], ["odd", 4, 13, 820]]
+    odd = [*COHORTS["five"]["vectors"][:3], ["odd", 4, 13, 820, 0, 0, False]]
     twice = [*COHORTS["five"]["members"][:4], COHORTS["five"]["members"][3] | {"name": "client-004"}]
 
     def bad(name: str, base: str, first: str, reason: str, *changes: tuple[Sequence[str | int], Any]) -> None:
@@ -486,6 +506,13 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
         "wrap around",
         (["instead"], {"vectors": odd}),
     )
+    doubled = [*COHORTS["five"]["vectors"], COHORTS["five"]["vectors"][0]]
+    bad("a vector twice", name, "distinct names", "a vector twice", (["instead"], {"vectors": doubled}))
+    bad("more clients than were ordered", name, "clients that were ordered", "were ordered",
+        (["instead"], {"ordered": 4}))  # fmt: skip
+    for digest in ("plan", "task"):
+        bad(f"a short digest of the {digest}", name, "digests of plan and task", "32 bytes",
+            (["instead"], {digest: COHORTS["five"][digest][2:]}))  # fmt: skip
     bad("one key for two members", name, "distinct keys", "a key twice", (["instead"], {"members": twice}))
     bad("members out of order", name, "in ascending order", "do not ascend",
         (["instead"], {"members": COHORTS["five"]["members"][::-1]}))  # fmt: skip
@@ -498,6 +525,13 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
         *(bytes.fromhex(five[1][k]) for k in ("mask_key", "nonce")),
     )
     replay = second.sign(keys(g("close five"), 1)["identity"], other)
+    for title, foreign in others(later).items():
+        text = second.advertise_text(
+            foreign.context(), 1, *(bytes.fromhex(five[1][k]) for k in ("mask_key", "nonce"))
+        )
+        signature = second.sign(keys(g("close five"), 1)["identity"], text)
+        bad(f"a key signed for {title}", "close five", "did not sign this key", "does not hold",
+            (["entries", 1, "signature"], signature))  # fmt: skip
     fourth = second.sign(keys(g("close five"), 4)["identity"], second.advertise_text(
         later.context(), 1, *(bytes.fromhex(five[1][k]) for k in ("mask_key", "nonce"))
     ))  # fmt: skip
@@ -677,6 +711,16 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
         (["signers", near], flipped(cast["signers"][near])))  # fmt: skip
     bad("a short signature on the survivors", name, "did not sign what", "64 bytes",
         (["signers", near], cast["signers"][near][:-2]))  # fmt: skip
+    late = {"cohort": "sparse", "instead": {"attempt": 2}}
+    moved = second.survivors_text(ready(late, int(near)).CONTEXT, cast["dealers"], cast["survivors"])
+    signed = {one: second.sign(keys(cast, int(one))["identity"], moved) for one in cast["signers"]}
+    bad(
+        "a quorum of another attempt",
+        name,
+        "did not sign what",
+        "does not hold",
+        (["signers"], signed),
+    )
     text = second.input_text(ready(cast, int(silent)).CONTEXT, int(silent), cast["dealers"][1:])
     elsewhere = second.sign(keys(cast, int(silent))["identity"], text)
     bad("a neighbour that was shown other dealers", name, "did not sign what", "does not hold",
@@ -744,6 +788,27 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
     bad("a signature of another on the survivors", name, wrong, "does not hold",
         (["signatures", "1"], whole["signatures"]["2"]))  # fmt: skip
     return found
+
+
+def others(of: Agreed) -> dict[str, Agreed]:
+    """Agreements that differ from this one in what a signature must not be carried between."""
+
+    def flip(data: bytes) -> bytes:
+        return bytes([data[0] ^ 1]) + data[1:]
+
+    def changed(**change: Any) -> Agreed:
+        first = dataclasses.replace(of.vectors[0], **change)
+        return dataclasses.replace(of, vectors=(first, *of.vectors[1:]))
+
+    return {
+        "another plan": dataclasses.replace(of, plan=flip(of.plan)),
+        "another task": dataclasses.replace(of, task=flip(of.task)),
+        "another round": dataclasses.replace(of, round=of.round + 1),
+        "another ordered cohort": dataclasses.replace(of, ordered=of.ordered + 1),
+        "another ask": changed(ask=1),
+        "a question put anew": changed(again=1),
+        "a value that cannot change": changed(once=True),
+    }
 
 
 def other_dealing() -> Dealing:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from typing import Any
 
 import make_secagg
@@ -16,9 +17,13 @@ import numpy as np
 import pytest
 from make_secagg import COHORTS, FOLDER, SECOND, Given, changed, keys, plain, randomness, raw, terms_of
 from second_secagg import PRIME, Refused
-from tiny_secagg import release
+from tiny_secagg import Lenient, release
 
+from securefl import agreement
+from securefl.agreement import digest
+from securefl.entropy import Random
 from securefl.errors import ConfigError, CryptoError, RemoteProtocolError
+from securefl.exchange.encrypted import input_digest, signed_input
 from securefl.keys import Commitment, PublicKey, SecretKey, Share, Signature
 from securefl.release import SERVER, Delivered
 from securefl.secagg import (
@@ -34,8 +39,7 @@ from securefl.secagg import (
     complaints,
 )
 from securefl.secagg import client as states
-from securefl.secagg.agreement import digest
-from securefl.secagg.dealing import Dealing, Pair, _seal, published, seed_mark, share_key, signed
+from securefl.secagg.dealing import Dealing, Pair, _seal, leaf_of, published, seed_mark, share_key, signed
 from securefl.secagg.graph import draw, offsets_of
 from securefl.secagg.masks import apply
 from securefl.secagg.messages import (
@@ -53,6 +57,18 @@ from securefl.secagg.packing import pack, unpack, word
 from securefl.secagg.shamir import combine, split
 from securefl.signing import AgreementKey, SigningKey
 from securefl.wire import Header
+
+STREAMS: dict[bytes, Random] = {}
+"""The draws of the vectors, by the secret that a machine is given for them."""
+NUMBERS = count()
+
+
+@pytest.fixture(autouse=True)
+def _fixed_draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A client draws from a recorded secret; here that secret only names the draws of the vectors."""
+    monkeypatch.setattr(states, "drawn", lambda secret, purpose: STREAMS[secret.reveal()])
+    yield
+    STREAMS.clear()
 
 
 def load(name: str) -> Any:
@@ -72,7 +88,7 @@ def identity(given: Given, number: int) -> Identity:
 def agreed(given: Given) -> Agreement:
     of = terms_of(given)
     members = len(of["members"])
-    names = ("corrupt", "neighbours", "threshold", "quorum", "least_survivors", "least_degree")
+    names = ("ordered", "corrupt", "neighbours", "threshold", "quorum", "least_survivors", "least_degree")
     parameters = Parameters(
         mode="active" if of["active"] else "semi-honest",
         clients=members,
@@ -80,19 +96,29 @@ def agreed(given: Given) -> Agreement:
         failure=0.0,
         security=math.inf,
     )
-    vectors = [Vector(name=v[0], length=v[1], bits=v[2], bound=v[3]) for v in of["vectors"]]
+    columns = ("name", "length", "bits", "bound", "ask", "again", "once")
+    vectors = [Vector(**dict(zip(columns, row, strict=True))) for row in of["vectors"]]
     return Agreement(
         header=Header(bytes.fromhex(of["session"]), of["round"], of["attempt"], of["stage"]),
         roster=Roster(tuple(identity(given, number).member() for number in range(members))),
         parameters=parameters,
         vectors=tuple(vectors),
+        plan=bytes.fromhex(of["plan"]),
+        task=bytes.fromhex(of["task"]),
     )
 
 
 def machine(given: Given, number: int) -> Client:
     of = agreed(given)
     channels = Channels(identity(given, number), of.roster, of.header.session)
-    return Client(agreement=of, channels=channels, random=randomness(given, number))
+    return Client(agreement=of, channels=channels, policy=Lenient())
+
+
+def begun(given: Given, number: int) -> tuple[Client, Any]:
+    """A client that has its secret."""
+    one, secret = machine(given, number), next(NUMBERS).to_bytes(32, "little")
+    STREAMS[secret] = randomness(given, number)
+    return one, one.provide(one.begin().state, SecretKey(secret))
 
 
 def roster(entries: Iterable[dict[str, Any]]) -> RosterClosed:
@@ -104,10 +130,14 @@ def roster(entries: Iterable[dict[str, Any]]) -> RosterClosed:
 
 
 def dealing_state(given: Given, number: int, entries: Any = None) -> tuple[Client, Any]:
-    one = machine(given, number)
-    state = one.provide(one.begin().state, True).state
+    one, step = begun(given, number)
     rows = entries or [vars(entry) for entry in make_secagg.entries(given)]
-    return one, one.receive(state, SERVER, roster(rows)).state
+    return one, recorded(one, one.receive(step.state, SERVER, roster(rows))).state
+
+
+def recorded(one: Client, step: Any) -> Any:
+    """What follows once the host has recorded the act that is asked for."""
+    return one.provide(step.state, True)
 
 
 def holding(given: Given, number: int) -> tuple[Client, Any]:
@@ -138,7 +168,8 @@ def handed(of: dict[str, Any]) -> Dealt:
 def first_agreement(given: Given) -> Any:
     of = agreed(given)
     digests = {"parameters": of.parameters.digest(), "roster": of.roster.digest}
-    return digests | {"terms": of.context[40:72], "context": of.context}
+    questions = [(one.round, one.name, one.ask, one.again) for one in of.questions]
+    return digests | {"context": of.context, "signers": of.parameters.signers, "questions": questions}
 
 
 def first_channel(given: Given) -> Any:
@@ -146,8 +177,7 @@ def first_channel(given: Given) -> Any:
 
 
 def first_advertise(given: Given) -> Any:
-    one = machine(given, given["own"])
-    sent = one.provide(one.begin().state, True).out[0].message
+    sent = begun(given, given["own"])[1].out[0].message
     entry = {"mask_key": sent.key.raw, "nonce": sent.nonce.raw, "signature": sent.signature.raw}
     return {"number": given["own"], **entry}
 
@@ -192,6 +222,20 @@ def first_seal(given: Given) -> Any:
     assert key == share_key(state.closed, machine(given, pair[1]).channels, *pair)
     sealed = _seal(Pair(*of["opened"]), key, state.closed, *pair, lambda count: of["nonce"])
     return {"share key": key.reveal(), "sealed": sealed.raw}
+
+
+def first_leaf(given: Given) -> Any:
+    of = raw(given)
+    return leaf_of(of["holder"], Commitment(of["marks"]), of["sealed"])
+
+
+def first_encrypted(given: Given) -> Any:
+    of = agreed(given)
+    bare = agreement.Agreement(
+        header=of.header, roster=of.roster, vectors=of.vectors, plan=of.plan, task=of.task
+    )
+    text = signed_input(bare, given["own"], input_digest(raw(given)["ciphertexts"]))
+    return {"signed": text, "signature": identity(given, given["own"]).signing.sign(text).raw}
 
 
 def first_dealing(given: Given) -> Any:
@@ -241,7 +285,7 @@ def first_pair(given: Given) -> Any:
 
 def first_masked(given: Given) -> Any:
     one, state = dealing_state(given, given["own"])
-    step = one.receive(state, SERVER, handed(raw(given)))
+    step = recorded(one, one.receive(state, SERVER, handed(raw(given))))
     assert step.need is not None
     order = step.need.order
     names = [vector.name for vector in order.vectors]
@@ -269,7 +313,7 @@ def first_survivors(given: Given) -> Any:
 
 def first_quorum(given: Given) -> Any:
     of, (one, held) = raw(given), holding(given, given["own"])
-    state = states.Agreeing(held=held, survivors=tuple(given["survivors"]), act="sign", signed=True)
+    state = states.Agreeing(held=held, survivors=tuple(given["survivors"]), signed=True)
     came = Quorum(
         signers=tuple(of["signers"]),
         signatures=tuple(map(Signature, of["signers"].values())),
@@ -277,8 +321,7 @@ def first_quorum(given: Given) -> Any:
         inputs=tuple(map(Signature, of["inputs"].values())),
     )
     step = one.receive(state, SERVER, came)
-    assert step.need is not None
-    assert step.need.order.act == "unmask"
+    assert [type(sent.message) for sent in step.out] == [Unmask]
     return "enough"
 
 
@@ -313,7 +356,7 @@ def stated(result: Any) -> Any:
     return result
 
 
-def messages(of: dict[str, Any], agreement: Agreement) -> list[dict[int, Any]]:
+def messages(of: dict[str, Any], agreed: Agreement) -> list[dict[int, Any]]:
     """Of each phase, by member."""
     advertised = {
         e["number"]: Advertise(
@@ -329,7 +372,7 @@ def messages(of: dict[str, Any], agreement: Agreement) -> list[dict[int, Any]]:
     for number, sent in of["inputs"].items():
         releases: Any = tuple(
             Delivered(vector.name, "masked", np.frombuffer(packed, np.uint8), b"")
-            for vector, packed in zip(agreement.vectors, sent["packed"], strict=True)
+            for vector, packed in zip(agreed.vectors, sent["packed"], strict=True)
         )
         masked[number] = MaskedInput(releases=releases, signature=Signature(sent["signature"]))
     signatures = {n: Consistent(signature=Signature(sent)) for n, sent in of["signatures"].items()}
@@ -379,9 +422,20 @@ def test_the_first_refuses(case: Given) -> None:
 @pytest.mark.parametrize("name", COHORTS)
 def test_the_sum_is_that_of_the_plain_integers(name: str) -> None:
     of = ACCEPTED[f"aggregate {name}"]["expected"]
-    for v, (_, length, bits, _) in enumerate(COHORTS[name]["vectors"]):
+    for v, (_, length, bits, *_) in enumerate(COHORTS[name]["vectors"]):
         x = [make_secagg.values({"cohort": name}, n)[v] for n in of["survivors"]]
         assert of["totals"][v] == [sum(one[i] for one in x) % 2**bits for i in range(length)]
+
+
+@pytest.mark.parametrize("moved", [1, -1, 64])
+def test_a_byte_that_moves_between_marks_and_box_gives_another_leaf(moved: int) -> None:
+    """One encoding, lengths in front: the same bytes cut elsewhere are another leaf, for both."""
+    given = ACCEPTED["leaf"]["given"]
+    cut = 2 * (64 + moved)
+    whole = given["marks"] + given["sealed"]
+    other = given | {"marks": whole[:cut], "sealed": whole[cut:]}
+    for kinds in (FIRST, SECOND):
+        assert plain(kinds["leaf"](other)) != ACCEPTED["leaf"]["expected"]
 
 
 def test_the_prime_is_the_smallest_above_2_to_256() -> None:

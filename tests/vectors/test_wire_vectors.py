@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from securefl.errors import RemoteProtocolError
-from securefl.messages import Broadcast, OpenReply, OpenRequest, Order
+from securefl.keys import Commitment, Signature
+from securefl.messages import Broadcast, OpenReply, OpenRequest, Order, SumRequest
 from securefl.wire import Header, decode, encode
 
 FILE = Path(__file__).parent / "wire" / "messages.json"
@@ -24,6 +25,7 @@ KINDS: dict[str, type[Any]] = {
     "order": Order,
     "open-request": OpenRequest,
     "open-reply": OpenReply,
+    "sum-request": SumRequest,
 }
 MESSAGES: dict[str, Any] = {
     "broadcast": Broadcast(
@@ -31,9 +33,26 @@ MESSAGES: dict[str, Any] = {
         names=("anchor_centre",),
         arrays=(np.array([0.5, 3.0]),),
     ),
-    "order": Order(wants=("update", "profile"), weight=0.25),
+    "order": Order(
+        wants=("update", "profile"),
+        sums=("count",),
+        introduction=1,
+        again=2,
+        members=(3, 7),
+        draws=(1, 2),
+        whole=3,
+        most=2,
+        records=1437,
+    ),
     "open-request": OpenRequest(items=(b"\x01\x02\x03", b"")),
     "open-reply": OpenReply(items=(b"\xff",)),
+    "sum-request": SumRequest(
+        items=(b"\x01\x02",),
+        task=bytes(range(32)),
+        members=(0, 2),
+        inputs=(Commitment(b"\x03" * 32), Commitment(b"\x04" * 32)),
+        signatures=(Signature(b"\x05" * 64), Signature(b"\x06" * 64)),
+    ),
 }
 
 
@@ -44,7 +63,7 @@ def defects(good: bytes) -> dict[str, bytes]:
         "another_magic": b"XXX\x01" + good[4:],
         "another_format_version": good[:3] + b"\x02" + good[4:],
         "another_kind": good[:kind_at] + b"ordeR" + good[kind_at + 5 :],
-        "another_kind_version": good[:version_at] + b"\x02\x00" + good[version_at + 2 :],
+        "another_kind_version": good[:version_at] + b"\x01\x00" + good[version_at + 2 :],
         "another_session": good[:session_at] + b"\xff" + good[session_at + 1 :],
         "another_round": good[: session_at + 32] + b"\x08" + good[session_at + 33 :],
         "another_attempt": good[: session_at + 36] + b"\x02" + good[session_at + 37 :],

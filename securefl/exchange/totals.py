@@ -1,0 +1,128 @@
+"""The key holder of one encrypted sum: one total of a question, for a cohort that signed one agreement.
+
+Who could lie: the server can put other ciphertexts into the total than those that were signed; the key holder
+cannot see that. Twice: the same request gets the same reply, and another one of the question none, in any
+attempt and after a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from securefl.acts import Record
+from securefl.agreement import Agreement, Question, fields, u32
+from securefl.errors import CryptoError, RemoteProtocolError
+from securefl.exchange.encrypted import signed_input
+from securefl.machine import Envelope, Expects, Need, Step
+from securefl.messages import REFUSED, OpenReply, SumRequest
+from securefl.release import KEY_HOLDER, SERVER
+
+
+@dataclass(frozen=True)
+class OpenTotals:
+    """Slow work of the key holder: decrypt the blinded totals."""
+
+    items: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """`request` is the one at work or answered; `recorded` whether it stands in the record."""
+
+    request: SumRequest | None = None
+    recorded: bool = False
+    reply: OpenReply | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumKeyHolder:
+    """The key holder of one encrypted sum.
+
+    It opens one total of a question, for signatures of at least `least` members over one agreement. It cannot
+    see that the total contains their inputs, and no others.
+
+    agreement: from its own plan and the pinned keys; the task is the one that the members signed.
+    """
+
+    agreement: Agreement
+    least: int
+    most_bytes: int
+
+    def begin(self) -> Step[Ready]:
+        return Step(Ready())
+
+    def expects(self, state: Ready) -> Expects:
+        return Expects(self.agreement.header, {SumRequest: self.most_bytes})
+
+    def receive(self, state: Ready, sender: str, message: SumRequest) -> Step[Ready]:
+        if sender != SERVER:
+            raise RemoteProtocolError("Only the server asks to open.", sender=sender, phase="opening")
+        if state.request is not None and message != state.request:
+            raise RemoteProtocolError(
+                "Another request came before; one total of a question is opened.",
+                sender=sender,
+                phase="opening",
+            )
+        if state.reply is not None:
+            return Step(state, out=(Envelope((SERVER,), state.reply),))
+        if state.request is not None:
+            return Step(state)
+        self._check(message)
+        order = Record(
+            client=KEY_HOLDER,
+            header=self.agreement.header,
+            questions=self._questions(),
+            act="open",
+            digest=self._digest(message),
+        )
+        return Step(Ready(request=message), need=Need(order))
+
+    def _check(self, request: SumRequest) -> None:
+        """Distinct members, enough of them, each of whom signed this agreement and its ciphertexts."""
+        members = request.members
+        if len({len(members), len(request.inputs), len(request.signatures)}) > 1 or len(request.task) != 32:
+            raise _refused("Expected a digest and a signature for each member, and a task of 32 bytes.")
+        if any(low >= high for low, high in pairwise(members)) or len(members) < self.least:
+            raise _refused(f"Expected at least {self.least} ascending members, got {members}.")
+        agreed = replace(self.agreement, task=request.task)
+        for member, digest, signature in zip(members, request.inputs, request.signatures, strict=True):
+            try:
+                agreed.check(member, signature, signed_input(agreed, member, digest.raw))
+            except CryptoError:
+                raise _refused(f"Member {member} did not sign this agreement with these inputs.") from None
+
+    def _questions(self) -> tuple[Question, ...]:
+        """A value that cannot change is one question in the whole session."""
+        return tuple(
+            replace(question, round=0, ask=0) if vector.once else question
+            for question, vector in zip(self.agreement.questions, self.agreement.vectors, strict=True)
+        )
+
+    def _digest(self, request: SumRequest) -> bytes:
+        inputs = (one.raw for one in request.inputs)
+        agreed = replace(self.agreement, task=request.task)
+        parts = (agreed.context, u32(*request.members), fields(*inputs), fields(*request.items))
+        return hashlib.sha256(fields(*parts)).digest()
+
+    def provide(self, state: Ready, answer: Any) -> Step[Ready]:
+        assert state.request is not None
+        if state.recorded:
+            return self._reply(state, tuple(answer))
+        if answer is not True:
+            return self._reply(state, (REFUSED,) * len(state.request.items))
+        return Step(replace(state, recorded=True), need=Need(OpenTotals(state.request.items)))
+
+    @staticmethod
+    def _reply(state: Ready, items: tuple[bytes, ...]) -> Step[Ready]:
+        reply = OpenReply(items=items)
+        return Step(replace(state, reply=reply), out=(Envelope((SERVER,), reply),), result="opened")
+
+    def deadline(self, state: Ready) -> Step[Ready]:
+        return Step(state, result="unused")
+
+
+def _refused(reason: str) -> RemoteProtocolError:
+    return RemoteProtocolError(reason, sender=SERVER, phase="opening")

@@ -1,0 +1,22 @@
+"""Orders as a server gives them, with what a test does not care about filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from securefl.messages import Order
+
+PLAIN: dict[str, Any] = {
+    "sums": (),
+    "introduction": 0,
+    "again": 0,
+    "members": (1,),
+    "draws": (1,),
+    "whole": 0,
+    "most": 0,
+    "records": 0,
+}
+
+
+def order(*wants: str, **changes: Any) -> Order:
+    return Order(wants=wants, **{**PLAIN, **changes})
