@@ -37,7 +37,7 @@ from torch import nn
 from protocols.averaging import Averaging
 from protocols.fedlog.head import solve
 from protocols.fedlog.options import FedLog, Heads
-from protocols.fedlog.statistic import Clipping
+from protocols.fedlog.statistic import GRID, Clipping
 from protocols.lg_fedavg import LastLayers, LGFedAvg
 from securefl.rounds import (
     Algorithm,
@@ -196,7 +196,7 @@ class Experiment:
         else:
             nothing = np.zeros(0, np.float32)
             total = sum(
-                (self.heads.statistic.compute(self.job(c, nothing)).clear for c in (0, 1)), np.zeros(6)
+                (self.heads.statistic.compute(self.job(c, nothing)).floats(GRID) for c in (0, 1)), np.zeros(6)
             )
         return total.astype(np.float32)
 
@@ -236,14 +236,15 @@ class Experiment:
 
         def ask(question: Ask, _stage: int) -> Answers:
             values = [statistic.compute(self.job(client, question.model)) for client in question.cohort]
+            sent = [value.floats(statistic.sends.grid) for value in values]
             by = question.weights
             weights = [
                 by.weight(client, statistic.sends) if isinstance(by, ByDraws) else 1.0
                 for client in question.cohort
             ]
             kept.extend(value.keep or {} for value in values)
-            numbers.extend((len(question.model), len(value.clear)) for value in values)
-            total = sum((w * v.clear for w, v in zip(weights, values, strict=True)), np.zeros(6))
+            numbers.extend((len(question.model), len(floats)) for floats in sent)
+            total = sum((w * v for w, v in zip(weights, sent, strict=True)), np.zeros(6))
             return Answers(
                 survivors=question.cohort,
                 totals={statistic.sends.name: Total(total, sum(weights))},

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from securefl.dp import clipping
-from securefl.dp.moments import STEP, Losses
+from securefl.dp.moments import GRID, Losses
 from securefl.errors import DataError
 from securefl.grid import Grid
 from securefl.release import Adjacency, Unit
@@ -41,7 +41,12 @@ COUNT = Sends(
     reads="nothing",
     on_model=False,
     once=True,
-    sensitivity={(unit, adjacency): 0.0 for unit in ("record", "client") for adjacency in ADJACENCIES},
+    sensitivity={
+        ("record", "add-remove"): 0.0,
+        ("record", "replace-one"): 0.0,
+        ("client", "zero-out"): 0.0,
+        ("client", "replace-one"): 0.0,
+    },
 )
 LOSS = Sends(name="loss", how="each", reveals="the mean loss of the model on its records", extra=1)
 LARGEST_LOSS = 1e6
@@ -61,21 +66,21 @@ def update_sends(problem: Problem, cohort: int) -> Sends:
     if bound is None:
         return sends
     moved: Mapping[tuple[Unit, Adjacency], float] = {
-        ("client", "add-remove"): bound,
+        ("client", "zero-out"): bound,
         ("client", "replace-one"): 2 * bound,
     }
     return replace(sends, sensitivity=moved, grid=_grid(bound))
 
 
-def bounded(problem: Problem, job: Job, update: Callable[[Job], Floats]) -> Floats:
-    """The update that this job gives, scaled down to the problem's bound, exactly, on the grid.
+def bounded(problem: Problem, job: Job, update: Callable[[Job], Floats]) -> Value:
+    """The update that this job gives; under the problem's bound scaled down to it, as integers of the grid.
 
     Under a bound a client is never silent, which would tell of its records: those it cannot use take no
     part, and an update that diverges is 0.
     """
     bound = problem.local.update_bound
     if bound is None:
-        return update(job)
+        return Value(clear=update(job))
     try:
         step = update(usable(problem, job))
     except DataError:
@@ -83,9 +88,7 @@ def bounded(problem: Problem, job: Job, update: Callable[[Job], Floats]) -> Floa
     if not np.isfinite(step).all():
         step = np.zeros(len(job.model))
     grid = _grid(bound)
-    integers = clipping.to_grid(step[None], grid.step, int(bound / grid.step))[0]
-    found: Floats = integers.astype(np.float64) * grid.step
-    return found
+    return Value(integers=clipping.to_grid(step[None], grid.step, int(bound / grid.step))[0])
 
 
 def _grid(bound: float) -> Grid:
@@ -106,7 +109,7 @@ class Update:
         return update_sends(self.problem, self.cohort)
 
     def compute(self, job: Job) -> Value:
-        return Value(clear=bounded(self.problem, job, self._step))
+        return bounded(self.problem, job, self._step)
 
     def _step(self, job: Job) -> Floats:
         model = self.problem.module(job.model)
@@ -122,7 +125,8 @@ class Size:
     sends: Sends = SIZE
 
     def compute(self, job: Job) -> Value:
-        return Value(clear=np.array([float(len(job.x))]), then=self._possible)
+        units = round(1 / self.sends.grid.step)  # finer than whole records, so that little noise is some
+        return Value(integers=np.array([len(job.x) * units], dtype=np.int64), then=self._possible)
 
     def _possible(self, noised: Floats) -> Value:
         return Value(clear=np.clip(noised, 1, self.problem.records))
@@ -161,7 +165,7 @@ class Loss:
 
     @property
     def sends(self) -> Sends:
-        return LOSS if self.bound is None else replace(LOSS, sensitivity=_OF_LOSSES)
+        return LOSS if self.bound is None else replace(LOSS, sensitivity=_OF_LOSSES, grid=GRID)
 
     def compute(self, job: Job) -> Value:
         model, loss = self.problem.module(job.model), self.problem.loss
@@ -169,7 +173,7 @@ class Loss:
             return Value(clear=np.array([min(mean_loss(model, job.x, job.y, loss), LARGEST_LOSS)]))
         losses = Losses(bound=self.bound)
         return Value(
-            clear=losses.sums(record_losses(model, job.x, job.y, loss)).astype(np.float64) * STEP,
+            integers=losses.sums(record_losses(model, job.x, job.y, loss)),
             then=lambda noised: Value(clear=np.array([losses.mean(noised)])),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -117,4 +117,4 @@ class LastLayersUpdate:
             kept["model"] = to_vector(model)
             return self.part.taken(job.client, kept["model"]).astype(np.float64) - job.model
 
-        return Value(clear=bounded(self.part.bodies.problem, job, step), keep=kept or None)
+        return replace(bounded(self.part.bodies.problem, job, step), keep=kept or None)

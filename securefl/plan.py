@@ -18,12 +18,14 @@ from securefl.dp.gaussian import TAIL, discrete_event, share
 from securefl.errors import ConfigError
 from securefl.release import (
     NO_COST,
+    OTHERS,
     PARTIES,
     SERVER,
     UNPROTECTED,
     Adjacency,
     Charge,
     Unit,
+    neighbours_missing,
 )
 from securefl.rounds import Sends
 
@@ -82,6 +84,8 @@ class Plan:
     releases: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
+            raise ConfigError(said)
         if self.corrupt is None and (self.sum != "clear" or self.noise == "distributed"):
             raise ConfigError(
                 "Expected `corrupt`, the largest share of a cohort that may collude with the server: sums "
@@ -100,6 +104,13 @@ class Plan:
     def colluding(self, cohort: int) -> int:
         """The most clients of a cohort that collude with the server."""
         return colluding(self.corrupt or 0.0, cohort)
+
+    def knowing(self, cohort: int) -> int:
+        """The most clients of a cohort whose shares of noise hide nothing.
+
+        Who colludes knows its share; and where the promise holds against other clients, each knows its own.
+        """
+        return max(self.colluding(cohort), 1 if OTHERS in self.against else 0)
 
     def count(self, records: int) -> int:
         """What a client with so many records may let others know of that number, at least 1."""
@@ -175,7 +186,7 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
             case "distributed":
                 _check_grid(plan, sends)
                 seen = event if plan.sum != "clear" else _own_share(plan, sends)
-                return Charge(server=seen, key_holder=NoOpDpEvent(), others=event)
+                return Charge(server=seen, key_holder=NoOpDpEvent(), others=_others(plan, sends))
             case "central" if SERVER not in plan.against:
                 return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
     if sends.name not in plan.unprotected:
@@ -206,8 +217,8 @@ def least(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
     if plan.noise != "distributed" or not declared:
         return plan.survivors(cohort)
     enough = plan.survivors(max(cohort, declared))
-    honest = plan.survivors(declared) - plan.colluding(declared)
-    return max(enough, honest + plan.colluding(cohort))
+    honest = plan.survivors(declared) - plan.knowing(declared)
+    return max(enough, honest + plan.knowing(cohort))
 
 
 def placement(plan: Plan, sends: Sends) -> str:
@@ -244,6 +255,16 @@ def _own_share(plan: Plan, sends: Sends) -> DpEvent:
     return GaussianDpEvent(sqrt(own_sigma(plan, sends) ** 2 - 4) / reach(plan, sends))
 
 
+def _others(plan: Plan, sends: Sends) -> DpEvent:
+    """What another client sees of the sum: it knows its own share of the noise, which may be one too many."""
+    honest = plan.survivors(sends.cohort) - max(plan.colluding(sends.cohort), 1)
+    if plan.knowing(sends.cohort) >= 1:
+        return GaussianDpEvent(plan.noise_multiplier)
+    if not honest:
+        return NonPrivateDpEvent()
+    return GaussianDpEvent(sqrt(honest * own_sigma(plan, sends) ** 2 - 4) / reach(plan, sends))
+
+
 def reach(plan: Plan, sends: Sends) -> float:
     """The sensitivity in grid units."""
     return sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step
@@ -260,7 +281,7 @@ def own_sigma(plan: Plan, sends: Sends) -> float:
         raise ConfigError(
             f"The cohorts of {sends.name!r} have no least size, from which shares could be sized."
         )
-    return share(_total(plan, sends), plan.survivors(sends.cohort), plan.colluding(sends.cohort))
+    return share(_total(plan, sends), plan.survivors(sends.cohort), plan.knowing(sends.cohort))
 
 
 def _why(plan: Plan, sends: Sends) -> str:

@@ -18,6 +18,10 @@ from securefl.plan import Plan, charge_of, noised, own_sigma, placement, reach
 from securefl.release import Form, Release, ReleaseKey
 from securefl.rounds import Floats, Sends, Value
 
+Integers = NDArray[np.int64]
+_EXACT = 2**52
+"""A float64 holds integers up to it, and the noise beside them."""
+
 
 def noise(plan: Plan, sends: Sends, size: int, source: Source) -> NDArray[np.int64]:
     """One draw of the plan's noise for `size` grid integers: all of it, or one client's share of it."""
@@ -54,26 +58,29 @@ def protect(
 
     Raises:
         DataError: the value is not finite or outside its declared bound; the client abstains.
-        LocalProtocolError: there is something to encrypt and nothing to encrypt it with.
+        LocalProtocolError: what is to be noised are no integers of the grid; or there is something to
+            encrypt and nothing to encrypt it with.
     """
     charge = charge_of(plan, sends, trained=trained)
     source = Source(None if secret is None else derived(secret, b"noise" + _place(key)))
-    if sends.how == "each" and value.then is None and noised(plan, sends):
+    if value.integers is None and noised(plan, sends):
         raise LocalProtocolError(
-            f"{sends.name!r} is charged as noised, so its value must come as sums on the grid, with `then` "
-            "for what follows from them; as it is, there is nothing to noise."
+            f"{sends.name!r} is charged as noised, so its value must come as integers of its grid, with the "
+            "sensitivity declared for them; floats would be rounded afterwards, by more than was declared. "
+            "Send Value(integers=...), each record put on the grid by itself (`dp.clipping.to_grid`)."
         )
-    if value.then is not None:
-        value = value.then(_with_noise(plan, sends, value.clear, source))
+    if sends.how == "each" and value.integers is not None:
+        sums = _with_noise(plan, sends, value.integers, source)
+        value = Value(clear=sums) if value.then is None else value.then(sums)
     numbers: NDArray[Any]
     sealed, form = b"", "open"
     if sends.how == "sum":
         if not 0 < weight <= 1:
             raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
-        if noised(plan, sends):
-            numbers = _noised_sum(plan, sends, value.clear, weight, source)
+        if value.integers is not None and noised(plan, sends):
+            numbers = _noised_sum(plan, sends, value.integers, weight, source)
         else:
-            numbers = sends.grid.quantise(weight * value.clear)
+            numbers = sends.grid.quantise(weight * value.floats(sends.grid))
         content = _content(plan, sends, secret, key, numbers)
         if plan.sum == "masked":
             if mask is None:
@@ -122,15 +129,15 @@ def _content(
     return fingerprint(secret, b"content" + _place(key), np.ascontiguousarray(numbers).tobytes())
 
 
-def _noised_sum(plan: Plan, sends: Sends, value: Floats, weight: float, source: Source) -> NDArray[np.int32]:
+def _noised_sum(
+    plan: Plan, sends: Sends, value: Integers, weight: float, source: Source
+) -> NDArray[np.int32]:
     """Grid integers (d,) with this client's part of the noise, which is none where the server adds it.
 
-    Weighted ones are truncated towards 0: to round could lengthen them beyond the sensitivity. A sum beyond
-    the grid is clipped to it, and nan is 0: to abstain would tell of it, for nothing.
+    A sum beyond the grid is clipped to it: to abstain would tell of it, for nothing.
     """
-    inside = np.clip(np.where(np.isnan(value), 0.0, value), -sends.grid.bound, sends.grid.bound)
-    numbers = np.trunc(weight * sends.grid.quantise(inside)).astype(np.int64)
     room = sends.grid.limit
+    numbers = _weighted(np.clip(value, -room, room), weight)
     if plan.noise == "distributed":  # a share that the grid cuts off would be missing in the sum
         room -= ceil(TAIL * own_sigma(plan, sends))
     numbers = np.clip(numbers, -room, room)
@@ -140,10 +147,20 @@ def _noised_sum(plan: Plan, sends: Sends, value: Floats, weight: float, source: 
     return clipped.astype(np.int32)
 
 
-def _with_noise(plan: Plan, sends: Sends, sums: Floats, source: Source) -> Floats:
-    """Sums on the grid with a client's own noise on them, where the plan says so."""
-    if not noised(plan, sends):
-        return sums
-    integers = np.rint(sums / sends.grid.step).astype(np.int64)
-    drawn = integers + noise(plan, sends, len(integers), source)
-    return drawn.astype(np.float64) * sends.grid.step
+def _weighted(numbers: Integers, weight: float) -> Integers:
+    """Integers below 2^31 times a weight in (0, 1], truncated towards 0: to round could lengthen them.
+
+    In integers, with 30 bits of the weight: two integers that are d apart are at most d apart afterwards,
+    which products of floats do not promise. So any sensitivity stays as it is.
+    """
+    scaled = ceil(weight * 2**30)
+    found: Integers = np.sign(numbers) * (np.abs(numbers) * scaled >> 30)
+    return found
+
+
+def _with_noise(plan: Plan, sends: Sends, integers: Integers, source: Source) -> Floats:
+    """Sums on the grid with a client's own noise on them, where the plan says so, as floats."""
+    if noised(plan, sends):
+        inside = np.clip(integers, -_EXACT, _EXACT)
+        integers = inside + noise(plan, sends, len(integers), source)
+    return integers.astype(np.float64) * sends.grid.step

@@ -18,13 +18,26 @@ from numpy.typing import NDArray
 from securefl.errors import LocalProtocolError, UnaccountedRelease
 
 Unit = Literal["record", "client"]
-Adjacency = Literal["add-remove", "replace-one"]
+Adjacency = Literal["add-remove", "replace-one", "zero-out"]
+"""Zero-out: a client's contribution becomes nothing, while cohort and weights, which are public, stay."""
 Form = Literal["open", "masked", "encrypted"]
 
 SERVER: Final = "server"
 KEY_HOLDER: Final = "key-holder"
 OTHERS: Final = "others"
 PARTIES: Final = (SERVER, KEY_HOLDER, OTHERS)
+
+
+def neighbours_missing(unit: Unit, adjacency: Adjacency) -> str | None:
+    """Why this unit has no neighbours of this kind; None where it has."""
+    if unit == "client" and adjacency == "add-remove":
+        return (
+            'Expected adjacency = "zero-out" (or "replace-one") with unit = "client", got "add-remove": a '
+            "client's contribution becomes nothing, while cohort and weights, which are public, stay."
+        )
+    if unit == "record" and adjacency == "zero-out":
+        return 'Expected adjacency = "add-remove" or "replace-one" with unit = "record", got "zero-out".'
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

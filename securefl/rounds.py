@@ -97,20 +97,40 @@ class Sum:
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """A client's value before protection: float64 vectors; for a sum everything is `clear`.
+    """A client's value before protection: integers of its grid, or float64 vectors that no noise can be on.
 
+    `integers` are in units of the grid of its `sends`. Noise is put on nothing else: rounding afterwards
+    would add to the sensitivity. A float64 vector of a sum is all `clear`.
     `keep` stays on the client's device, in place of what it kept before; None leaves that as it is. Where
-    there is a `then`, `clear` holds sums over the records on the grid, and the value is what follows from
-    them, once noise is on them where the plan says so (post-processing).
+    there is a `then`, the value is what follows from the integers times the grid's step, once noise is on
+    them where the plan says so (post-processing).
     `clipped` and `floored` count the entries that were moved into public bounds; no server learns them.
     """
 
-    clear: Floats
+    integers: NDArray[np.int64] | None = None
+    clear: Floats = field(default_factory=lambda: np.zeros(0))
     hidden: Floats = field(default_factory=lambda: np.zeros(0))
     keep: Kept | None = None
     then: Callable[[Floats], Value] | None = None
     clipped: int = 0
     floored: int = 0
+
+    def __post_init__(self) -> None:
+        if self.integers is None:
+            if self.then is not None:
+                raise LocalProtocolError("Expected `integers` beside `then`, which follows from them.")
+            return
+        if self.clear.size or self.hidden.size:
+            raise LocalProtocolError("Expected `integers` or floats of one value, got both.")
+        if self.integers.dtype != np.int64 or self.integers.ndim != 1:
+            raise LocalProtocolError(
+                f"Expected a flat vector of int64 integers of the grid, got {self.integers.dtype} of shape "
+                f"{self.integers.shape}. Put the records on the grid one by one (`dp.clipping.to_grid`)."
+            )
+
+    def floats(self, grid: Grid) -> Floats:
+        """What a client gives in the clear, without noise: integers times the step of this grid."""
+        return self.clear if self.integers is None else self.integers.astype(np.float64) * grid.step
 
 
 @dataclass(frozen=True)

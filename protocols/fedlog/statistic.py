@@ -84,7 +84,7 @@ def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, cl
         found["record", "add-remove"] = alone
         found["record", "replace-one"] = max(sqrt(2) * alone, 2 * limit * GRID.step)
     if client_bound is not None:
-        found["client", "add-remove"] = client_bound
+        found["client", "zero-out"] = client_bound
         found["client", "replace-one"] = 2 * client_bound
     return Sends(
         name="statistic",
@@ -132,4 +132,4 @@ class Statistic:
         if self.client_bound is not None:
             whole = total.ravel()[None].astype(np.float64) * GRID.step
             total = clipping.to_grid(whole, GRID.step, int(self.client_bound / GRID.step))
-        return Value(clear=(total.ravel() * GRID.step).astype(np.float64), keep=kept)
+        return Value(integers=total.ravel(), keep=kept)

@@ -9,8 +9,7 @@ from math import inf, sqrt
 import numpy as np
 
 from protocols.contributions import ADJACENCIES
-from securefl.dp.moments import STEP, Moments
-from securefl.grid import Grid
+from securefl.dp.moments import GRID, Moments
 from securefl.profiles import Anchor, Bounds, Profile, Query, Variant, features
 from securefl.release import Adjacency, Unit
 from securefl.rounds import Each, Floats, Job, Sends, Value
@@ -24,7 +23,6 @@ _ENCRYPTED = {
 _CLIPPED: Mapping[tuple[Unit, Adjacency], float] = {
     ("record", a): Moments.sensitivity(a) for a in ADJACENCIES
 }
-_GRID = Grid(step=STEP, bound=2.0**10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ def profile_sends(variant: Variant = Variant.FULL, clip: Clip | None = None, ref
         reveals="its whole profile",
         reveals_encrypted=_ENCRYPTED[variant],
         sensitivity={} if clip is None else _CLIPPED,
-        grid=_GRID,
+        grid=GRID,
         extra=1,
         every=refresh,
     )
@@ -74,7 +72,7 @@ def profile_value(
     def then(noised: Floats) -> Value:
         return _value(moments.profile(noised), Anchor(np.zeros(q), np.ones(q)), bounds, variant)
 
-    return Value(clear=moments.sums(anchor.apply(own)).astype(np.float64) * STEP, then=then)
+    return Value(integers=moments.sums(anchor.apply(own)), then=then)
 
 
 def _value(own: Profile, anchor: Anchor, bounds: Bounds, variant: Variant) -> Value:

@@ -8,11 +8,13 @@ number of compositions. RDP is looser and costs nothing; it is the check, and th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
+from absl import logging
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, get_epsilon_gaussian
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import RdpAccountant
@@ -28,23 +30,50 @@ where epsilon is far below 1."""
 NEAR: Final = 1.1
 """More than the coarse figure is above the fine one: 5 % were measured at an epsilon of 0.06."""
 _LARGEST_MU: Final = 1e6
-_TAIL: Final = 1e-12
+_TAIL: Final = 1e-7
+"""Of delta: the mass that each composition may cut off, which counts as an infinite loss."""
+_LEAST_DELTA: Final = 1e-14
+"""Below it the rounding of the convolutions is as large as delta: RDP alone speaks."""
+_LARGEST: Final = 5e6
+"""Entries of a loss distribution, above which RDP alone speaks: it would take hours, or all of the memory."""
 
 
 def epsilon(history: History, delta: float, *, interval: float = FINE) -> float:
     """Epsilon at `delta` of everything in the history together.
 
+    Of sampled steps the smaller of two upper bounds: by loss distributions, and by RDP.
     One unprotected release makes it infinite; so does mu above 10^6, where the exact formula loses its
     digits: no epsilon of that size protects anything.
     """
     if history.endless or history.mu_squared > _LARGEST_MU**2:
         return math.inf
     if history.steps:
-        return float(_whole(history, interval).get_epsilon_for_delta(delta))
+        bound = rdp_epsilon(history, delta)
+        if not composable(history, delta, interval=interval):
+            return bound
+        return min(bound, float(_whole(history, interval, _tail(delta)).get_epsilon_for_delta(delta)))
     if history.mu_squared == 0:
         return 0.0
     with np.errstate(divide="ignore"):  # log 0 on the way is a delta of 0, as meant
         return float(get_epsilon_gaussian(1 / math.sqrt(history.mu_squared), delta))
+
+
+def composable(history: History, delta: float, *, interval: float = FINE) -> bool:
+    """Whether loss distributions can say what these steps cost; where not, RDP alone does."""
+    # the loss of one step lies within (1/2 + 12 z) / z^2 of 0 but for a mass below 10^-30, and with delta's
+    # tail all of them together within RDP's epsilon and as much again
+    spans = [2 * (0.5 + 12 * z) / z**2 for _, z in history.steps]
+    if history.mu_squared > 0:
+        spans.append(history.mu_squared + 24 * math.sqrt(history.mu_squared))
+    return (
+        delta >= _LEAST_DELTA
+        and max(spans, default=0.0) / interval <= _LARGEST
+        and (2 * rdp_epsilon(history, delta) / interval <= _LARGEST)
+    )
+
+
+def _tail(delta: float) -> float:
+    return min(1e-12, _TAIL * delta)
 
 
 def compose(events: Mapping[DpEvent, int], delta: float) -> float:
@@ -75,22 +104,30 @@ def rdp_epsilon(history: History, delta: float) -> float:
     accountant = RdpAccountant()
     if history.mu_squared > 0:
         accountant.compose(GaussianDpEvent(1 / math.sqrt(history.mu_squared)))
-    for (q, z), count in history.steps.items():
-        accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), count)
+    with _without_remarks():
+        for (q, z), count in history.steps.items():
+            accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), count)
     return float(accountant.get_epsilon(delta)) if history.mu_squared or history.steps else 0.0
 
 
-def _whole(history: History, interval: float) -> Any:
-    parts = [_steps(q, z, count, interval) for (q, z), count in history.steps.items()]
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Silent where an order close to 1 does not converge: it is left out, which never lowers the bound."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _whole(history: History, interval: float, tail: float) -> Any:
+    parts = [_steps(q, z, count, interval, tail) for (q, z), count in history.steps.items()]
     if history.mu_squared > 0:
         parts.append(_gaussian(history.mu_squared, interval))
-    return _composed(parts)
-
-
-def _composed(parts: list[Any]) -> Any:
     first, *others = parts
     for other in others:
-        first = first.compose(other, tail_mass_truncation=_TAIL)
+        first = first.compose(other, tail_mass_truncation=tail)
     return first
 
 
@@ -105,8 +142,8 @@ def _step(q: float, z: float, interval: float) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _steps(q: float, z: float, count: int, interval: float) -> Any:
-    return _step(q, z, interval).self_compose(count, tail_mass_truncation=_TAIL)
+def _steps(q: float, z: float, count: int, interval: float, tail: float) -> Any:
+    return _step(q, z, interval).self_compose(count, tail_mass_truncation=tail)
 
 
 class Running:
@@ -118,28 +155,42 @@ class Running:
     def __init__(self, delta: float, *, interval: float = COARSE) -> None:
         self._delta, self._interval = delta, interval
         self._before, self._composed_before = History(), None
+        self._sizes: dict[object, bool] = {}
 
     def epsilon(self, history: History) -> float:
         """As `epsilon`, at the running discretisation."""
         if history.endless or not history.steps:
             return epsilon(history, self._delta)
+        if not self._affordable(history):
+            return rdp_epsilon(history, self._delta)
+        tail = _tail(self._delta)
         news = _difference(history, self._before)
         if news is None or self._composed_before is None:
-            whole = _whole(history, self._interval)
+            whole = _whole(history, self._interval, tail)
         elif not news.steps and not news.mu_squared:
             whole = self._composed_before
         else:
             whole = self._composed_before.compose(
-                _cached(news.key(), self._interval), tail_mass_truncation=_TAIL
+                _cached(news.key(), self._interval, tail), tail_mass_truncation=tail
             )
         self._before, self._composed_before = history, whole
-        return float(whole.get_epsilon_for_delta(self._delta))
+        found = float(whole.get_epsilon_for_delta(self._delta))
+        # a finite one is the smaller but for the discretisation, and RDP takes as long as a round
+        return found if found < math.inf else rdp_epsilon(history, self._delta)
+
+    def _affordable(self, history: History) -> bool:
+        """As `composable`, worked out anew only where the history has doubled, or has other steps."""
+        steps = frozenset(history.steps)
+        size = steps, sum(history.steps.values()).bit_length(), math.frexp(history.mu_squared)[1]
+        if size not in self._sizes:
+            self._sizes[size] = composable(history, self._delta, interval=self._interval)
+        return self._sizes[size]
 
 
 @lru_cache(maxsize=64)
-def _cached(key: _Key, interval: float) -> Any:
+def _cached(key: _Key, interval: float, tail: float) -> Any:
     endless, mu_squared, steps = key
-    return _whole(History(endless, mu_squared, dict(steps)), interval)
+    return _whole(History(endless, mu_squared, dict(steps)), interval, tail)
 
 
 def _difference(now: History, before: History) -> History | None:

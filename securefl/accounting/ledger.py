@@ -104,14 +104,23 @@ class Ledger:
 
     # The door ---------------------------------------------------------------------------------
 
-    def reserve(self, wants: Sequence[tuple[ReleaseKey, Charge]]) -> Mapping[str, BudgetExceeded]:
+    def reserve(
+        self,
+        wants: Sequence[tuple[ReleaseKey, Charge]],
+        introductions: Mapping[ReleaseKey, int] | None = None,
+    ) -> Mapping[str, BudgetExceeded]:
         """Reserve a wave of charges durably; all of a holder's, or none of them.
 
         A key that was used before with this very charge is not charged a second time: it can only be sent
         again with the same content, which tells nothing new.
 
+        Args:
+            introductions: which of the keys are introductions, charged without the training that other
+                releases follow, and how many of that name were declared. A retry is the same introduction.
+
         Returns:
-            Per holder whose budget cannot bear its charges, why; nothing is reserved for it.
+            Per holder whose budget cannot bear its charges, or whose introductions are used up, why; nothing
+            is reserved for it.
 
         Raises:
             LocalProtocolError: a key was used before with another charge; then nothing is reserved.
@@ -120,13 +129,34 @@ class Ledger:
         with self._transaction():
             for holder, asked in _by_holder(wants).items():
                 charges = [(key, charge) for key, charge in asked if not self._stands(key, charge)]
-                refusal = self.refusal(holder, [(key.name, charge) for key, charge in charges])
+                counted = {key: most for key, most in (introductions or {}).items() if key.holder == holder}
+                refusal = self._introduced(counted) or self.refusal(
+                    holder, [(key.name, charge) for key, charge in charges]
+                )
                 if refusal is not None:
                     refused[holder] = refusal
                     continue
+                for key in counted:
+                    self._db.execute(
+                        "INSERT OR IGNORE INTO introductions VALUES (?, ?, ?, ?, ?)",
+                        (key.holder, key.name, key.session, key.round, key.stage),
+                    )
                 for key, charge in charges:
                     self._insert(key, charge)
         return refused
+
+    def _introduced(self, counted: Mapping[ReleaseKey, int]) -> BudgetExceeded | None:
+        """Why a holder's introductions are used up, in whatever session; None where they are not."""
+        for key, most in counted.items():
+            query = "SELECT session, round, stage FROM introductions WHERE holder = ? AND name = ?"
+            done = {(bytes(row[0]), *row[1:]) for row in self._db.execute(query, (key.holder, key.name))}
+            asked = {(k.session, k.round, k.stage) for k in counted if k.name == key.name}
+            if asked - done and len(asked | done) > most:
+                return BudgetExceeded(
+                    f"{key.holder}: {len(done)} of {most} declared introductions of {key.name!r} are "
+                    "done, and one more is asked for. Ask for it in a round, where its training is charged."
+                )
+        return None
 
     def _stands(self, key: ReleaseKey, charge: Charge) -> bool:
         """Whether this charge is on file for this key."""

@@ -21,8 +21,12 @@ CREATE TABLE IF NOT EXISTS releases (
     at TEXT NOT NULL, content BLOB NOT NULL,
     PRIMARY KEY (holder, session, round, stage, attempt, name)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS introductions (
+    holder TEXT, name TEXT, session BLOB, round INTEGER, stage INTEGER,
+    PRIMARY KEY (holder, name, session, round, stage)
+) STRICT;
 """
-VERSION = 4
+VERSION = 5
 
 
 IDENTITY = "identity"

@@ -22,6 +22,8 @@ from securefl.accounting.events import History
 from securefl.errors import ConfigError
 from securefl.release import Adjacency
 
+_UPWARD = 1 + 1e-12
+"""More noise by what rounding takes: a budget of this very epsilon must bear the whole schedule."""
 Method = Literal["exact", "paper", "rdp", "pld"]
 
 
@@ -45,7 +47,7 @@ def sensitivity(adjacency: Adjacency, bound: float) -> float:
         raise ConfigError(f"Expected a finite bound > 0, got {bound}.")
     alone = sqrt(1 + bound**2)
     match adjacency:
-        case "add-remove":
+        case "add-remove" | "zero-out":
             return alone
         case "replace-one":
             return max(sqrt(2) * alone, 2 * bound)
@@ -65,7 +67,7 @@ def sigma(
     if releases < 1 or not (isfinite(sensitivity) and sensitivity > 0):
         raise ConfigError(f"Expected releases >= 1 and a sensitivity > 0, got {releases} and {sensitivity}.")
     try:
-        exact = float(get_sigma_gaussian(epsilon, delta)) * sqrt(releases) * sensitivity
+        exact = float(get_sigma_gaussian(epsilon, delta)) * sqrt(releases) * sensitivity * _UPWARD
     except (ValueError, OverflowError):
         raise ConfigError(
             f"No noise can be worked out for epsilon {epsilon:g}: take a smaller one."

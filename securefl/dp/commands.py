@@ -13,7 +13,7 @@ from typing import Any
 import click
 from dp_accounting import DpEvent
 
-from securefl.accounting.composition import Running, compose, rdp_epsilon
+from securefl.accounting.composition import Running, composable, compose, rdp_epsilon
 from securefl.accounting.events import History, load_charge, load_event
 from securefl.accounting.store import VERSION, refusing_damage
 from securefl.dp import calibration
@@ -177,7 +177,14 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
         raise DataError(f"{events} is not JSON.") from None
     counted = Counter[DpEvent]()
     _count(listed, 1, counted)
-    found = {"epsilon": compose(counted, delta), "rdp_epsilon": rdp_epsilon(History.of(counted), delta)}
+    history = History.of(counted)
+    found = {"epsilon": compose(counted, delta), "rdp_epsilon": rdp_epsilon(history, delta)}
+    if history.steps and not history.endless and not composable(history, delta):
+        click.echo(
+            "Loss distributions cannot say what this costs (delta is too small, or epsilon too large to "
+            "protect anything): epsilon is the bound by RDP.",
+            err=True,
+        )
     if as_json:
         click.echo(json.dumps({name: "inf" if value == inf else value for name, value in found.items()}))
     else:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from securefl.dp import clipping
 from securefl.errors import ConfigError
+from securefl.grid import Grid
 from securefl.profiles import Profile
 from securefl.release import Adjacency
 
@@ -23,6 +24,7 @@ Integers = NDArray[np.int64]
 _UNIT = 2**20
 STEP = 1 / _UNIT
 """Of the grid that the sums are on."""
+GRID = Grid(step=STEP, bound=2.0**10)
 WEIGHT = 0.5
 """w: how the count shares the noise with the moments."""
 _COUNT = int(WEIGHT * _UNIT)
@@ -45,13 +47,16 @@ class Moments:
     def sensitivity(adjacency: Adjacency) -> float:
         """L2, of the sums times STEP.
 
-        To replace a record moves no count but where one of the two is not finite, which is as to add it.
+        Replacing a record changes the count only if exactly one of the two is not finite; that case equals
+        adding one, of norm sqrt(2 + w^2). Otherwise the means differ by at most twice their bound, so by 4 in
+        squared units. Squares are not negative, nor are they after truncation, so the product of two records'
+        is at least 0, and |s - s'|^2 = |s|^2 + |s'|^2 - 2 s s' <= 2. Together at most sqrt(4 + 2).
         """
         match adjacency:
-            case "add-remove":
+            case "add-remove" | "zero-out":
                 return sqrt(2 * _UNIT**2 + _COUNT**2) * STEP
             case "replace-one":
-                return 2 * sqrt(2)
+                return sqrt(6)
 
     def sums(self, outputs: Floats) -> Integers:
         """The integer vectors of the records (n, q), summed: (2 q + 1,). What is not finite takes no part."""
@@ -85,7 +90,7 @@ class Losses:
     def sensitivity(adjacency: Adjacency) -> float:
         """L2, of the sums times STEP."""
         match adjacency:
-            case "add-remove" | "replace-one":  # a record whose loss is not finite is none, and none a count
+            case "add-remove" | "zero-out" | "replace-one":  # to replace a loss is at most as to add one
                 return sqrt(_UNIT**2 + _COUNT**2) * STEP
 
     def sums(self, losses: Floats) -> Integers:

@@ -74,6 +74,7 @@ class Clients:
         self._news: dict[int, Kept] = {}
         self._values: dict[tuple[int, Question], Value] = {}
         self.moved: dict[str, tuple[int, int]] = {}
+        self.refused: dict[str, BudgetExceeded] = {}
         self.orders: dict[int, Contribute] = {}
         self.seal: Callable[[Floats], bytes] | None = None
         self.encryptors: Mapping[str, Callable[[NDArray[np.int64]], bytes]] = {}
@@ -123,14 +124,27 @@ class Clients:
         secrets = self._secrets(scheduled)
         late = {client for client, secret in secrets.items() if secret is None}
         wants = {task.client: self._charges(task) for task in scheduled if task.client not in late}
-        refused = self._ledger.reserve([want for own in wants.values() for want in own])
+        refused = self._ledger.reserve(
+            [want for own in wants.values() for want in own],
+            {
+                key: self._statistics[key.name].sends.extra
+                for task in scheduled
+                if task.order.order.introduction
+                for key, _ in wants.get(task.client, ())
+                if self._counts(key.name)
+            },
+        )
         answers: dict[int, tuple[Release, ...] | None] = {}
         abstained: dict[str, str] = {}
         for task in tasks:
             name = client_name(task.client)
+            if task.client in late:
+                abstained[name] = "It has answered in a later round already."
+                answers[task.client] = None
+                continue
             if name in refused or task.client not in wants:
-                over = "It has answered in a later round already." if task.client in late else _OVER
-                abstained[name] = str(refused.get(name, over))
+                self.refused[name] = refused.get(name) or BudgetExceeded(_OVER)
+                abstained[name] = str(self.refused[name])
                 answers[task.client] = None
                 continue
             try:
@@ -166,6 +180,13 @@ class Clients:
             (_key(task, name), charge_of(self._plan, self._statistics[name].sends, trained=trained))
             for name in task.wants
         ]
+
+    def _counts(self, name: str) -> bool:
+        """Whether introductions are counted: where they cost less than a release of the rounds.
+
+        Others are charged alike, so that a number that was lost on its way may be asked for again.
+        """
+        return self._statistics[name].sends.training is not None
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
         """What each client draws noise and private training from, where something is private or hidden."""

@@ -22,7 +22,7 @@ from securefl.engines.clients import Records
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess, Traffic
 from securefl.engines.scores import ScoreKeys
-from securefl.errors import ConfigError
+from securefl.errors import BudgetExceeded, ConfigError
 from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of
@@ -54,7 +54,8 @@ class Door:
 
     Attributes:
         ledger: for `epsilon`, `rounds_left` and `rows`.
-        log: of the last ask: who abstained and why, and bytes per party. No party of the protocol sees it.
+        log: of the last ask: who abstained or refused and why, and bytes per party. No party of the
+            protocol sees it.
 
     Raises ConfigError for a value that the plan could never let out, and for two of one name.
     """
@@ -101,14 +102,21 @@ class Door:
         self.close()
 
     def ask(self, ask: Ask) -> Answers:
-        """Whoever answers well is a survivor; clients whose ledger refuses abstain (`log.abstained`).
+        """Whoever answers well is a survivor; clients whose ledger refuses are named in `log.refused`.
 
         A masked sum that too many abstained from is not opened: there are no survivors and no totals then.
         Every ask is a round of its own, in `Job.round` and in the ledger.
+
+        Raises:
+            BudgetExceeded: every client refused; the reason is that of the first.
+            LocalProtocolError: the Ask describes a value otherwise than what is offered.
         """
         self._asked += 1
         header = Header(self._session, self._asked, 0, 0)
         answers, self.log = self._host.ask(InProcess(self._host), ask, header)
+        reasons = [self.log.refused.get(client_name(k)) for k in ask.cohort]
+        if reasons and reasons[0] is not None and None not in reasons:
+            raise BudgetExceeded(f"All {len(reasons)} clients refused. {reasons[0]}")
         return answers
 
     def _keys(self, each: Each) -> ScoreKeys:

@@ -21,7 +21,7 @@ from securefl.engines.inprocess import InProcess, Traffic
 from securefl.engines.masked import Attempt, Cohorts, centred_totals, nobody, totals
 from securefl.engines.scores import ScoreKeys
 from securefl.engines.sums import EncryptedSums
-from securefl.errors import BudgetExceeded, ConfigError, RemoteProtocolError
+from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, most_bytes
 from securefl.exchange.encrypted import Blind, Opened, Take, Unopened
 from securefl.exchange.server import broadcast_of, order_of
@@ -46,6 +46,8 @@ class Log:
 
     traffic: Traffic
     abstained: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, BudgetExceeded] = field(default_factory=dict)
+    """By client, why its ledger or its schedule did not bear what was asked; it is in `abstained` too."""
     moved: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By client, how many of its profile's entries were clipped, and how many floored."""
 
@@ -106,7 +108,11 @@ class StudyHost:
         return frozenset(self._culprits)
 
     def ask(self, engine: InProcess, ask: Ask, header: Header) -> tuple[Answers, Log]:
-        """Run one Ask over the engine. The answers hold whoever answered well and in time."""
+        """Run one Ask over the engine. The answers hold whoever answered well and in time.
+
+        Raises LocalProtocolError for an Ask that describes a value otherwise than its clients.
+        """
+        self._check_offered(ask)
         self._log = Log(Traffic())
         enough = max(
             self._plan.least_cohort,
@@ -121,6 +127,17 @@ class StudyHost:
             answers = self._hidden(engine, ask, header)
         self._clients.settle()
         return self._as_promised(ask, answers), self._log
+
+    def _check_offered(self, ask: Ask) -> None:
+        """Noise, thresholds and grid come from the Ask, charges from what clients offer: one text."""
+        for how, questions in (("sum", ask.sums), ("each", ask.each)):
+            for question in questions:
+                sends = question.sends
+                if self._offers.get(sends.name) != sends or sends.how != how:
+                    raise LocalProtocolError(
+                        f"Expected a description that clients offer, got another of {sends.name!r} "
+                        f"({sends.how!r}) in a question for {how!r}. Ask with the `sends` of what is offered."
+                    )
 
     def _exchange(
         self, engine: InProcess, ask: Ask, header: Header, *, hidden: bool = False, again: int = 0
@@ -235,7 +252,7 @@ class StudyHost:
             short = f"{len(answers.survivors)} of at least {enough} contributions came"
             self._log.abstained[SERVER] = f"{short}: the noise would fall short, so the sum is thrown away."
             return replace(nobody(ask), each=answers.each)
-        if self._plan.noise != "central":
+        if self._plan.noise != "central" or not answers.totals:  # nothing was opened
             return answers
         totals = dict(answers.totals)
         for question in promised:
@@ -265,6 +282,8 @@ class StudyHost:
         tasks = {id(order): task for order in orders if (task := self._clients.task(order)) is not None}
         contributions, abstained = self._clients.contribute_many(list(tasks.values()))
         self._log.abstained |= abstained
+        self._log.refused |= self._clients.refused
+        self._clients.refused = {}
         self._log.moved |= self._clients.moved
         self._clients.moved = {}
         return [

@@ -22,7 +22,7 @@ from securefl.dp.calibration import check_training, multiplier_beside, sigma
 from securefl.engines.inprocess import Faults
 from securefl.errors import ConfigError
 from securefl.plan import Plan
-from securefl.release import Adjacency, Unit
+from securefl.release import Adjacency, Unit, neighbours_missing
 from securefl.rounds import Algorithm, Sends
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.dpsgd_config import DPSGD
@@ -117,6 +117,8 @@ class PrivacySection:
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:
             raise ValueError(f"Expected 0 < delta < 1, got {self.delta}.")
+        if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
+            raise ValueError(said)
         if not self.budget >= 0:
             raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
         if (self.noise == "none") != (self.epsilon is None):
@@ -194,6 +196,11 @@ class PrivacySection:
         """Sigma over sensitivity, for which all releases, and the training before them, cost `epsilon`."""
         if self.epsilon is None or self.epsilon == inf:
             return 0.0
+        if spent and self.calibration == "paper":
+            raise ConfigError(
+                '[privacy] Expected calibration = "exact" beside private training ([dpsgd]), got "paper": '
+                "FedLog's theorem counts its own noise alone. Leave the line out."
+            )
         if not releases:
             check_training(self.epsilon, self.delta, spent)
             return 0.0

@@ -17,6 +17,7 @@ from nbclient.exceptions import CellExecutionError
 
 from securefl.accounting.ledger import Ledger
 from securefl.engines.door import Door
+from securefl.errors import BudgetExceeded
 from securefl.rounds import Ask, Sum
 
 ROOT = Path(__file__).parents[2]
@@ -132,5 +133,7 @@ def test_the_loop_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert ledger.worst("key-holder") == 0
     with Door(names["plan"], [names["own"]], names["clients"], ledger="ledger.sqlite") as door:
         eleventh = Ask(cohort=(0, 1, 2, 3, 4), model=names["w"], sums=(Sum(names["STEP"], 2),))
-        assert door.ask(eleventh).survivors == ()
-        assert "0 rounds like it remain" in door.log.abstained["client-0000"]
+        with pytest.raises(BudgetExceeded, match=r"All 5 clients refused.*0 rounds like it remain"):
+            door.ask(eleventh)
+    with pytest.raises(BudgetExceeded, match=r"All 5 clients refused.*0 rounds like it remain"):
+        exec(compile(source, "README.md", "exec"), {})

@@ -10,7 +10,7 @@ import pytest
 
 from protocols.averaging import Averaging, step_of, weights
 from protocols.baselines import ActiveFL, FedAdam, FedAvgRP
-from protocols.contributions import UPDATE, Loss, Size, Update, ask_size
+from protocols.contributions import SIZE, UPDATE, Loss, Size, Update, ask_size
 from protocols.fedavg import FedAvg
 from securefl.rounds import Answers, Ask, ByCount, ByDraws, Job, Roster, State, Sum, Total, play
 from securefl.training import LocalTraining, ModelConfig, mean_loss, to_vector, train
@@ -90,7 +90,7 @@ def test_full_keeps_the_old_model_for_absent_clients(problem: Problem) -> None:
 
 def test_full_and_partial_shares() -> None:
     state = State(np.zeros(1, np.float32), {"records": np.array([100.0])})
-    bounded = replace(UPDATE, sensitivity={("client", "add-remove"): 1.0})
+    bounded = replace(UPDATE, sensitivity={("client", "zero-out"): 1.0})
     assert weights("full", {0: 1, 3: 1}, state) == ByCount(100)
     assert weights("partial", {}, state) is None
     for draws, plain, scaled in [({0: 1, 3: 1}, 0.5, 1.0), ({0: 3, 3: 1}, 0.75, 1.0)]:
@@ -273,6 +273,6 @@ def test_an_update_is_the_trained_model_less_the_broadcast(problem: Problem) -> 
 
 def test_size_and_loss(problem: Problem) -> None:
     mine = job(problem)
-    assert Size(problem).compute(mine).clear.tolist() == [9.0]
+    assert Size(problem).compute(mine).floats(SIZE.grid).tolist() == [9.0]
     loss = mean_loss(problem.module(problem.initial), mine.x, mine.y, "cross_entropy")
     assert Loss(problem).compute(mine).clear.tolist() == [loss]

@@ -46,7 +46,7 @@ def study(
     permitted = '["profile"]' if name == "fedprof" else "[]"
     written = text(arm, rounds=rounds, clients=6, unprotected=permitted)
     written = written.replace("batch_size = 16\n", f"batch_size = 16\nupdate_bound = {bound}\n")
-    settings = {"unit": '"client"', "adjacency": '"add-remove"', "noise": '"central"', "epsilon": "8.0"}
+    settings = {"unit": '"client"', "adjacency": '"zero-out"', "noise": '"central"', "epsilon": "8.0"}
     if "noise" not in privacy:
         settings["against"] = '["key-holder", "others"]'
     for key, value in (settings | {"delta": "1e-2"} | privacy).items():
@@ -60,7 +60,7 @@ DISTRIBUTED = {"noise": '"distributed"', "dropout": "0.2", "corrupt": "0.0"}
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg"])
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize(
     "privacy",
     [{}, {"noise": '"local"'}, {**DISTRIBUTED, "sum": '"masked"'}, {**DISTRIBUTED, "sum": '"ckks"'}],
@@ -90,7 +90,7 @@ def test_without_a_bound_no_noise_is_enough() -> None:
 
 
 def test_a_bound_does_not_help_a_record() -> None:
-    of = study(unit='"record"', delta="1e-4")
+    of = study(unit='"record"', adjacency='"add-remove"', delta="1e-4")
     with pytest.raises(ConfigError, match="one record moves it without bound"):
         composition(of, of.arms[0], world(of))
 
@@ -129,7 +129,7 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(bound: float) -> None:
     labels = np.full_like(y, 99)
     for mine in (job(here), *(job(here, x=o) for o in odd), job(here, y=labels), job(here, x=x[:0], y=y[:0])):
         with np.errstate(all="ignore"):
-            value = update.compute(mine).clear
+            value = update.compute(mine).floats(update.sends.grid)
         integers = np.rint(value / grid.step).astype(np.int64)
         assert np.array_equal(integers * grid.step, value)
         assert sum(int(i) ** 2 for i in integers) <= (bound / grid.step) ** 2
@@ -140,9 +140,10 @@ def test_a_small_update_is_only_rounded_and_a_large_one_keeps_its_direction() ->
     model = here.problem.module(here.problem.initial)
     mine = job(here)
     train(model, mine.x, mine.y, here.problem.local, here.problem.loss, stream(1, "client", 1, 0), 0)
-    whole = Update(here.problem).compute(mine).clear
+    loose = Update(here.problem)
+    whole = loose.compute(mine).floats(loose.sends.grid)
     small = world(study(bound="0.1")).problem
-    clipped = Update(small).compute(job(here)).clear
+    clipped = Update(small).compute(job(here)).floats(Update(small).sends.grid)
     assert np.linalg.norm(whole) > 0.5
     assert 0.0999 < np.linalg.norm(clipped) <= 0.1
     cosine = clipped @ whole / np.linalg.norm(clipped) / np.linalg.norm(whole)
@@ -187,7 +188,7 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
                 public={},
                 rng=stream(here.seed, "client", 1, k),
             )
-        ).clear
+        ).floats(update.sends.grid)
         for k in range(6)
     ]
     residual = spy.states[1].model - (spy.states[0].model + np.mean(steps, axis=0))
@@ -220,7 +221,8 @@ def test_a_sum_beyond_the_grid_is_clipped_and_not_refused() -> None:
     """To abstain would tell of the one record that tips it over, without a charge."""
     plan = replace(SHARES, noise="local", noise_multiplier=0.01, sum="clear")
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
-    value = Value(clear=np.array([1e9, -9.0, 3.0, 8.0001, np.nan, -np.inf]))
+    limit, far = OWN.grid.limit, np.iinfo(np.int64)
+    value = Value(integers=np.array([limit + 1, -limit - 9, 3 * limit // 8, far.max, 0, far.min]))
     released = protect(plan, OWN, value, key=key, weight=1.0, seal=None)
     np.testing.assert_allclose(released._numbers * OWN.grid.step, [8.0, -8.0, 3.0, 8.0, 0.0, -8.0], atol=0.1)
 
@@ -237,7 +239,18 @@ def test_the_honest_shares_are_enough_for_any_cohort(asked: int) -> None:
 def test_a_clients_sensitivity_is_its_bound_or_twice_that() -> None:
     """Removed, its update is gone; replaced, another one may point the other way."""
     sends = Update(world(study(bound="0.5")).problem).sends
-    assert sends.sensitivity == {("client", "add-remove"): 0.5, ("client", "replace-one"): 1.0}
+    assert sends.sensitivity == {("client", "zero-out"): 0.5, ("client", "replace-one"): 1.0}
+
+
+def test_a_client_stays_and_its_contribution_goes() -> None:
+    """The cohort and its weights are public, so neighbours are not data sets with and without a client."""
+    said = 'adjacency = "zero-out"'
+    with pytest.raises(ConfigError, match=said):
+        study(adjacency='"add-remove"')
+    with pytest.raises(ConfigError, match=said):
+        Plan(unit="client", adjacency="add-remove", delta=1e-5, schedule=1)
+    with pytest.raises(ConfigError, match='got "zero-out"'):
+        Plan(unit="record", adjacency="zero-out", delta=1e-5, schedule=1)
 
 
 def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
@@ -272,8 +285,10 @@ def test_the_grid_cuts_no_share_of_noise_off() -> None:
         seen.append(numbers)
         return np.zeros(1, np.uint8)
 
-    protect(SHARES, OWN, Value(clear=np.full(4000, 8.0)), key=key, weight=1.0, seal=None, mask=mask)
-    sigma = 0.5 * 2**10 / np.sqrt(4)
+    protect(
+        SHARES, OWN, Value(integers=np.full(4000, OWN.grid.limit)), key=key, weight=1.0, seal=None, mask=mask
+    )
+    sigma = 0.5 * 2**10 / np.sqrt(3)  # of 4 clients, without one's own
     assert np.std(seen[0]) == pytest.approx(sigma, rel=0.06)
 
 
@@ -283,16 +298,16 @@ def test_weights_only_shorten_what_is_noised(weight: float) -> None:
     sends = Update(world(study()).problem, 6).sends
     plan = Plan(
         unit="client",
-        adjacency="add-remove",
+        adjacency="zero-out",
         delta=1e-2,
         schedule=1,
         noise="central",
         noise_multiplier=1.0,
         against=("others",),
     )
-    integers = np.array([3.0, -7.0, 5.0, 1.0, -1.0])
+    integers = np.array([3, -7, 5, 1, -1])
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "update")
-    value = Value(clear=integers * sends.grid.step)
+    value = Value(integers=integers)
     released = protect(plan, sends, value, key=key, weight=weight, seal=None)
     assert np.array_equal(released._numbers, np.trunc(weight * integers))
 
@@ -302,7 +317,7 @@ def test_shares_of_updates_can_be_drawn() -> None:
     sends = Update(world(study()).problem, 6).sends
     plan = Plan(
         unit="client",
-        adjacency="add-remove",
+        adjacency="zero-out",
         delta=1e-2,
         schedule=1,
         noise="distributed",
@@ -312,5 +327,5 @@ def test_shares_of_updates_can_be_drawn() -> None:
         sum="masked",
     )
     drawn = noise(plan, sends, 4000, Source())
-    sigma = 2.0 * 0.5 / sends.grid.step / np.sqrt(5)
+    sigma = 2.0 * 0.5 / sends.grid.step / np.sqrt(4)  # of 5, without its own
     assert np.std(drawn) == pytest.approx(sigma, rel=0.06)  # 5 deviations of a standard deviation of 4000

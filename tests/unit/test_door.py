@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from securefl.dp.calibration import sigma
 from securefl.engines.door import Door, Given
-from securefl.errors import ConfigError
+from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.grid import Grid
 from securefl.plan import Plan
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
@@ -23,6 +23,7 @@ CLIENTS, LENGTH = 5, 12
 EVERYBODY = tuple(range(CLIENTS))
 NOTHING = np.zeros(0, np.float32)
 UPDATE = Sends(name="update", how="sum", reveals="its update")
+GRID = Grid(step=2.0**-10, bound=2.0**12)
 OPEN = Plan(delta=1e-5, schedule=50, unprotected=("update", "profile"))
 MASKED = replace(OPEN, sum="masked", dropout=0.2, corrupt=0.2)
 
@@ -36,12 +37,18 @@ def update(job: Job) -> Value:
     return Value(clear=job.x.sum(0) + job.model.sum())
 
 
+def summed(job: Job) -> Value:
+    """The same as integers of the noised value's grid."""
+    return Value(integers=np.rint(update(job).clear / GRID.step).astype(np.int64))
+
+
 def ask(cohort: tuple[int, ...] = EVERYBODY, sends: Sends = UPDATE, model: Any = NOTHING) -> Ask:
     return Ask(cohort=cohort, model=model, sums=(Sum(sends, LENGTH),))
 
 
 def opened(plan: Plan, path: Path, sends: Sends = UPDATE) -> Door:
-    return Door(plan, [Given(sends, update)], records(), ledger=path / "ledger.sqlite")
+    compute = summed if sends.sensitivity else update
+    return Door(plan, [Given(sends, compute)], records(), ledger=path / "ledger.sqlite")
 
 
 @pytest.mark.parametrize("how", ["clear", "masked", "ckks"])
@@ -73,7 +80,7 @@ def noised(releases: int, budget: float) -> tuple[Plan, Sends]:
     sends = replace(
         UPDATE,
         sensitivity={("record", "add-remove"): 1.0},
-        grid=Grid(step=2.0**-10, bound=2.0**12),
+        grid=GRID,
         cohort=CLIENTS,
     )
     z = sigma(budget, 1e-5, releases=releases, sensitivity=1.0)
@@ -89,25 +96,63 @@ def test_a_spent_budget_refuses_and_nothing_is_computed_or_opened(tmp_path: Path
 
     def counting(job: Job) -> Value:
         computed.append(job.round)
-        return update(job)
+        return summed(job)
 
     with Door(plan, [Given(sends, counting)], records(), ledger=tmp_path / "ledger.sqlite") as door:
         for _ in range(3):
             assert door.ask(ask(sends=sends)).survivors == EVERYBODY
         spent = door.ledger.epsilon("client-0002", "server")
         assert 1.99 < spent <= 2.0
-        answers = door.ask(ask(sends=sends))
-        assert (answers.survivors, dict(answers.totals)) == ((), {})
+        with pytest.raises(BudgetExceeded, match=r"All 5 clients refused. client-0000: .* 0 rounds like it"):
+            door.ask(ask(sends=sends))
         assert "0 rounds like it remain" in door.log.abstained["client-0002"]
         assert door.ledger.epsilon("client-0002", "server") == spent
     assert sorted(computed) == sorted([1, 2, 3] * CLIENTS)
 
 
+def test_who_refused_is_named_where_others_answered(tmp_path: Path) -> None:
+    plan, sends = noised(3, 2.0)
+    with opened(plan, tmp_path, sends) as door:
+        for _ in range(3):
+            assert door.ask(ask((0, 1, 2, 3), sends)).survivors == (0, 1, 2, 3)
+        answers = door.ask(ask(sends=sends))
+        assert answers.survivors == ()
+        assert list(door.log.refused) == [f"client-{k:04d}" for k in range(4)]
+        assert door.log.refused.keys() <= door.log.abstained.keys()
+
+
+def test_floats_are_refused_under_noise_by_name(tmp_path: Path) -> None:
+    """On the grid or off it: a declared sensitivity says nothing of what rounding adds to it."""
+    plan, sends = noised(3, 2.0)
+    said = r"'update' is charged as noised, so .* integers"
+    with (
+        Door(plan, [Given(sends, update)], records(), ledger=tmp_path / "ledger.sqlite") as door,
+        pytest.raises(LocalProtocolError, match=said),
+    ):
+        door.ask(ask(sends=sends))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [np.zeros(LENGTH), np.zeros(LENGTH, np.int32), np.zeros((LENGTH, 1), np.int64)],
+    ids=["floats", "int32", "a matrix"],
+)
+def test_integers_are_a_flat_vector_of_int64(given: NDArray[Any]) -> None:
+    with pytest.raises(LocalProtocolError, match="flat vector of int64"):
+        Value(integers=given)
+    with pytest.raises(LocalProtocolError, match="got both"):
+        Value(integers=np.zeros(1, np.int64), clear=np.zeros(1))
+    with pytest.raises(LocalProtocolError, match="beside `then`"):
+        Value(clear=np.zeros(1), then=lambda noised: Value(clear=noised))
+
+
 def test_what_was_spent_counts_behind_another_door(tmp_path: Path) -> None:
     plan, sends = noised(3, 2.0)
-    for expected in (EVERYBODY, EVERYBODY, EVERYBODY, ()):
+    for _ in range(3):
         with opened(plan, tmp_path, sends) as door:
-            assert door.ask(ask(sends=sends)).survivors == expected
+            assert door.ask(ask(sends=sends)).survivors == EVERYBODY
+    with opened(plan, tmp_path, sends) as door, pytest.raises(BudgetExceeded, match="rounds like it remain"):
+        door.ask(ask(sends=sends))
     with pytest.raises(ConfigError, match="budget"):
         opened(replace(plan, budget=9.0), tmp_path, sends)
 
@@ -154,7 +199,8 @@ def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
 def test_nobody_answers_after_the_schedule(tmp_path: Path) -> None:
     with opened(replace(OPEN, schedule=1), tmp_path) as door:
         assert door.ask(ask()).survivors == EVERYBODY
-        assert door.ask(ask()).survivors == ()
+        with pytest.raises(BudgetExceeded, match=r"All 5 clients refused. The declared schedule is over."):
+            door.ask(ask())
         assert door.log.abstained["client-0000"] == "The declared schedule is over."
 
 

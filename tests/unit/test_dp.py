@@ -211,6 +211,19 @@ def test_no_record_moves_a_profile_by_more_than_its_sensitivity() -> None:
     assert removed < replaced <= MOMENTS.sensitivity("replace-one")
 
 
+def test_no_replaced_record_moves_a_profile_by_more_than_the_root_of_six() -> None:
+    """Squares are never negative, so those of two records are at most a right angle apart."""
+    rng = np.random.default_rng(4)
+    bound = MOMENTS.sensitivity("replace-one")
+    assert bound == sqrt(6)
+    directions = np.vstack([np.eye(3), -np.eye(3), np.ones((1, 3)), rng.normal(size=(40, 3))])
+    with np.errstate(invalid="ignore"):  # 0 times infinity
+        records = np.vstack([size * directions for size in (0.5, 3.0, 50.0, np.inf)])
+        sums = [MOMENTS.sums(record[None]) for record in records]
+    farthest = max(np.linalg.norm((a - b) * STEP) for a in sums for b in sums)
+    assert 0.85 * bound < farthest <= bound
+
+
 @pytest.mark.parametrize(("bound", "square_bound"), [(2.0, 0.5), (0.5, 0.25), (1e-3, 1e-6), (1e3, 1e-3)])
 def test_bounds_below_one_hold_for_huge_records_too(bound: float, square_bound: float) -> None:
     """A record divided by a bound below 1 can leave the floats: it is clipped first."""

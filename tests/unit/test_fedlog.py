@@ -106,7 +106,7 @@ def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         client=0, round=1, x=x.astype(np.float32), y=y, model=np.zeros(0, np.float32), public={},
         rng=np.random.default_rng(0),
     )  # fmt: skip
-    return made.compute(job).clear
+    return made.compute(job).floats(made.sends.grid)
 
 
 # Sensitivity -------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_charges_follow_from_where_the_noise_is() -> None:
     with pytest.raises(ConfigError, match="central noise trusts"):
         charge_of(replace(PLAN, noise="central"), sends)
     with pytest.raises(ConfigError, match="one client moves it without bound"):
-        charge_of(replace(PLAN, unit="client"), sends)
+        charge_of(replace(PLAN, unit="client", adjacency="zero-out"), sends)
     assert charge_of(replace(PLAN, noise="none", unprotected=("statistic",)), sends) == UNPROTECTED
 
 
@@ -263,6 +263,7 @@ def test_bytes_are_those_of_the_statistic(tmp_path: Path) -> None:
 def test_a_budget_that_ends_stops_releases_and_keeps_the_model(tmp_path: Path) -> None:
     """Bodies trained, per client: calibrated for epsilon 2 over 5 releases; a budget of 1.7 bears 3."""
     written = study("local", epsilon=2.0, rounds=4, budget="1.7", adjacency="add-remove").text
+    written = written.replace("add-remove", "zero-out")
     written = written.replace('unit = "record"', 'unit = "client"\nforce_delta = true')
     of = parse(written + 'body = "private"\nclient_bound = 60.0\n')
     finished = run(of, tmp_path)

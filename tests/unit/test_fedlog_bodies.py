@@ -50,6 +50,7 @@ def study(arm: str = FEDLOG, *, rounds: int = 3, hidden: str = "[32]", **privacy
         "unit": '"record"',
         "unprotected": '["statistic", "update"]' if "lg" in arm else '["statistic"]',
         "against": '["server", "others"]',
+        "adjacency": '"add-remove"',
         **privacy,
     }
     if "lg" in arm:
@@ -75,7 +76,6 @@ batch_size = 10
 [privacy]
 sum = "clear"
 scores = "clear"
-adjacency = "add-remove"
 delta = 1e-5
 budget = inf
 {lines}
@@ -97,7 +97,7 @@ def run(of: Study, folder: Path, here: World | None = None, tell: Any = lambda r
 def ledger(of: Study, folder: Path, schedule: dict[str, int] | None) -> Ledger:
     terms = Terms(
         unit=of.privacy.unit,
-        adjacency="add-remove",
+        adjacency=of.privacy.adjacency,
         delta=1e-5,
         against=of.privacy.against,
         schedule=schedule,
@@ -118,11 +118,11 @@ def moved(body: str, client_bound: float | None = None, records: int = 6) -> lis
     x, y = here.records[0]
     y = y.copy()
     y[0] = (y[0] + 5) % 10  # one record has a wrong label
-    head = made.compute(job(here, x, y, np.zeros(0, np.float32))).clear.astype(np.float32)
+    head = made.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID).astype(np.float32)
 
     def twice(x: Any, y: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         first = made.compute(job(here, x, y, head))
-        return made.compute(job(here, x, y, head, first.keep or {})).clear
+        return made.compute(job(here, x, y, head, first.keep or {})).floats(GRID)
 
     whole = twice(x, y)
     return [float(np.linalg.norm(whole - twice(np.delete(x, i, 0), np.delete(y, i)))) for i in range(records)]
@@ -167,6 +167,7 @@ def test_no_record_silences_a_client_that_is_charged_a_finite_epsilon(
         noise='"local"',
         epsilon="3.0",
         unit='"client"',
+        adjacency='"zero-out"',
         unprotected="[]",
     )
     here = world()
@@ -227,6 +228,7 @@ def test_a_clipped_client_has_a_finite_epsilon_that_counts_the_first_exchange(tm
         noise='"local"',
         epsilon="3.0",
         unit='"client"',
+        adjacency='"zero-out"',
         unprotected="[]",
     )
     finished = run(of, tmp_path)
@@ -243,13 +245,13 @@ def test_a_clients_whole_statistic_is_scaled_to_its_bound(bound: float) -> None:
     here = world()
     (made,) = FedLog(body="private", client_bound=bound).build(here.problem).statistics
     x, y = here.records[0]
-    clipped = made.compute(job(here, x, y, np.zeros(0, np.float32))).clear
+    clipped = made.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID)
     (free,) = FedLog(body="private").build(here.problem).statistics
-    whole = free.compute(job(here, x, y, np.zeros(0, np.float32))).clear
+    whole = free.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID)
     assert np.linalg.norm(clipped) <= bound
     factor = min(1.0, bound / float(np.linalg.norm(whole)))
     np.testing.assert_allclose(clipped, factor * whole, atol=3 * GRID.step)
-    assert made.sends.sensitivity["client", "add-remove"] == bound
+    assert made.sends.sensitivity["client", "zero-out"] == bound
     assert made.sends.sensitivity["client", "replace-one"] == 2 * bound
 
 

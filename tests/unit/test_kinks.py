@@ -137,7 +137,8 @@ def test_fedlogs_features_do_not_flip_together(kind: str, threads: int) -> None:
         for kink in on_kinks(kind):
             statistic = Statistic(body=Fixed(kink.model), clip=Clipping(), classes=10, width=UNITS, clients=1)
             before, after = (
-                statistic.compute(job(*kink.records(added=added))).clear for added in (False, True)
+                statistic.compute(job(*kink.records(added=added))).floats(statistic.sends.grid)
+                for added in (False, True)
             )
             claim = statistic.sends.sensitivity["record", "add-remove"]
             assert np.linalg.norm(after - before) <= claim * (1 + 1e-4)
@@ -202,7 +203,7 @@ class Noised:
 def features(model: nn.Module, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
     width = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1].in_features
     statistic = Statistic(body=Fixed(model), clip=Clipping(), classes=10, width=width, clients=1)
-    return statistic.compute(job(x, y)).clear
+    return statistic.compute(job(x, y)).floats(statistic.sends.grid)
 
 
 NOISED: dict[str, Noised] = {

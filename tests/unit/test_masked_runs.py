@@ -288,8 +288,9 @@ def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: 
     if protocol == "fedavg":
         arm += 'fraction = 1.0\naggregation = "partial"\n'
     unit = "record" if protocol == "fedlog" else "client"
+    adjacency = "add-remove" if unit == "record" else "zero-out"
     changes = {
-        'unit = "record"\nadjacency = "replace-one"\n': f'unit = "{unit}"\nadjacency = "add-remove"\n',
+        'unit = "record"\nadjacency = "replace-one"\n': f'unit = "{unit}"\nadjacency = "{adjacency}"\n',
         'noise = "none"\n': f'noise = "distributed"\nepsilon = {epsilon}\n',
         'sum = "clear"': 'sum = "masked"\ndropout = 0.3\ncorrupt = 0.15',
         "delta = 1e-4": "delta = 1e-9",

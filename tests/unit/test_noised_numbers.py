@@ -18,7 +18,7 @@ from tiny_study import run, spied, world
 from protocols.contributions import SIZE, Loss, Size
 from protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.dp.moments import STEP, Losses, Moments
+from securefl.dp.moments import Losses, Moments
 from securefl.errors import ConfigError, LocalProtocolError
 from securefl.plan import Plan, charge_of
 from securefl.profiles import Bounds, Variant
@@ -189,7 +189,7 @@ def test_one_record_moves_the_sums_by_the_sensitivity_at_most(name: str) -> None
     here = world(fedprof())
     statistic = statistics(here.problem)[name]
     x, y = (part[:9] for part in here.records[0])
-    base = statistic.compute(job(here.problem, x, y)).clear
+    base = statistic.compute(job(here.problem, x, y)).floats(statistic.sends.grid)
     sensitivity = statistic.sends.sensitivity["record", "add-remove"]
     moved = []
     for value in (*ODD, *np.linspace(-50, 50, 9)):
@@ -197,7 +197,7 @@ def test_one_record_moves_the_sums_by_the_sensitivity_at_most(name: str) -> None
             odd = np.full((1, *x.shape[1:]), value, np.float32)
             with np.errstate(all="ignore"):
                 more = job(here.problem, np.concatenate([x, odd]), np.concatenate([y, [label]]))
-                moved.append(np.linalg.norm(statistic.compute(more).clear - base))
+                moved.append(np.linalg.norm(statistic.compute(more).floats(statistic.sends.grid) - base))
     assert max(moved) <= sensitivity * (1 + 1e-12)
     assert max(moved) > 0.5 * sensitivity
 
@@ -209,7 +209,8 @@ def test_what_follows_from_the_sums_reads_nothing_else() -> None:
         one, other = (statistic.compute(job(here.problem, *here.records[k])) for k in (0, 1))
         assert one.then is not None
         assert other.then is not None
-        mine, theirs = one.then(other.clear), other.then(other.clear)
+        sums = other.floats(statistic.sends.grid)
+        mine, theirs = one.then(sums), other.then(sums)
         assert np.array_equal(mine.clear, theirs.clear)
         assert np.array_equal(mine.hidden, theirs.hidden)
 
@@ -222,7 +223,7 @@ def test_without_noise_clipped_profiles_are_close_to_the_plain_ones() -> None:
     value = clipped.compute(mine)
     assert value.then is not None
     np.testing.assert_allclose(
-        value.then(value.clear).hidden, exact.compute(mine).hidden, rtol=0.01, atol=0.05
+        value.then(value.floats(clipped.sends.grid)).hidden, exact.compute(mine).hidden, rtol=0.01, atol=0.05
     )
 
 
@@ -242,14 +243,15 @@ def test_the_noise_is_as_declared(name: str, sensitivity: float, size: int) -> N
     problem = world(fedprof()).problem
     sends = statistics(problem)[name].sends
     plan = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
-    sums = np.round(np.arange(1.0, size + 1) / STEP) * STEP
-    residuals = np.concatenate([released(plan, sends, sums, number) - sums for number in range(6000 // size)])
+    sums = np.arange(1, size + 1) * round(1 / sends.grid.step)
+    given = sums * sends.grid.step
+    residuals = np.concatenate([released(plan, sends, sums, k) - given for k in range(6000 // size)])
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(residuals))
     assert low < np.sum((residuals / (3 * sensitivity)) ** 2) < high
     assert not low < np.sum((0.9 * residuals / (3 * sensitivity)) ** 2) < high
 
 
-def released(plan: Plan, sends: Sends, sums: NDArray[np.float64], number: int) -> NDArray[np.float64]:
+def released(plan: Plan, sends: Sends, sums: NDArray[np.int64], number: int) -> NDArray[np.float64]:
     """What the statistic's post-processing is given."""
     seen: list[NDArray[np.float64]] = []
 
@@ -258,16 +260,18 @@ def released(plan: Plan, sends: Sends, sums: NDArray[np.float64], number: int) -
         return Value(clear=np.zeros(1))
 
     key = ReleaseKey("client-0000", bytes(32), number, 0, 0, sends.name)
-    protect(plan, sends, Value(clear=sums, then=then), key=key, weight=1.0, seal=None)
+    protect(plan, sends, Value(integers=sums, then=then), key=key, weight=1.0, seal=None)
     return seen[0]
 
 
 def test_what_is_charged_as_noised_must_be_something_to_noise() -> None:
-    """A foreign statistic without `then` would leave as it is, under a Gaussian's charge."""
+    """Floats would leave rounded by more than was declared, or as they are, under a Gaussian's charge."""
     sends = Sends(name="own", how="each", reveals="it", sensitivity={("record", "add-remove"): 1.0})
     plan = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
-    with pytest.raises(LocalProtocolError, match="nothing to noise"):
+    with pytest.raises(
+        LocalProtocolError, match="'own' is charged as noised, so its value must come as integers"
+    ):
         protect(plan, sends, Value(clear=np.array([5.0])), key=key, weight=1.0, seal=None)
 
 
@@ -288,7 +292,7 @@ def test_a_lost_number_costs_a_client_no_other(name: str, tmp_path: Path) -> Non
 
 def test_a_size_is_public_when_records_are_replaced() -> None:
     plan = Plan(adjacency="replace-one", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
-    assert released(plan, SIZE, np.array([17.0]), 1) == [17.0]
+    assert released(plan, SIZE, np.array([17 * 2**21]), 1) == [17.0]
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_privacy_does_not_follow_the_experiments_seed(tmp_path: Path) -> None:
 
 
 def test_private_training_is_charged_at_record_level_only() -> None:
-    for changed in ({"adjacency": "replace-one"}, {"unit": '"client"'}):
+    for changed in ({"adjacency": "replace-one"}, {"unit": '"client"', "adjacency": "zero-out"}):
         of = private("fedavg", AVERAGING["fedavg"], **changed)
         with pytest.raises(ConfigError, match="accounted for adding or removing one record"):
             composition(of, of.arms[0], world(of))
