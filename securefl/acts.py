@@ -5,11 +5,12 @@ A *question* is one value of one client. The rules, which a journal holds (`jour
 section 3):
 
 1. Rounds go up. A client answers nothing of a round below the newest it has seen.
-2. Attempts at a question go up, and a client is in the newest one alone.
+2. Attempts at a question go up, and in the newest one alone a client does what it has not done.
 3. The cohort of a later attempt is a subset of the first's, and its signers are no fewer.
 4. Once it has signed a set of survivors, a client enters no other attempt at the question. A value that
    cannot change is one question in the whole session.
-5. What was done may be done again, byte for byte: the record gives back the secret that it was drawn from.
+5. What was done in the newest round may be done again, byte for byte, in an earlier attempt too: the record
+   gives back the secret that it was drawn from. So a round that was cut off can be played again as it was.
 
 So every sum that is opened has `signers` contributors that no later sum of the question has, and any integer
 combination of opened sums keeps those of its first one.
@@ -59,7 +60,7 @@ class Record:
     total.
 
     The host answers True if this very act, digest included, is on record now, whether it was written a moment
-    ago or before a restart; False if the attempt is not the newest, or another digest stands there.
+    ago or before a restart; False if another digest stands there, or none and the attempt is not the newest.
     """
 
     client: str

@@ -5,48 +5,65 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from securefl.accounting.store import durable
 from securefl.acts import Begin, Record
 from securefl.agreement import Question
-from securefl.errors import DataError
+from securefl.database import Damaged, Database, Kind, Value, check, seal
 from securefl.keys import SecretKey
+from securefl.wire import Header
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS journal (only INTEGER PRIMARY KEY CHECK (only = 1), identity TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS parties (
-    party TEXT, session BLOB, round INTEGER NOT NULL, secret BLOB NOT NULL, PRIMARY KEY (party, session)
-) STRICT;
-CREATE TABLE IF NOT EXISTS lasting (
-    party TEXT, session BLOB, secret BLOB NOT NULL, PRIMARY KEY (party, session)
-) STRICT;
-CREATE TABLE IF NOT EXISTS cohorts (digest BLOB PRIMARY KEY, members TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS questions (
-    party TEXT, session BLOB, round INTEGER, name TEXT, ask INTEGER, again INTEGER,
-    once INTEGER NOT NULL, cohort BLOB NOT NULL, signers INTEGER NOT NULL,
-    at_round INTEGER NOT NULL, at_stage INTEGER NOT NULL, at_attempt INTEGER NOT NULL, context BLOB NOT NULL,
-    dealt BLOB, masked BLOB, signed BLOB,
-    PRIMARY KEY (party, session, round, name, ask, again)
-) STRICT;
-"""
+KIND = Kind(
+    name="journal",
+    version=2,
+    tables=(
+        "CREATE TABLE journal (only INTEGER PRIMARY KEY CHECK (only = 1), identity TEXT NOT NULL) STRICT",
+        "CREATE TABLE parties (party TEXT, session BLOB, round INTEGER NOT NULL, secret BLOB NOT NULL, "
+        "seal BLOB NOT NULL, PRIMARY KEY (party, session)) STRICT",
+        "CREATE TABLE lasting (party TEXT, session BLOB, secret BLOB NOT NULL, seal BLOB NOT NULL, "
+        "PRIMARY KEY (party, session)) STRICT",
+        "CREATE TABLE said (party TEXT, session BLOB, round INTEGER, name TEXT, content BLOB NOT NULL, "
+        "seal BLOB NOT NULL, PRIMARY KEY (party, session, round, name)) STRICT",
+        "CREATE TABLE cohorts (digest BLOB PRIMARY KEY, members TEXT NOT NULL) STRICT",
+        "CREATE TABLE questions (party TEXT, session BLOB, round INTEGER, name TEXT, ask INTEGER, "
+        "again INTEGER, once INTEGER NOT NULL, cohort BLOB NOT NULL, signers INTEGER NOT NULL, "
+        "at_round INTEGER NOT NULL, at_stage INTEGER NOT NULL, at_attempt INTEGER NOT NULL, "
+        "signed INTEGER NOT NULL, seal BLOB NOT NULL, "
+        "PRIMARY KEY (party, session, round, name, ask, again)) STRICT",
+        "CREATE TABLE attempts (party TEXT, session BLOB, round INTEGER, name TEXT, ask INTEGER, "
+        "again INTEGER, at_round INTEGER, at_stage INTEGER, at_attempt INTEGER, context BLOB NOT NULL, "
+        "dealt BLOB, masked BLOB, signed BLOB, seal BLOB NOT NULL, "
+        "PRIMARY KEY (party, session, round, name, ask, again, at_round, at_stage, at_attempt)) STRICT",
+        "CREATE TABLE opened (party TEXT, session BLOB, round INTEGER, name TEXT, ask INTEGER, "
+        "again INTEGER, digest BLOB NOT NULL, seal BLOB NOT NULL, "
+        "PRIMARY KEY (party, session, round, name, ask, again)) STRICT",
+    ),
+    lost="What its parties did in the round at hand is lost with it, and without it they would do the "
+    "opposite: restore the folder it is in from one backup, or begin a new run in another folder.",
+)
 _KEY = "party = ? AND session = ? AND round = ? AND name = ? AND ask = ? AND again = ?"
-_COLUMNS = {"deal": "dealt", "mask": "masked", "sign": "signed"}
+_AT = "at_round = ? AND at_stage = ? AND at_attempt = ?"
+_ACTS = {"deal": 1, "mask": 2, "sign": 3}
+"""Where the digest of an act stands in what `_attempt` gives."""
 Answer = SecretKey | None | bool
 
 
 class _Row(NamedTuple):
-    """What stands of a question: its first cohort and signers, the newest attempt, and the acts in that."""
+    """What stands of a question: its first cohort and signers, its newest attempt, and whether one signed."""
 
-    once: bool
+    once: int
     cohort: bytes
     signers: int
-    at: tuple[int, int, int]
-    context: bytes
-    acts: dict[str, bytes | None]
+    at_round: int
+    at_stage: int
+    at_attempt: int
+    signed: int
+
+    @property
+    def at(self) -> tuple[int, int, int]:
+        return self.at_round, self.at_stage, self.at_attempt
 
 
 class Journal:
@@ -59,21 +76,24 @@ class Journal:
 
     def __init__(self, path: Path | str = ":memory:", *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._random = random
-        self._db = durable(path, _SCHEMA)
-        # The secret of a finished round opens what was sent in it: it is overwritten, not only forgotten.
-        self._db.execute("PRAGMA secure_delete = ON")
+        self._db = Database(path, KIND)
+        try:
+            # The secret of a finished round opens what was sent in it: it is overwritten, not only forgotten.
+            self._db.rows("PRAGMA secure_delete = ON")
+            self._db.run("INSERT OR IGNORE INTO journal VALUES (1, ?)", (os.urandom(16).hex(),))
+        except BaseException:
+            self._db.close()
+            raise
 
     @property
     def identity(self) -> str:
         """Drawn when the journal was made: a lost one that is begun anew is another one."""
-        fresh = os.urandom(16).hex()
-        self._db.execute("INSERT OR IGNORE INTO journal VALUES (1, ?)", (fresh,))
-        return str(self._db.execute("SELECT identity FROM journal").fetchone()[0])
+        return str(self._db.rows("SELECT identity FROM journal")[0][0])
 
     def newest(self, session: bytes) -> int:
         """The newest round of a session that any party has seen; 0 for none."""
         query = "SELECT COALESCE(MAX(round), 0) FROM parties WHERE session = ?"
-        return int(self._db.execute(query, (session,)).fetchone()[0])
+        return int(self._db.rows(query, (session,))[0][0])
 
     def close(self) -> None:
         self._db.close()
@@ -89,34 +109,73 @@ class Journal:
 
         DataError where the disk refuses: then nothing was written, and nothing is done.
         """
-        try:
-            with self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                return [self._begin(act) if isinstance(act, Begin) else self._do(act) for act in acts]
-        except sqlite3.DatabaseError as error:
-            raise DataError(f"The journal cannot be written ({error}); nothing was done.") from None
+        with self._db.transaction():
+            return [self._begin(act) if isinstance(act, Begin) else self._do(act) for act in acts]
 
     def lasting(self, parties: Sequence[str], session: bytes) -> list[SecretKey]:
         """What each party's own keys are made from, the same for the whole session, durably."""
-        query = "SELECT secret FROM lasting WHERE party = ? AND session = ?"
-        rows = [(party, session, self._random(32)) for party in parties]
-        try:
-            with self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                self._db.executemany("INSERT OR IGNORE INTO lasting VALUES (?, ?, ?)", rows)
-                found = [self._db.execute(query, row[:2]).fetchone()[0] for row in rows]
-        except sqlite3.DatabaseError as error:
-            raise DataError(f"The journal cannot be written ({error}); nothing was done.") from None
-        return [SecretKey(secret) for secret in found]
+        with self._db.transaction():
+            return [self._lasting(party, session) for party in parties]
 
     def secrets(self, parties: Sequence[str], session: bytes, number: int) -> list[SecretKey | None]:
         """What each party draws from in a round, durably; None for a round below its newest."""
-        try:
-            with self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                return [self._secret(party, session, number) for party in parties]
-        except sqlite3.DatabaseError as error:
-            raise DataError(f"The journal cannot be written ({error}); nothing was done.") from None
+        with self._db.transaction():
+            return [self._secret(party, session, number) for party in parties]
+
+    def said(self, party: str, at: Header, name: str, make: Callable[[], bytes]) -> bytes:
+        """What a party says under this name in a round: made once, on disk before it is said, then the same.
+
+        For bytes that cannot be drawn from a secret again, such as ciphertexts. Those of earlier rounds are
+        wiped.
+        """
+        key = (party, at.session, at.round, name)
+        with self._db.transaction():
+            found = self._read("said", "party = ? AND session = ? AND round = ? AND name = ?", key)
+            if found is None:
+                self._db.run(
+                    "DELETE FROM said WHERE party = ? AND session = ? AND round < ?", (party, *key[1:3])
+                )
+                found = (*key, make())
+                self._write("said", *found)
+            content: bytes = found[-1]
+            return content
+
+    # Rows -------------------------------------------------------------------------------------------
+
+    def _read(self, table: str, where: str, values: Sequence[Value]) -> tuple[Any, ...] | None:
+        """A row without its seal, which is checked; None where there is none."""
+        row = self._db.row(f"SELECT * FROM {table} WHERE {where}", values)
+        if row is None:
+            return None
+        check(row[-1], table, *row[:-1])
+        return row[:-1]
+
+    def _write(self, table: str, *values: Value) -> None:
+        """A row with its seal, in place of what stood under its key."""
+        places = ", ".join("?" * (len(values) + 1))
+        self._db.run(f"INSERT OR REPLACE INTO {table} VALUES ({places})", (*values, seal(table, *values)))
+
+    def _lasting(self, party: str, session: bytes) -> SecretKey:
+        found = self._read("lasting", "party = ? AND session = ?", (party, session))
+        if found is None:
+            found = (party, session, self._random(32))
+            self._write("lasting", *found)
+        return SecretKey(found[-1])
+
+    def _secret(self, party: str, session: bytes, number: int) -> SecretKey | None:
+        found = self._read("parties", "party = ? AND session = ?", (party, session))
+        if found is not None and found[2] >= number:
+            return SecretKey(found[3]) if found[2] == number else None
+        fresh = self._random(32)
+        self._write("parties", party, session, number, fresh)
+        # Rounds go up, so what was asked in an earlier one is never asked again; a value that cannot change
+        # may be.
+        here = (party, session, number)
+        over = "party = ? AND session = ? AND round > 0 AND round < ?"
+        self._db.run(f"DELETE FROM questions WHERE {over} AND NOT once", here)
+        self._db.run(f"DELETE FROM opened WHERE {over}", here)
+        self._db.run("DELETE FROM attempts WHERE party = ? AND session = ? AND at_round < ?", here)
+        return SecretKey(fresh)
 
     # Entering an attempt ----------------------------------------------------------------------------
 
@@ -129,36 +188,16 @@ class Journal:
             self._enter(act, question, cohort)
         return secret
 
-    def _secret(self, party: str, session: bytes, number: int) -> SecretKey | None:
-        row = self._db.execute(
-            "SELECT round, secret FROM parties WHERE party = ? AND session = ?", (party, session)
-        ).fetchone()
-        if row is not None and row[0] >= number:
-            return SecretKey(row[1]) if row[0] == number else None
-        fresh = self._random(32)
-        self._db.execute(
-            "INSERT OR REPLACE INTO parties VALUES (?, ?, ?, ?)", (party, session, number, fresh)
-        )
-        # Rounds go up, so what was asked in an earlier one is never asked again; a value that cannot change
-        # may be.
-        self._db.execute(
-            "DELETE FROM questions WHERE party = ? AND session = ? AND round > 0 AND round < ? AND NOT once",
-            (party, session, number),
-        )
-        return SecretKey(fresh)
-
     def _may_enter(self, act: Begin, question: Question) -> bool:
         here = act.header.place()
+        if (attempt := self._attempt(act.client, question, here)) is not None:
+            return bool(attempt[0] == act.context)
         if question.name in act.once and self._elsewhere(act.client, question, here):
             return False
         row = self._row(act.client, question)
-        if row is None:
-            return True
-        if here == row.at:
-            return row.context == act.context
-        return (
+        return row is None or (
             here > row.at
-            and row.acts["sign"] is None
+            and not row.signed
             and act.signers >= row.signers
             and self._within(act.members, row.cohort)
         )
@@ -167,40 +206,34 @@ class Journal:
         """Whether this value, which cannot change, was signed in another round or ask, or entered later."""
         query = (
             "SELECT COUNT(*) FROM questions WHERE party = ? AND session = ? AND name = ? AND again = ? "
-            "AND (round, ask) != (?, ?) "
-            "AND (signed IS NOT NULL OR (at_round, at_stage, at_attempt) >= (?, ?, ?))"
+            "AND (round, ask) != (?, ?) AND (signed OR (at_round, at_stage, at_attempt) >= (?, ?, ?))"
         )
         same = (party, question.session, question.name, question.again)
-        return bool(self._db.execute(query, (*same, question.round, question.ask, *here)).fetchone()[0])
+        return bool(self._db.rows(query, (*same, question.round, question.ask, *here))[0][0])
 
     def _enter(self, act: Begin, question: Question, cohort: bytes) -> None:
-        row = self._row(act.client, question)
-        at = act.header.place()
-        if row is None:
-            key = (act.client, *_key(question))
-            rest = (question.name in act.once, cohort, act.signers, *at, act.context)
-            self._db.execute(
-                f"INSERT INTO questions VALUES ({', '.join('?' * 13)}, NULL, NULL, NULL)", (*key, *rest)
-            )
-        elif row.at != at:
-            self._db.execute(
-                "UPDATE questions SET at_round = ?, at_stage = ?, at_attempt = ?, context = ?, dealt = NULL, "
-                f"masked = NULL WHERE {_KEY}",
-                (*at, act.context, act.client, *_key(question)),
-            )
+        here, key = act.header.place(), (act.client, *_key(question))
+        if self._attempt(act.client, question, here) is not None:
+            return
+        fresh = _Row(int(question.name in act.once), cohort, act.signers, *here, signed=0)
+        row = self._row(act.client, question) or fresh
+        self._write("questions", *key, row.once, row.cohort, row.signers, *here, row.signed)
+        self._write("attempts", *key, *here, act.context, None, None, None)
 
     def _cohort(self, members: Sequence[str]) -> bytes:
         """The digest under which a cohort stands, once for all of its members at hand."""
         written = json.dumps(sorted(members))
         digest = hashlib.sha256(written.encode()).digest()
-        self._db.execute("INSERT OR IGNORE INTO cohorts VALUES (?, ?)", (digest, written))
+        self._db.run("INSERT OR IGNORE INTO cohorts VALUES (?, ?)", (digest, written))
         return digest
 
     def _within(self, members: Sequence[str], cohort: bytes) -> bool:
-        (written,) = self._db.execute("SELECT members FROM cohorts WHERE digest = ?", (cohort,)).fetchone()
+        ((written,),) = self._db.rows("SELECT members FROM cohorts WHERE digest = ?", (cohort,))
+        if hashlib.sha256(written.encode()).digest() != cohort:
+            raise Damaged("a cohort is not as it was written")
         return set(members) <= set(json.loads(written))
 
-    # In the newest attempt --------------------------------------------------------------------------
+    # In an attempt ----------------------------------------------------------------------------------
 
     def _do(self, act: Record) -> bool:
         if act.act == "open":
@@ -208,44 +241,47 @@ class Journal:
         if not all(self._may_do(act, question) for question in act.questions):
             return False
         for question in act.questions:
-            self._db.execute(
-                f"UPDATE questions SET {_COLUMNS[act.act]} = ? WHERE {_KEY}",
-                (act.digest, act.client, *_key(question)),
-            )
+            self._done(act, question)
         return True
 
     def _may_do(self, act: Record, question: Question) -> bool:
-        row, here = self._row(act.client, question), act.header.place()
-        if row is None or row.at != here or row.acts[act.act] not in (None, act.digest):
+        here = act.header.place()
+        attempt, row = self._attempt(act.client, question, here), self._row(act.client, question)
+        if attempt is None or row is None:
             return False
+        if (stands := attempt[_ACTS[act.act]]) is not None:
+            return bool(stands == act.digest)
         # The attempt of an earlier round may still be waiting for this signature.
-        return not (row.once and self._elsewhere(act.client, question, here))
+        return row.at == here and not (row.once and self._elsewhere(act.client, question, here))
+
+    def _done(self, act: Record, question: Question) -> None:
+        here, key = act.header.place(), (act.client, *_key(question))
+        attempt, row = self._attempt(act.client, question, here), self._row(act.client, question)
+        assert attempt is not None
+        assert row is not None
+        attempt[_ACTS[act.act]] = act.digest
+        self._write("attempts", *key, *here, *attempt)
+        if act.act == "sign":
+            self._write("questions", *key, *row._replace(signed=1))
 
     def _open(self, act: Record, question: Question) -> bool:
         """One total of a question is opened, whatever attempt asks for it."""
         if self._secret(act.client, act.header.session, act.header.round) is None:
             return False
-        row = self._row(act.client, question)
-        if row is None:
-            key = (act.client, *_key(question))
-            self._db.execute(
-                f"INSERT INTO questions VALUES ({', '.join('?' * 14)}, NULL, NULL)",
-                (*key, False, b"", 0, *act.header.place(), act.digest, act.digest),
-            )
-            return True
-        return row.acts["deal"] == act.digest
+        key = (act.client, *_key(question))
+        found = self._read("opened", _KEY, key)
+        if found is None:
+            self._write("opened", *key, act.digest)
+        return found is None or bool(found[-1] == act.digest)
 
     def _row(self, party: str, question: Question) -> _Row | None:
-        query = (
-            "SELECT once, cohort, signers, at_round, at_stage, at_attempt, context, dealt, masked, signed "
-            f"FROM questions WHERE {_KEY}"
-        )
-        found = self._db.execute(query, (party, *_key(question))).fetchone()
-        if found is None:
-            return None
-        once, cohort, signers, *at, context = found[:7]
-        acts = dict(zip(_COLUMNS, found[7:], strict=True))
-        return _Row(bool(once), cohort, signers, (at[0], at[1], at[2]), context, acts)
+        found = self._read("questions", _KEY, (party, *_key(question)))
+        return None if found is None else _Row(*found[6:])
+
+    def _attempt(self, party: str, question: Question, at: tuple[int, int, int]) -> list[Any] | None:
+        """Context, and the digests of what was dealt, masked and signed, in one attempt at a question."""
+        found = self._read("attempts", f"{_KEY} AND {_AT}", (party, *_key(question), *at))
+        return None if found is None else list(found[9:])
 
 
 def _key(question: Question) -> tuple[bytes, int, str, int, int]:

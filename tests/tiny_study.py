@@ -87,8 +87,12 @@ def run(of: Study, folder: Path, *, here: World | None = None, arm: Arm | None =
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records without the wall time; NaN as text, so that equal records compare equal."""
-    return [{k: repr(v) for k, v in record.items() if k != "wall_seconds"} for record in records]
+    """Records without what no two runs share; NaN as text, so that equal records compare equal.
+
+    That is the wall time, and the digest of a ledger, in which session and times are.
+    """
+    own = ("wall_seconds", "ledger")
+    return [{k: repr(v) for k, v in record.items() if k not in own} for record in records]
 
 
 @dataclass

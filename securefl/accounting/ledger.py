@@ -12,11 +12,9 @@ A study keeps all its holders in one SQLite file; each holder is accounted alone
 from __future__ import annotations
 
 import math
-import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -25,10 +23,11 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
+from securefl.accounting.chain import Head, head, move, replay
 from securefl.accounting.composition import NEAR, Filter, Running, compose
 from securefl.accounting.events import History, dump_charge, load_charge
-from securefl.accounting.store import IDENTITY, Terms, connect, now, refusing_damage
-from securefl.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError, UnaccountedRelease
+from securefl.accounting.store import IDENTITY, KIND, Terms, connect, now
+from securefl.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
 from securefl.wire import Header, encode
 
@@ -36,7 +35,7 @@ _LARGEST_MEMORY = 4096
 _WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))
 _KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
 
-__all__ = ["Ledger", "Terms", "now", "refusing_damage", "show_epsilon"]
+__all__ = ["Head", "Ledger", "Terms", "now", "show_epsilon"]
 
 
 class Ledger:
@@ -47,12 +46,7 @@ class Ledger:
         self._clock = clock
         self._running = Running(terms.delta)
         self._known: dict[object, float] = {}
-        self._db = connect(path)
-        try:
-            self._agree(terms)
-        except BaseException:
-            self._db.close()
-            raise
+        self._db = connect(path, terms)
 
     def close(self) -> None:
         self._db.close()
@@ -63,44 +57,29 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _agree(self, terms: Terms) -> None:
-        with self._transaction():
-            fresh = secrets.token_hex(16)
-            self._db.execute("INSERT OR IGNORE INTO terms VALUES (?, ?)", (IDENTITY, fresh))
-            for field in fields(terms):
-                asked = repr(getattr(terms, field.name))
-                self._db.execute("INSERT OR IGNORE INTO terms VALUES (?, ?)", (field.name, asked))
-                stored = self._db.execute("SELECT value FROM terms WHERE name = ?", (field.name,)).fetchone()[
-                    0
-                ]
-                if stored != asked:
-                    raise ConfigError(
-                        f"This ledger was made with {field.name} = {stored}, now {asked} is asked for; "
-                        "use the old value, or a new ledger for a new promise."
-                    )
-
     @property
     def identity(self) -> str:
         """Drawn when the ledger was made: a lost ledger that is begun anew is another one."""
-        row = self._db.execute("SELECT value FROM terms WHERE name = ?", (IDENTITY,)).fetchone()
-        return str(row[0])
+        return str(self._db.rows("SELECT value FROM terms WHERE name = ?", (IDENTITY,))[0][0])
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing, durably. DataError where the disk refuses: then nothing was written or released."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # a full disk has rolled back already
-                    self._db.execute("ROLLBACK")
-                raise
-        except sqlite3.IntegrityError:
-            raise
-        except sqlite3.DatabaseError as error:
-            raise DataError(f"The ledger cannot be written ({error}); nothing was released.") from None
+    @property
+    def head(self) -> Head:
+        """The newest link of the chain over all releases, to note elsewhere (see `require`)."""
+        with self._db.explaining():
+            return head(self._db)
+
+    def require(self, noted: Head) -> None:
+        """Raises DataError where this ledger does not go on from a head that was noted of it.
+
+        Then releases were deleted or changed since, or this is an older copy, or another ledger.
+        """
+        with self._db.explaining():
+            found = replay(self._db, noted.count)
+        if found != noted:
+            raise DataError(
+                f"{self._db.path}: of {noted.count} entries that were noted it has {found.count}, or others: "
+                f"releases are missing or changed, or it is an older copy. {KIND.lost}"
+            )
 
     # The door ---------------------------------------------------------------------------------
 
@@ -126,7 +105,7 @@ class Ledger:
             LocalProtocolError: a key was used before with another charge; then nothing is reserved.
         """
         refused: dict[str, BudgetExceeded] = {}
-        with self._transaction():
+        with self._db.transaction():
             for holder, asked in _by_holder(wants).items():
                 charges = [(key, charge) for key, charge in asked if not self._stands(key, charge)]
                 counted = {key: most for key, most in (introductions or {}).items() if key.holder == holder}
@@ -136,20 +115,17 @@ class Ledger:
                 if refusal is not None:
                     refused[holder] = refusal
                     continue
-                for key in counted:
-                    self._db.execute(
-                        "INSERT OR IGNORE INTO introductions VALUES (?, ?, ?, ?, ?)",
-                        (key.holder, key.name, key.session, key.round, key.stage),
-                    )
                 for key, charge in charges:
-                    self._insert(key, charge)
+                    self._insert(key, charge, introduction=key in counted)
         return refused
 
     def _introduced(self, counted: Mapping[ReleaseKey, int]) -> BudgetExceeded | None:
         """Why a holder's introductions are used up, in whatever session; None where they are not."""
         for key, most in counted.items():
-            query = "SELECT session, round, stage FROM introductions WHERE holder = ? AND name = ?"
-            done = {(bytes(row[0]), *row[1:]) for row in self._db.execute(query, (key.holder, key.name))}
+            query = (
+                "SELECT session, round, stage FROM releases WHERE holder = ? AND name = ? AND introduction"
+            )
+            done = {(bytes(row[0]), *row[1:]) for row in self._db.rows(query, (key.holder, key.name))}
             asked = {(k.session, k.round, k.stage) for k in counted if k.name == key.name}
             if asked - done and len(asked | done) > most:
                 return BudgetExceeded(
@@ -160,7 +136,7 @@ class Ledger:
 
     def _stands(self, key: ReleaseKey, charge: Charge) -> bool:
         """Whether this charge is on file for this key."""
-        row = self._db.execute(f"SELECT charge FROM releases WHERE {_KEY}", _row(key)).fetchone()
+        row = self._db.row(f"SELECT charge FROM releases WHERE {_KEY}", _row(key))
         if row is not None and row[0] != dump_charge(charge):
             raise LocalProtocolError(
                 f"{key.holder} has released {key.name!r} in round {key.round}, stage {key.stage}, attempt "
@@ -168,14 +144,18 @@ class Ledger:
             )
         return row is not None
 
-    def _insert(self, key: ReleaseKey, charge: Charge) -> None:
-        row = (*_row(key), dump_charge(charge), "reserved", self._clock(), b"")
+    def _insert(self, key: ReleaseKey, charge: Charge, *, introduction: bool) -> None:
+        parts = (*_row(key), dump_charge(charge), int(introduction), self._clock())
+        link = head(self._db).then(*parts)
         try:
-            self._db.execute("INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            self._db.run(
+                "INSERT INTO releases VALUES (?, NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'')", (link.count, *parts)
+            )
         except sqlite3.IntegrityError:
             raise LocalProtocolError(
                 f"{key.holder} was asked for {key.name!r} twice at once; ask for each value once."
             ) from None
+        move(self._db, link)
 
     def repeats(self, release: Release) -> bool:
         """Whether this release may be sent: it never was, or it says what it said before.
@@ -183,10 +163,8 @@ class Ledger:
         What was sent without noise and in the clear may be sent again whatever it says: its charge is
         infinite.
         """
-        row = self._db.execute(
-            f"SELECT state, content FROM releases WHERE {_KEY}", _row(release.key)
-        ).fetchone()
-        return row is None or row[0] == "reserved" or bytes(row[1]) == release.content
+        row = self._db.row(f"SELECT committed, content FROM releases WHERE {_KEY}", _row(release.key))
+        return row is None or row[0] is None or bytes(row[1]) == release.content
 
     def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
         """Why this holder's budget or schedule does not bear these charges, by name; None where it does."""
@@ -212,7 +190,7 @@ class Ledger:
         asked = Counter(name for name, charge in wants if charge not in (NO_COST, UNPROTECTED))
         query = "SELECT COUNT(*) FROM releases WHERE holder = ? AND name = ? AND charge NOT IN (?, ?)"
         for name, more in asked.items():
-            (done,) = self._db.execute(query, (holder, name, *_WITHOUT_NOISE)).fetchone()
+            ((done,),) = self._db.rows(query, (holder, name, *_WITHOUT_NOISE))
             most = self.terms.schedule.get(name, 0)
             if done + more > most:
                 return BudgetExceeded(
@@ -264,26 +242,34 @@ class Ledger:
         return self._commit([release]).contents(release)
 
     def _commit(self, releases: Sequence[Release]) -> Permit:
-        with self._transaction():
+        with self._db.transaction():
             for release in releases:
-                done = self._db.execute(
-                    f"UPDATE releases SET state = 'committed', at = ?, content = ? WHERE {_KEY} "
-                    "AND charge = ? AND (state = 'reserved' OR (content = ? AND ?))",
-                    (
-                        self._clock(),
-                        release.content,
-                        *_row(release.key),
-                        dump_charge(release.charge),
-                        release.content,
-                        bool(release.content) or release.charge in (NO_COST, UNPROTECTED),
-                    ),
-                )
-                if done.rowcount != 1 or release.unit != self.terms.unit:
+                if release.unit != self.terms.unit or not self._commits(release):
                     raise UnaccountedRelease(
                         f"{release!r} has no open reservation with this charge and unit, or was sent before "
                         "and said something else; reserve it first, and send it once."
                     )
         return Permit(frozenset(release.key for release in releases), issuer=_LEDGER_ONLY)
+
+    def _commits(self, release: Release) -> bool:
+        """Commit a reservation of this charge; whether it was open, or committed with this very content."""
+        row = self._db.row(
+            f"SELECT reserved, committed, content FROM releases WHERE {_KEY} AND charge = ?",
+            (*_row(release.key), dump_charge(release.charge)),
+        )
+        if row is None:
+            return False
+        reserved, committed, content = row
+        if committed is not None:
+            may_repeat = bool(release.content) or release.charge in (NO_COST, UNPROTECTED)
+            return may_repeat and bytes(content) == release.content
+        link = head(self._db).then(reserved, release.content)
+        self._db.run(
+            "UPDATE releases SET committed = ?, content = ? WHERE reserved = ?",
+            (link.count, release.content, reserved),
+        )
+        move(self._db, link)
+        return True
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -297,29 +283,31 @@ class Ledger:
 
     def state(self, key: ReleaseKey) -> str | None:
         """Whether the release of this key is "reserved" or "committed"; None where it is unknown."""
-        row = self._db.execute(f"SELECT state FROM releases WHERE {_KEY}", _row(key)).fetchone()
-        return None if row is None else str(row[0])
+        row = self._db.row(f"SELECT committed FROM releases WHERE {_KEY}", _row(key))
+        return None if row is None else "reserved" if row[0] is None else "committed"
 
     def newest(self, session: bytes) -> int:
         """The newest round of a session that has a release; 0 for none."""
         query = "SELECT COALESCE(MAX(round), 0) FROM releases WHERE session = ?"
-        return int(self._db.execute(query, (session,)).fetchone()[0])
+        return int(self._db.rows(query, (session,))[0][0])
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """(holder, session, round, stage, attempt, name, charge, state, at), in order of reservation."""
-        # in the order of writing: a clock may go backwards
-        columns = "holder, session, round, stage, attempt, name, charge, state, at"
-        with closing(self._db.execute(f"SELECT {columns} FROM releases ORDER BY rowid")) as rows:
-            return list(rows)
+        """(holder, session, round, stage, attempt, name, charge, state, at), in order of reservation.
+
+        `at` is when it was reserved, by a clock that may go backwards.
+        """
+        state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
+        columns = f"holder, session, round, stage, attempt, name, charge, {state}, at"
+        return self._db.rows(f"SELECT {columns} FROM releases ORDER BY reserved")
 
     def _events(self, holder: str, party: str) -> Counter[DpEvent]:
         query = "SELECT charge, COUNT(*) FROM releases WHERE holder = ? GROUP BY charge"
-        return _count(self._db.execute(query, (holder,)), party)
+        return _count(self._db.rows(query, (holder,)), party)
 
     def _all_events(self, party: str) -> Mapping[str, Counter[DpEvent]]:
         query = "SELECT holder, charge, COUNT(*) FROM releases GROUP BY holder, charge"
         rows: dict[str, list[tuple[str, int]]] = {}
-        for holder, charge, count in self._db.execute(query):
+        for holder, charge, count in self._db.rows(query):
             rows.setdefault(holder, []).append((charge, count))
         return {holder: _count(counted, party) for holder, counted in rows.items()}
 

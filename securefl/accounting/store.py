@@ -1,34 +1,36 @@
-"""A ledger's file: its terms, and opening it only where it is whole and of this version."""
+"""A ledger's file: its tables, its terms, and opening it only where nothing is missing."""
 
 from __future__ import annotations
 
-import sqlite3
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from securefl.errors import ConfigError, DataError
+from securefl.accounting.chain import first, head, move, replay
+from securefl.database import Damaged, Database, Kind
+from securefl.errors import ConfigError
 from securefl.release import PARTIES, Adjacency, Unit
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS terms (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS releases (
-    holder TEXT, session BLOB, round INTEGER, stage INTEGER, attempt INTEGER, name TEXT,
-    charge TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('reserved', 'committed')),
-    at TEXT NOT NULL, content BLOB NOT NULL,
-    PRIMARY KEY (holder, session, round, stage, attempt, name)
-) STRICT;
-CREATE TABLE IF NOT EXISTS introductions (
-    holder TEXT, name TEXT, session BLOB, round INTEGER, stage INTEGER,
-    PRIMARY KEY (holder, name, session, round, stage)
-) STRICT;
-"""
-VERSION = 5
-
-
+KIND = Kind(
+    name="ledger",
+    version=6,
+    tables=(
+        "CREATE TABLE terms (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
+        # the newest link of the chain (see `chain`)
+        "CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), count INTEGER NOT NULL, "
+        "digest BLOB NOT NULL) STRICT",
+        # `reserved` and `committed` are places in the chain; what is not committed has no second one
+        "CREATE TABLE releases (reserved INTEGER PRIMARY KEY, committed INTEGER UNIQUE, "
+        "holder TEXT NOT NULL, session BLOB NOT NULL, round INTEGER NOT NULL, stage INTEGER NOT NULL, "
+        "attempt INTEGER NOT NULL, name TEXT NOT NULL, charge TEXT NOT NULL, introduction INTEGER NOT NULL, "
+        "at TEXT NOT NULL, content BLOB NOT NULL, "
+        "UNIQUE (holder, session, round, stage, attempt, name)) STRICT",
+    ),
+    lost="What is known of earlier releases is lost with it: restore the folder it is in from one backup, or "
+    "begin a new run in another folder.",
+)
 IDENTITY = "identity"
 
 
@@ -73,70 +75,43 @@ class Terms:
             raise ConfigError(f"Expected parties among {PARTIES}, got {sorted(unknown)}.")
 
 
-@contextmanager
-def refusing_damage(path: Path | str) -> Iterator[None]:
-    """Say in one sentence that a file is not the SQLite database it should be."""
+def connect(path: Path | str, terms: Terms) -> Database:
+    """The ledger at `path` with these terms, made where there is none.
+
+    Raises DataError for one that is damaged, of another version or has lost a link of its chain, and
+    ConfigError for one of other terms.
+    """
+    db = Database(path, KIND)
     try:
-        yield
-    except sqlite3.DatabaseError as error:
-        raise DataError(
-            f"{path} cannot be opened ({error}): restore it, or begin a new run in another folder. A ledger "
-            "that is lost takes with it what is known of earlier releases."
-        ) from None
-
-
-def _write_ahead(db: sqlite3.Connection, *, tries: int = 600) -> None:
-    """Switch to the write-ahead log. Unlike other statements the switch does not wait for its turn."""
-    for left in reversed(range(tries)):
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if not left or error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise
-        time.sleep(0.1)
-
-
-def durable(path: Path | str, schema: str) -> sqlite3.Connection:
-    """A database with these tables at `path`, every commit on disk. DataError for a file that is none."""
-    db = sqlite3.connect(path, timeout=60, isolation_level=None)
-    try:
-        with refusing_damage(path):
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            db.executescript(schema)
+        with db.transaction():
+            _begin(db, terms)
+            if replay(db) != head(db):
+                raise Damaged("its chain does not end where it should: something was changed or is gone")
+            _agree(db, terms)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def connect(path: Path | str) -> sqlite3.Connection:
-    """The database at `path`, made where there is none. DataError for a damaged or another version's one."""
-    db = sqlite3.connect(path, timeout=60, isolation_level=None)
-    try:
-        with refusing_damage(path):
-            _write_ahead(db)
-            db.execute("PRAGMA synchronous = FULL")
-            _check(db, path)
-            db.executescript(SCHEMA)
-    except BaseException:
-        db.close()
-        raise
-    return db
+def _begin(db: Database, terms: Terms) -> None:
+    """The terms of a ledger that has none, and the first link of its chain."""
+    if db.rows("SELECT name FROM terms"):
+        return
+    for name, value in {IDENTITY: secrets.token_hex(16), **_written(terms)}.items():
+        db.run("INSERT INTO terms VALUES (?, ?)", (name, value))
+    move(db, first(db))
 
 
-def _check(db: sqlite3.Connection, path: Path | str) -> None:
-    """Refuse a damaged ledger, and one of another version: what it says of earlier releases is lost."""
-    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise sqlite3.DatabaseError(found)
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    (tables,) = db.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'releases'").fetchone()
-    if tables and version != VERSION:
-        raise DataError(
-            f"{path} is a ledger of version {version}, this release writes version {VERSION}: go on "
-            "with the release that made it. It is not read, and never begun anew."
-        )
-    if version != VERSION:  # a ledger that is only read stays as it is, octet for octet
-        db.execute(f"PRAGMA user_version = {VERSION}")
+def _agree(db: Database, terms: Terms) -> None:
+    stored = dict(db.rows("SELECT name, value FROM terms"))
+    for name, asked in _written(terms).items():
+        if stored[name] != asked:
+            raise ConfigError(
+                f"This ledger was made with {name} = {stored[name]}, now {asked} is asked for; use the old "
+                "value, or a new ledger for a new promise."
+            )
+
+
+def _written(terms: Terms) -> dict[str, str]:
+    return {field.name: repr(getattr(terms, field.name)) for field in fields(terms)}

@@ -15,7 +15,8 @@ from dp_accounting import DpEvent
 
 from securefl.accounting.composition import Running, composable, compose, rdp_epsilon
 from securefl.accounting.events import History, load_charge, load_event
-from securefl.accounting.store import VERSION, refusing_damage
+from securefl.accounting.store import KIND
+from securefl.database import explaining
 from securefl.dp import calibration
 from securefl.dp.calibration import Method
 from securefl.errors import ConfigError, DataError, UnsupportedEvent
@@ -123,13 +124,14 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
 
 
 def _rows(path: Path, holder: str | None, party: str) -> list[dict[str, Any]]:
-    with refusing_damage(path), closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+    with explaining(path, KIND), closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version != VERSION:
-            raise DataError(f"{path} is no ledger of version {VERSION}.")
+        if version != KIND.version:
+            raise DataError(f"{path} is no ledger of version {KIND.version}.")
         terms = dict(db.execute("SELECT name, value FROM terms").fetchall())
         releases = db.execute(
-            "SELECT at, holder, round, name, charge, state FROM releases ORDER BY rowid"
+            "SELECT at, holder, round, name, charge, "
+            "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END FROM releases ORDER BY reserved"
         ).fetchall()
     delta = float(terms["delta"])
     spent: dict[str, Counter[DpEvent]] = {}

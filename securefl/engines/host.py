@@ -7,6 +7,7 @@ by attempts at the sum. The rest is what the machines need from outside: trainin
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,12 +16,14 @@ import numpy as np
 
 from securefl.accounting.ledger import Ledger
 from securefl.acts import Begin, Record
+from securefl.agreement import fields, u32
 from securefl.dp.noise import Source
 from securefl.engines.clients import Clients, Records
 from securefl.engines.inprocess import InProcess, Traffic
 from securefl.engines.masked import Attempt, Cohorts, centred_totals, nobody, totals
 from securefl.engines.scores import ScoreKeys
 from securefl.engines.sums import EncryptedSums
+from securefl.entropy import derived
 from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, most_bytes
 from securefl.exchange.encrypted import Blind, Opened, Take, Unopened
@@ -31,7 +34,7 @@ from securefl.messages import REFUSED, client_name, task
 from securefl.plan import Plan, least, noised
 from securefl.protect import noise
 from securefl.release import KEY_HOLDER, SERVER
-from securefl.rounds import Answers, Ask, Each, Kept, Statistic
+from securefl.rounds import Answers, Ask, Each, Kept, Statistic, Sum, Total
 from securefl.secagg import Aborted, Summed, Unmasking
 from securefl.secagg.checks import CONSISTENCY, UNMASK
 from securefl.wire import Header
@@ -126,7 +129,7 @@ class StudyHost:
         else:
             answers = self._hidden(engine, ask, header)
         self._clients.settle()
-        return self._as_promised(ask, answers), self._log
+        return self._as_promised(ask, answers, header), self._log
 
     def _check_offered(self, ask: Ask) -> None:
         """Noise, thresholds and grid come from the Ask, charges from what clients offer: one text."""
@@ -234,7 +237,7 @@ class StudyHost:
         if self._plan.sum == "masked":
             return self._cohorts.machines(attempt)
         if self._sums is None:
-            self._sums = EncryptedSums(self._plan, self._cohorts)
+            self._sums = EncryptedSums(self._plan, self._cohorts, self._journal)
         machines = self._sums.machines(attempt)
         self._clients.encryptors = {name: of.encryptor.encrypt for name, of in self._sums.parts.items()}
         return machines
@@ -244,7 +247,7 @@ class StudyHost:
         self._log.traffic.add(traffic)
         return results
 
-    def _as_promised(self, ask: Ask, answers: Answers) -> Answers:
+    def _as_promised(self, ask: Ask, answers: Answers, header: Header) -> Answers:
         """What the server that sums does before anybody else sees a sum."""
         promised = [question for question in ask.sums if noised(self._plan, question.sends)]
         enough = least(self._plan, len(ask.cohort), [question.sends for question in promised])
@@ -256,10 +259,24 @@ class StudyHost:
             return answers
         totals = dict(answers.totals)
         for question in promised:
-            drawn = noise(self._plan, question.sends, question.size, Source())
-            value = totals[question.sends.name].value + drawn * question.sends.grid.step
-            totals[question.sends.name] = replace(totals[question.sends.name], value=value)
+            total, source = totals[question.sends.name], self._source(question, totals, header)
+            drawn = noise(self._plan, question.sends, question.size, source)
+            value = total.value + drawn * question.sends.grid.step
+            totals[question.sends.name] = replace(total, value=value)
         return replace(answers, totals=totals)
+
+    def _source(self, question: Sum, totals: Mapping[str, Total], header: Header) -> Source:
+        """What the server's noise on a total is drawn from: the same if the round is played again.
+
+        Fresh noise on the same total would be a second release of it. Another total, or one at another place,
+        gets noise that has nothing to do with this one's.
+        """
+        (secret,) = self._journal.secrets([SERVER], header.session, header.round)
+        if secret is None:
+            raise LocalProtocolError(f"Round {header.round} is over; rounds go up.")
+        name = question.sends.name.encode()
+        of = hashlib.sha256(totals[question.sends.name].value.tobytes()).digest()
+        return Source(derived(secret, b"central|" + fields(u32(*header.place()), name, of)))
 
     def error_bound(self) -> float | None:
         """Largest error of an encrypted score (probability 1 - 1e-6); None where none was made."""
@@ -301,7 +318,7 @@ class StudyHost:
     def _serve(self, order: Any) -> Any:
         match order:
             case Blind():
-                return self._sums and self._sums.blind(order.totals)
+                return self._sums and self._sums.blind(order)
             case Take():
                 return self._sums and self._sums.take(order.blinded, order.replies)
             case Unmasking():

@@ -2,30 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from securefl.agreement import Agreement, Roster
+from securefl.arrays import packed, unpacked
 from securefl.engines.masked import Attempt, Cohorts, told_to
+from securefl.entropy import derived
 from securefl.errors import ConfigError, RemoteProtocolError
-from securefl.exchange.encrypted import SumClient, SumServer
+from securefl.exchange.encrypted import Blind, SumClient, SumServer
 from securefl.exchange.sizes import OVERHEAD
 from securefl.exchange.totals import SumKeyHolder
-from securefl.he.keys import KeyPair
+from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
-from securefl.he.sums import Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
-from securefl.messages import REFUSED
+from securefl.he.sums import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
+from securefl.journal import Journal
+from securefl.keys import PublicKey, SecretKey
+from securefl.messages import REFUSED, SumRequest
 from securefl.plan import Plan, least
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Sum
 from securefl.signing import SigningKey
-from securefl.wire import Header
+from securefl.wire import Header, decode, encode
 
 MOST_INTEGERS = 2**28
 """tau: how many integers one key opens at most, over all its sums; the flooding is sized for it."""
+_REQUEST = "/request"
+"""No name of a value has a slash in front."""
+
+
+class SumKeys:
+    """The key holder's key of the round at hand. It serves until the next sum could use its openings up.
+
+    Each key opens few enough integers for its flooding, and no key tells anything of another. A key is on
+    record, with how much it had opened before, for the rounds in which it is used.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.pair = KeyPair.generate(STRONG)
+        self.openings = Openings()
+        self._before, self._round, self._renewed = 0, 0, 0
+
+    def enter(self, header: Header, integers: int) -> None:
+        """Take the key that is on record for a sum of so many integers, or put one there."""
+        if header.round != self._round:
+            self._round, self._renewed = header.round, 0
+            self._take(header)
+        if self._before + self.openings.opened + integers > MOST_INTEGERS:
+            self._renewed += 1
+            self.pair, self.openings, self._before = KeyPair.generate(STRONG), Openings(), 0
+            self._take(header)
+
+    def _take(self, header: Header) -> None:
+        opened = self._before + self.openings.opened
+        own = opened.to_bytes(8, "little") + self.pair.secret.reveal() + self.pair.public.key.raw
+        stored = self._journal.said(KEY_HOLDER, header, f"key {self._renewed}", lambda: own)
+        if stored != own:  # of this round, before it was cut off
+            secret = SecretKey(stored[8 : 8 + STRONG.poly_modulus_degree])
+            public = PublicKey(stored[8 + STRONG.poly_modulus_degree :])
+            self.pair, self.openings = KeyPair(EncryptionKey(STRONG, public), secret), Openings()
+            self._before = int.from_bytes(stored[:8], "little")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,21 +79,18 @@ class Parts:
 
 
 class EncryptedSums:
-    """The key holder's key serves until the next sum could use its openings up; a resumed run takes another.
+    """The key holder's keys, the server's requests, and the parts of the sum at hand.
 
-    Each key opens few enough integers for its flooding, and no key tells anything of another.
+    Ciphertexts cannot be made a second time as they were, so the server's request is on record before it is
+    sent: a round that was cut off asks for the same bytes, and the key holder opens no others.
     """
 
-    def __init__(self, plan: Plan, cohorts: Cohorts) -> None:
+    def __init__(self, plan: Plan, cohorts: Cohorts, journal: Journal) -> None:
         self._plan = plan
         self._cohorts = cohorts
-        self._signing = SigningKey.generate()
+        self._journal = journal
+        self._keys = SumKeys(journal)
         self.parts: dict[str, Parts] = {}
-        self._renew()
-
-    def _renew(self) -> None:
-        self._keys = KeyPair.generate(STRONG)
-        self._openings = Openings()
 
     def machines(self, attempt: Attempt) -> dict[str, Any]:
         """Server, key holder and clients of one attempt.
@@ -62,9 +100,10 @@ class EncryptedSums:
         identities = self._cohorts.identities(attempt)
         clients = len(identities)
         terms = {s.sends.name: self._terms(s, clients, attempt.header) for s in attempt.ask.sums}
-        if self._openings.opened + sum(own.integers for own in terms.values()) > MOST_INTEGERS:
-            self._renew()
-        self.parts = {name: self._made(own) for name, own in terms.items()}
+        self._keys.enter(attempt.header, sum(own.integers for own in terms.values()))
+        (secret,) = self._journal.lasting([SERVER], attempt.header.session)
+        signing = SigningKey(derived(secret, b"requests"))
+        self.parts = {name: self._made(own, signing) for name, own in terms.items()}
         sizes = sum(parts.evaluator.message_bytes for parts in self.parts.values())
         agreed = Agreement(
             header=attempt.header,
@@ -122,22 +161,33 @@ class EncryptedSums:
             ),
         )
 
-    def _made(self, terms: SumTerms) -> Parts:
+    def _made(self, terms: SumTerms, signing: SigningKey) -> Parts:
+        pair = self._keys.pair
         return Parts(
-            SumEncryptor(self._keys.public, terms),
-            SumEvaluator(self._keys.public, terms, self._signing),
-            SumOpener(self._keys, terms, self._signing.public, openings=self._openings),
+            SumEncryptor(pair.public, terms),
+            SumEvaluator(pair.public, terms, signing),
+            SumOpener(pair, terms, signing.public, openings=self._keys.openings),
         )
 
     def _add(self, name: str, total: Any, message: bytes, sender: str) -> Any:
         return self.parts[name].evaluator.add(total, message, sender=sender)
 
-    def blind(self, totals: Any) -> tuple[Any, tuple[bytes, ...]]:
-        """The server's request for each total, in the order of the names."""
-        made = {name: self.parts[name].evaluator.request(total) for name, total in totals.items()}
-        return {name: blinded for name, (blinded, _) in made.items()}, tuple(
-            item for _, item in made.values()
-        )
+    def blind(self, order: Blind) -> tuple[dict[str, BlindedSum], SumRequest]:
+        """The pads, and the request that is on record for this agreement."""
+        header = order.agreement.header
+
+        def made() -> bytes:
+            both = {name: self.parts[name].evaluator.request(total) for name, total in order.totals.items()}
+            request = replace(order.request, items=tuple(item for _, item in both.values()))
+            whole = np.frombuffer(encode(header, request), dtype=np.uint8)
+            return packed({_REQUEST: whole, **{name: own.pads for name, (own, _) in both.items()}})
+
+        stored = self._journal.said(SERVER, header, f"request {order.agreement.context.hex()}", made)
+        arrays = unpacked(stored)
+        whole = arrays.pop(_REQUEST).tobytes()
+        request: SumRequest = decode(whole, header, {SumRequest: len(whole)}, SERVER)
+        senders = order.agreement.roster.names(request.members)
+        return {name: BlindedSum(pads, senders) for name, pads in arrays.items()}, request
 
     def open(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """The key holder's replies; an item that it refuses is empty."""

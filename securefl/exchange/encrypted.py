@@ -41,9 +41,19 @@ class Encrypt:
 
 @dataclass(frozen=True)
 class Blind:
-    """Slow work of the server: blind the totals. The answer: what stays here, and the request's items."""
+    """Slow work of the server: blind the totals, and put the request on record before it is sent.
 
+    The answer: what stays here, and the request, with items in the order of the names. Where one stands on
+    record of this agreement already, it is that one: after a restart the server asks for the same again.
+
+    Attributes:
+        agreement: whose context names the request.
+        request: with no items yet.
+    """
+
+    agreement: Agreement
     totals: Mapping[str, Any]
+    request: SumRequest
 
 
 @dataclass(frozen=True)
@@ -142,14 +152,13 @@ class Adding:
 
 @dataclass(frozen=True)
 class Blinding:
-    added: Adding
+    pass
 
 
 @dataclass(frozen=True)
 class Asking:
     """`again` is how often the request goes out once more when the reply is late: it is the same request."""
 
-    added: Adding
     blinded: Any
     request: SumRequest
     again: int = 2
@@ -157,7 +166,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class Taking:
-    added: Adding
+    members: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -227,25 +236,24 @@ class SumServer:
     def _collected(self, state: Adding) -> Step[SumState]:
         if len(state.inputs) < self.least:
             return _closed(f"Expected at least {self.least} contributions, {len(state.inputs)} came.")
-        return Step(Blinding(state), need=Need(Blind(state.totals)))
+        request = SumRequest(
+            items=(),
+            task=self.agreement.task,
+            members=state.members,
+            inputs=tuple(Commitment(state.inputs[member][0]) for member in state.members),
+            signatures=tuple(state.inputs[member][1] for member in state.members),
+        )
+        return Step(Blinding(), need=Need(Blind(self.agreement, state.totals, request)))
 
     def provide(self, state: SumState, answer: Any) -> Step[SumState]:
         match state:
-            case Blinding(added=added):
-                blinded, items = answer
-                request = SumRequest(
-                    items=items,
-                    task=self.agreement.task,
-                    members=added.members,
-                    inputs=tuple(Commitment(added.inputs[member][0]) for member in added.members),
-                    signatures=tuple(added.inputs[member][1] for member in added.members),
-                )
-                out = (Envelope((KEY_HOLDER,), request),)
-                return Step(Asking(added, blinded, request), out=out)
+            case Blinding():
+                blinded, request = answer
+                return Step(Asking(blinded, request), out=(Envelope((KEY_HOLDER,), request),))
             case Taking() if answer is None:
                 return _closed("The opened total is no sum of vectors within the bounds.", asked=True)
-            case Taking(added=added):
-                survivors = self.agreement.roster.names(added.members)
+            case Taking(members=members):
+                survivors = self.agreement.roster.names(members)
                 return Step(Closed(), result=Opened(answer, survivors))
         return Step(state)
 
@@ -260,7 +268,7 @@ class SumServer:
             return _closed(
                 "The key holder refused: it has opened another total of this question.", asked=True
             )
-        return Step(Taking(state.added), need=Need(Take(state.blinded, reply.items)))
+        return Step(Taking(state.request.members), need=Need(Take(state.blinded, reply.items)))
 
     def deadline(self, state: SumState) -> Step[SumState]:
         """Go on with what came; ask the key holder again, which costs nothing; end without a sum."""

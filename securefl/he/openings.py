@@ -6,17 +6,22 @@ malicious one off, which reads the whole key within a few hundred openings (see 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from securefl.accounting.ledger import refusing_damage
-from securefl.errors import RemoteProtocolError
+from securefl.database import Database, Kind, check, seal
+from securefl.errors import DataError, RemoteProtocolError
 
 Reply = Callable[[], bytes]
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS openings (request BLOB PRIMARY KEY, integers INTEGER NOT NULL, "
-    "reply BLOB NOT NULL) STRICT"
+KIND = Kind(
+    name="count of openings",
+    version=2,
+    tables=(
+        "CREATE TABLE openings (request BLOB PRIMARY KEY, integers INTEGER NOT NULL, reply BLOB NOT NULL, "
+        "seal BLOB NOT NULL) STRICT",
+        "CREATE TABLE bound (only INTEGER PRIMARY KEY CHECK (only = 1), ledger TEXT NOT NULL) STRICT",
+    ),
+    lost="How much its key has opened is lost with it: make a new key, with securefl keygen.",
 )
 
 
@@ -27,10 +32,14 @@ class Openings:
     """
 
     def __init__(self, path: Path | str = ":memory:") -> None:
-        self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
-        with refusing_damage(path):
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute(_SCHEMA)
+        self._db = Database(path, KIND)
+        try:
+            with self._db.explaining():
+                for *row, sealed in self._db.rows("SELECT request, integers, reply, seal FROM openings"):
+                    check(sealed, *row)
+        except BaseException:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         self._db.close()
@@ -38,32 +47,40 @@ class Openings:
     @property
     def opened(self) -> int:
         """Integers opened so far."""
-        return int(self._db.execute("SELECT COALESCE(SUM(integers), 0) FROM openings").fetchone()[0])
+        return int(self._db.rows("SELECT COALESCE(SUM(integers), 0) FROM openings")[0][0])
+
+    def bind(self, ledger: str) -> None:
+        """Go on beside the ledger of this identity alone; DataError where it began beside another one."""
+        with self._db.transaction():
+            if not self.opened:
+                self._db.run("INSERT OR IGNORE INTO bound VALUES (1, ?)", (ledger,))
+            bound = self._db.row("SELECT ledger FROM bound")
+        if bound != (ledger,):
+            raise DataError(
+                f"The ledger beside {self._db.path} is not the one that this key began with: it was lost or "
+                "replaced, and with it what was released. Restore it, or make a new key."
+            )
 
     def once(self, request: bytes, integers: int, cap: int, reply: Reply, *, sender: str) -> bytes:
         """The stored reply to this request, or a new one, stored before it is returned.
 
-        request: a digest of it. Raises RemoteProtocolError where the cap would be exceeded.
+        request: a digest of it. Raises RemoteProtocolError where the cap would be exceeded, and DataError
+        where the stored reply is not as it was written.
         """
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            answer = self._answer(request, integers, cap, reply, sender)
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-        return answer
-
-    def _answer(self, request: bytes, integers: int, cap: int, reply: Reply, sender: str) -> bytes:
-        row = self._db.execute("SELECT reply FROM openings WHERE request = ?", (request,)).fetchone()
-        if row is not None:
-            return bytes(row[0])
-        if self.opened + integers > cap:
-            raise RemoteProtocolError(
-                f"This key's {cap} openings are used up; start a session with a new key.",
-                sender=sender,
-                phase="open",
+        with self._db.transaction():
+            row = self._db.row(
+                "SELECT request, integers, reply, seal FROM openings WHERE request = ?", (request,)
             )
-        answer = reply()
-        self._db.execute("INSERT INTO openings VALUES (?, ?, ?)", (request, integers, answer))
-        return answer
+            if row is not None:
+                check(row[-1], *row[:-1])
+                return bytes(row[2])
+            if self.opened + integers > cap:
+                raise RemoteProtocolError(
+                    f"This key's {cap} openings are used up; start a session with a new key.",
+                    sender=sender,
+                    phase="open",
+                )
+            answer = reply()
+            own = seal(request, integers, answer)
+            self._db.run("INSERT INTO openings VALUES (?, ?, ?, ?)", (request, integers, answer, own))
+            return answer

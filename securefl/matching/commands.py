@@ -214,12 +214,11 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     home, session = secret.parent, bytes.fromhex(keys.public.session)
     # by 16 digits: under a new name, a key's openings would be counted anew
     counted = home / f"openings-{keys.public.session[:16]}.sqlite"
-    for path in (counted, home / "ledger.sqlite"):
-        path.touch(mode=0o600)
     with (
         Ledger(home / "ledger.sqlite", terms) as ledger,
         closing(Openings(counted)) as openings,
     ):
+        openings.bind(ledger.identity)
         released = sum(row[7] == "committed" and row[1] == session for row in ledger.rows())
         if openings.opened < released:
             raise DataError(

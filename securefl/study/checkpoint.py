@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import io
 import json
 import secrets
-import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from securefl.accounting.store import durable
+from securefl.arrays import packed, unpacked
+from securefl.database import Damaged, Database, Kind, check, seal
 from securefl.errors import DataError, LocalProtocolError
 from securefl.rounds import Kept, State
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS session (only INTEGER PRIMARY KEY CHECK (only = 1), nonce BLOB NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS bound (name TEXT PRIMARY KEY, identity TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS kept (client INTEGER PRIMARY KEY, arrays BLOB NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS state (only INTEGER PRIMARY KEY CHECK (only = 1), arrays BLOB NOT NULL) STRICT;
-"""
+KIND = Kind(
+    name="checkpoint",
+    version=2,
+    tables=(
+        "CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
+        "CREATE TABLE rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
+        "CREATE TABLE kept (client INTEGER PRIMARY KEY, arrays BLOB NOT NULL, seal BLOB NOT NULL) STRICT",
+        "CREATE TABLE state (round INTEGER PRIMARY KEY, arrays BLOB NOT NULL, seal BLOB NOT NULL) STRICT",
+    ),
+    lost="The finished rounds are lost with it, and the ledger beside it still counts what they released: "
+    "restore the folder it is in from one backup, or begin a new run in another folder.",
+)
+_SESSION = "session"
 
 
 class Checkpoint:
     """One SQLite file per arm and seed; a round is in it whole or not at all."""
 
     def __init__(self, path: Path) -> None:
-        self._db = durable(path, _SCHEMA)
+        self._db = Database(path, KIND)
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -40,27 +42,49 @@ class Checkpoint:
 
     def nonce(self) -> bytes:
         """32 random bytes, drawn when the run began."""
-        self._db.execute("INSERT OR IGNORE INTO session VALUES (1, ?)", (secrets.token_bytes(32),))
-        nonce: bytes = self._db.execute("SELECT nonce FROM session").fetchone()[0]
-        return nonce
+        with self._db.transaction():
+            bound = self._bound()
+            if _SESSION not in bound:
+                self._bind(_SESSION, secrets.token_hex(32))
+            return bytes.fromhex(self._bound()[_SESSION])
 
     def bind(self, **identities: str) -> None:
-        """Go on with these files only (ledger, journal); DataError where the run began with another one, now
-        lost.
+        """Go on only as what the run began as: of this study, arm and seed, with this ledger and journal.
 
-        A file that is lost and begun anew forgets what was released, or which sums were opened.
+        A file that is lost and begun anew forgets what was released, or which sums were opened. DataError
+        where one of the names had another value when the run began.
         """
-        for name, identity in identities.items():
-            if not identity:
-                continue
-            self._db.execute("INSERT OR IGNORE INTO bound VALUES (?, ?)", (name, identity))
-            row = self._db.execute("SELECT identity FROM bound WHERE name = ?", (name,)).fetchone()
-            if row[0] != identity:
-                raise DataError(
-                    f"The {name} beside this run's checkpoint is not the one that the run began with: it was "
-                    "lost or replaced, and with it what was released. Restore it, or begin a new run "
-                    "elsewhere."
-                )
+        with self._db.transaction():
+            bound = self._bound()
+            if not bound.keys() - {_SESSION} and not self._db.rows("SELECT round FROM rounds"):
+                for name, value in identities.items():
+                    self._bind(name, value)
+                bound = self._bound()
+            if gone := identities.keys() - bound.keys():
+                raise Damaged(f"it no longer says its {', '.join(sorted(gone))}")
+        for name, value in identities.items():
+            if bound[name] != value:
+                raise DataError(self._another(name, bound[name], value))
+
+    def _another(self, name: str, began: str, now: str) -> str:
+        if name in ("ledger", "journal"):
+            return (
+                f"The {name} beside {self._db.path} is not the one that the run began with: it was lost or "
+                "replaced, and with it what was released. Restore it, or begin a new run elsewhere."
+            )
+        return (
+            f"{self._db.path} was begun with {name} {began}, and here {name} is {now}: it was copied or "
+            "swapped, or the study was changed. Put it back, or begin a new run in another folder."
+        )
+
+    def _bound(self) -> dict[str, str]:
+        rows = self._db.rows("SELECT name, value, seal FROM bound")
+        for name, value, sealed in rows:
+            check(sealed, name, value)
+        return {name: value for name, value, _ in rows}
+
+    def _bind(self, name: str, value: str) -> None:
+        self._db.run("INSERT INTO bound VALUES (?, ?, ?)", (name, value, seal(name, value)))
 
     def save(
         self, number: int, state: State, record: dict[str, Any], kept: Mapping[int, Kept] | None = None
@@ -70,42 +94,43 @@ class Checkpoint:
         kept: what clients keep, of those where it changed.
         """
         memory = {f"memory.{name}": array for name, array in state.memory.items()}
-        arrays = _packed({"model": state.model, **memory})
-        devices = [(client, _packed(own)) for client, own in (kept or {}).items()]
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            self._db.execute("INSERT INTO rounds VALUES (?, ?)", (number, json.dumps(record)))
-        except sqlite3.IntegrityError:
-            self._db.execute("ROLLBACK")
-            raise LocalProtocolError(
-                f"Round {number} is finished already: another process runs in this folder; stop one of them."
-            ) from None
-        self._db.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (arrays,))
-        self._db.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", devices)
-        self._db.execute("COMMIT")
+        arrays = packed({"model": state.model, **memory})
+        devices = [(client, packed(own)) for client, own in (kept or {}).items()]
+        written = json.dumps(record)
+        with self._db.transaction():
+            if self._db.rows("SELECT round FROM rounds WHERE round = ?", (number,)):
+                raise LocalProtocolError(
+                    f"Round {number} is finished already: another process runs in this folder; stop one of "
+                    "them."
+                )
+            self._db.run("INSERT INTO rounds VALUES (?, ?, ?)", (number, written, seal(number, written)))
+            self._db.run("DELETE FROM state")
+            self._db.run("INSERT INTO state VALUES (?, ?, ?)", (number, arrays, seal(number, arrays)))
+            for client, own in devices:
+                self._db.run("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (client, own, seal(client, own)))
 
     def load(self) -> tuple[State | None, list[dict[str, Any]]]:
         """The newest state and the records of all finished rounds, in order."""
-        rows = self._db.execute("SELECT record FROM rounds ORDER BY round").fetchall()
-        stored = self._db.execute("SELECT arrays FROM state").fetchone()
-        if stored is None:
-            return None, []
-        arrays = _unpacked(stored[0])
-        memory = {k.removeprefix("memory."): arrays[k] for k in arrays if k.startswith("memory.")}
-        return State(arrays["model"], memory), [json.loads(row[0]) for row in rows]
+        with self._db.explaining():
+            rows = self._db.rows("SELECT round, record, seal FROM rounds ORDER BY round")
+            stored = self._db.rows("SELECT round, arrays, seal FROM state")
+            if [row[0] for row in rows] != list(range(1, len(rows) + 1)) or [row[0] for row in stored] != [
+                row[0] for row in rows[-1:]
+            ]:
+                raise Damaged("rounds are missing")
+            for number, content, sealed in (*rows, *stored):
+                check(sealed, number, content)
+            records = [json.loads(row[1]) for row in rows]
+            if not stored:
+                return None, records
+            arrays = unpacked(stored[0][1])
+            memory = {k.removeprefix("memory."): arrays[k] for k in arrays if k.startswith("memory.")}
+            return State(arrays["model"], memory), records
 
     def kept(self) -> dict[int, Kept]:
         """What each client keeps, as of the last finished round."""
-        rows = self._db.execute("SELECT client, arrays FROM kept").fetchall()
-        return {client: _unpacked(arrays) for client, arrays in rows}
-
-
-def _packed(arrays: Kept) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **dict[str, Any](arrays))
-    return buffer.getvalue()
-
-
-def _unpacked(stored: bytes) -> dict[str, NDArray[Any]]:
-    with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays}
+        with self._db.explaining():
+            rows = self._db.rows("SELECT client, arrays, seal FROM kept")
+            for client, arrays, sealed in rows:
+                check(sealed, client, arrays)
+            return {client: unpacked(arrays) for client, arrays, _ in rows}

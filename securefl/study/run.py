@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from securefl.accounting.composition import compose, within
-from securefl.accounting.ledger import Ledger
+from securefl.accounting.composition import NEAR, compose, within
+from securefl.accounting.ledger import Head, Ledger
 from securefl.dp.calibration import check_delta
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess
@@ -113,8 +114,16 @@ def run_arm(
         ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms()))
         checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
         journal = stack.enter_context(Journal(home / "acts.sqlite"))
-        checkpoint.bind(ledger=ledger.identity, journal=journal.identity)
+        checkpoint.bind(
+            study=hashlib.sha256(study.text.encode()).hexdigest(),
+            arm=arm.name,
+            seed=str(world.seed),
+            ledger=ledger.identity,
+            journal=journal.identity,
+        )
         state, records = checkpoint.load()
+        if records:
+            require_all(ledger, records[-1])
         for record in records:
             tell(record)
         turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, records)
@@ -127,6 +136,23 @@ def run_arm(
             records.append(record)
             tell(record)
     return ArmRun(arm, world, records)
+
+
+def require_all(ledger: Ledger, record: Mapping[str, Any]) -> None:
+    """DataError where the ledger holds less than it did when this round ended.
+
+    By its chain; and by its epsilons, for a chain that somebody made anew.
+    """
+    ledger.require(Head(record["ledger"]["count"], bytes.fromhex(record["ledger"]["head"])))
+    for party, spent in record["epsilon"].items():
+        found = ledger.worst(party)
+        # composed at once instead of round by round, the figure may be lower by a little
+        if found * NEAR < spent:
+            raise DataError(
+                f"The ledger says epsilon {found:.4g} against the {party}, and round {record['round']} ended "
+                f"with {spent:.4g}: releases are missing. Restore the run folder from one backup, or begin a "
+                "new run in another folder."
+            )
 
 
 class _Turn:
@@ -148,12 +174,7 @@ class _Turn:
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
         self._roster = world.roster()
         self._session = plan.session(_names(self._roster), checkpoint.nonce())
-        if plan.sum != "clear" and journal.newest(self._session) < ledger.newest(self._session):
-            raise DataError(
-                "The journal beside this run's ledger is an older copy: it does not know the round that the "
-                "ledger has releases of, and another sum of it could be opened. Restore it, or begin a new "
-                "run elsewhere."
-            )
+        self._check_ages(journal, len(records))
         self._host = StudyHost(
             plan,
             algorithm.statistics,
@@ -170,6 +191,21 @@ class _Turn:
         # from it.
         self._retired = frozenset(records[-1]["retired"] if records else ())
         self._logs: list[tuple[Ask, Log]] = []
+
+    def _check_ages(self, journal: Journal, finished: int) -> None:
+        """DataError where journal or checkpoint are older than what stands beside them."""
+        known, charged = journal.newest(self._session), self._ledger.newest(self._session)
+        if (self._plan.sum != "clear" or self._plan.noise != "none") and known < charged:
+            raise DataError(
+                "The journal beside this run's ledger is an older copy: it does not know the round that the "
+                "ledger has releases of, and another sum of it could be opened. Restore it, or begin a new "
+                "run elsewhere."
+            )
+        if max(known, charged) > finished + 1:
+            raise DataError(
+                f"The checkpoint of this run is an older copy: it ends with round {finished}, and clients "
+                f"have been in round {max(known, charged)}. Restore it, or begin a new run elsewhere."
+            )
 
     def _fresh_keys(self, each: Each) -> ScoreKeys:
         if each.query is None:
@@ -222,6 +258,7 @@ class _Turn:
             "watt_hours": watt_hours,
             "wall_seconds": wall,
             "epsilon": {party: self._ledger.worst(party) for party in PARTIES},
+            "ledger": {"count": self._ledger.head.count, "head": self._ledger.head.digest.hex()},
             "selected": [int(times) for times in state.memory["cohort"]],
             "answered": [int(came) for came in state.memory["survivors"]],
             "divergence": None if divergence is None else [float(d) for d in divergence],

@@ -54,9 +54,9 @@ def committed(folder: Path) -> set[tuple[Any, ...]]:
     if not path.exists():
         return set()
     db = sqlite3.connect(path)
-    query = "SELECT holder, lower(hex(session)), round, stage, attempt, name FROM releases WHERE state = ?"
+    query = "SELECT holder, lower(hex(session)), round, stage, attempt, name FROM releases WHERE committed"
     try:
-        return set(db.execute(query, ("committed",)))
+        return set(db.execute(query))
     except sqlite3.OperationalError:  # killed before the table was made
         return set()
     finally:

@@ -7,9 +7,7 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from click.testing import CliRunner
 from securefl import profiles
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.cli import cli
-from securefl.errors import SecureFLError
+from securefl.errors import DataError, SecureFLError
 from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile, envelope
 from securefl.profiles import Bounds, divergence
 
@@ -413,13 +411,19 @@ def test_no_input_is_overwritten(place: Place) -> None:
     assert (place.root / "p1.enc").read_bytes() == before
 
 
-def test_a_reveal_that_stopped_half_way_goes_on(place: Place) -> None:
+def _stop(*_: object) -> None:
+    raise DataError("Stopped.")
+
+
+def test_a_reveal_that_stopped_half_way_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between reserving, opening and committing: the next one gives the score and charges once."""
     terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Ledger, "open", _stop)
+        place.reveal(code=1)
+    with Ledger(place.root / "K/ledger.sqlite", terms) as ledger:
+        assert [row[7] for row in ledger.rows()] == ["reserved"]
     first = place.reveal("--json")
-    with closing(sqlite3.connect(place.root / "K/ledger.sqlite")) as db:
-        db.execute("UPDATE releases SET state = 'reserved'")
-        db.commit()
     assert place.reveal("--json") == first
     with Ledger(place.root / "K/ledger.sqlite", terms) as ledger:
         assert [row[7] for row in ledger.rows()] == ["committed", "committed"]

@@ -87,7 +87,7 @@ def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.sqlite"
     with Checkpoint(path) as checkpoint:
         checkpoint.save(1, State(np.zeros(1, np.float32), {"bad": np.array([object()])}), {})
-        with pytest.raises(ValueError, match="allow_pickle=False"):
+        with pytest.raises(DataError, match="allow_pickle=False"):
             checkpoint.load()
 
 
@@ -98,7 +98,7 @@ def test_a_state_without_its_round_is_never_seen(tmp_path: Path) -> None:
         checkpoint.save(1, state(1), {"round": 1})
     cut = sqlite3.connect(path, isolation_level=None)
     cut.execute("BEGIN IMMEDIATE")
-    cut.execute("INSERT INTO rounds VALUES (2, '{}')")
+    cut.execute("INSERT INTO rounds VALUES (2, '{}', x'')")
     cut.close()
     with Checkpoint(path) as checkpoint:
         stored, records = checkpoint.load()
@@ -111,5 +111,5 @@ def test_a_state_without_its_round_is_never_seen(tmp_path: Path) -> None:
 def test_a_damaged_file_is_told_in_one_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "checkpoint.sqlite"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"checkpoint\.sqlite cannot be opened"):
+    with pytest.raises(DataError, match=r"checkpoint\.sqlite is damaged"):
         Checkpoint(path)

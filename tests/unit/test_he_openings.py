@@ -72,5 +72,5 @@ def test_two_processes_stay_under_one_cap(tmp_path: Path) -> None:
 def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "openings.sqlite"
     path.write_bytes(b"SQLite format 3\0" + b"junk" * 400)
-    with pytest.raises(DataError, match="cannot be opened"):
+    with pytest.raises(DataError, match="is damaged"):
         Openings(path)

@@ -78,7 +78,7 @@ def test_attempts_go_up_and_never_down() -> None:
     assert allowed(kept, begin(place(attempt=2)))
     assert not allowed(kept, begin(place(attempt=1)))
     assert allowed(kept, begin(place(attempt=3)))
-    assert not allowed(kept, begin(place(attempt=2)))
+    assert not allowed(kept, begin(place(attempt=2), context="another task"))
     assert allowed(kept, begin(place(attempt=1, stage=3)))  # a later stage is a later place
     assert not allowed(kept, begin(place(attempt=4)))
 
@@ -103,9 +103,40 @@ def test_a_client_acts_in_its_newest_attempt_alone() -> None:
     assert answer(kept, act(old, "deal"))
     assert allowed(kept, new)
     for kind in ("deal", "mask", "sign"):
-        assert answer(kept, act(old, kind)) is False
+        assert answer(kept, act(old, kind, b"not done before")) is False
     for kind in ("deal", "mask", "sign"):
         assert answer(kept, act(new, kind)) is True
+
+
+def test_a_round_is_played_again_attempt_by_attempt(tmp_path: Path) -> None:
+    """Cut off in its second attempt: what was done in the first may be done again, and nothing more."""
+    old, new = begin(), begin(place(attempt=2))
+    with Journal(tmp_path / "journal.sqlite") as kept:
+        secret = answer(kept, old)
+        assert answer(kept, act(old, "deal"))
+        assert answer(kept, new) == secret
+        assert answer(kept, act(new, "deal", b"fewer"))
+    with Journal(tmp_path / "journal.sqlite") as kept:
+        assert answer(kept, old) == secret
+        assert answer(kept, act(old, "deal")) is True
+        for kind in ("mask", "sign"):
+            assert answer(kept, act(old, kind)) is False, "the newer attempt has begun"
+        assert answer(kept, new) == secret
+        assert answer(kept, act(new, "deal", b"fewer")) is True
+        for kind in ("mask", "sign"):
+            assert answer(kept, act(new, kind)) is True
+        assert answer(kept, act(old)) is False
+
+
+def test_what_was_said_is_said_again_until_the_round_is_over(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.sqlite") as kept:
+        assert kept.said("server", place(1), "request", lambda: b"first") == b"first"
+    with Journal(tmp_path / "journal.sqlite") as kept:
+        assert kept.said("server", place(1), "request", lambda: b"second") == b"first"
+        assert kept.said("server", place(1), "other", lambda: b"second") == b"second"
+        assert kept.said("key-holder", place(1), "request", lambda: b"third") == b"third"
+        assert kept.said("server", place(2), "request", lambda: b"fourth") == b"fourth"
+    assert b"first" not in content(tmp_path / "journal.sqlite")
 
 
 def test_nothing_is_recorded_of_an_attempt_that_was_not_begun() -> None:
@@ -252,7 +283,7 @@ def test_a_value_that_cannot_change_is_one_question_over_its_asks() -> None:
     assert allowed(kept, introduced)
     assert allowed(kept, asked)
     assert answer(kept, act(introduced)) is False
-    assert not allowed(kept, introduced)  # its place is below that of the other
+    assert not allowed(kept, begin(place(1, attempt=2), once=True, ask=1))  # below the place of the other
     assert answer(kept, act(asked)) is True
 
 
@@ -357,7 +388,7 @@ def test_a_wave_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
             "BEGIN SELECT RAISE(ABORT, 'disk full'); END"
         )
         db.commit()
-        with pytest.raises(DataError, match="nothing was done"):
+        with pytest.raises(DataError, match="disk full"):
             kept.record([begin(), begin(client=NAMES[1])])
         assert db.execute("SELECT COUNT(*) FROM questions").fetchone() == (0,)
         assert db.execute("SELECT COUNT(*) FROM parties").fetchone() == (0,)

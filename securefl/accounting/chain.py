@@ -1,0 +1,72 @@
+"""The chain over a ledger: every reservation and commit is a link, the SHA-256 of the one before and itself.
+
+So a ledger from which something was deleted, in which something was edited or renamed, and an older copy of
+it do not end in the digest that was noted elsewhere, such as in a run's checkpoint. What the chain cannot
+show: that a ledger and the note of its head were put back together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
+from typing import Any
+
+from securefl.database import Damaged, Database, seal
+
+_RESERVED = (
+    "SELECT reserved, holder, session, round, stage, attempt, name, charge, introduction, at FROM releases "
+    "ORDER BY reserved"
+)
+_COMMITTED = (
+    "SELECT committed, reserved, content FROM releases WHERE committed IS NOT NULL ORDER BY committed"
+)
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest link: how many there are after the first, and its digest (32 bytes)."""
+
+    count: int
+    digest: bytes
+
+    def then(self, *parts: bytes | str | int) -> Head:
+        """The link after this one. Links of reservations and of commits differ in the number of parts."""
+        return Head(self.count + 1, seal(self.digest, self.count + 1, *parts))
+
+
+def first(db: Database) -> Head:
+    """The link that all others follow: the ledger's identity and terms."""
+    terms = db.rows("SELECT name, value FROM terms ORDER BY name")
+    return Head(0, seal("ledger", *(text for row in terms for text in row)))
+
+
+def head(db: Database) -> Head:
+    """The newest link on file."""
+    rows = db.rows("SELECT count, digest FROM head")
+    if len(rows) != 1:
+        raise Damaged("the head of its chain is gone")
+    return Head(*rows[0])
+
+
+def move(db: Database, to: Head) -> None:
+    """Put a newer link on file, in the transaction that writes what it stands for."""
+    db.run("INSERT OR REPLACE INTO head VALUES (1, ?, ?)", (to.count, to.digest))
+
+
+def replay(db: Database, count: int | None = None) -> Head:
+    """The link of that number, or the last one, worked out from the rows. Damaged where a place is empty."""
+    link = first(db)
+    for number, parts in _links(db):
+        if link.count == count:
+            break
+        if number != link.count + 1:
+            raise Damaged(f"what stood at place {link.count + 1} of its chain is gone")
+        link = link.then(*parts)
+    return link
+
+
+def _links(db: Database) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    reserved = ((row[0], row[1:]) for row in db.rows(_RESERVED))
+    committed = ((row[0], row[1:]) for row in db.rows(_COMMITTED))
+    return merge(reserved, committed, key=lambda link: link[0])
