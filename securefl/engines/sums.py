@@ -16,12 +16,11 @@ from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.exchange.encrypted import Blind, SumClient, SumServer
 from securefl.exchange.sizes import OVERHEAD
 from securefl.exchange.totals import SumKeyHolder
-from securefl.he.keys import EncryptionKey, KeyPair
+from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
 from securefl.he.sums import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
 from securefl.journal import Journal
-from securefl.keys import PublicKey, SecretKey
 from securefl.messages import REFUSED, SumRequest
 from securefl.plan import Plan, least
 from securefl.release import KEY_HOLDER, SERVER
@@ -60,12 +59,10 @@ class SumKeys:
 
     def _take(self, header: Header) -> None:
         opened = self._before + self.openings.opened
-        own = opened.to_bytes(8, "little") + self.pair.secret.reveal() + self.pair.public.key.raw
+        own = opened.to_bytes(8, "little") + self.pair.stored()
         stored = self._journal.said(KEY_HOLDER, header, f"key {self._renewed}", lambda: own)
         if stored != own:  # of this round, before it was cut off
-            secret = SecretKey(stored[8 : 8 + STRONG.poly_modulus_degree])
-            public = PublicKey(stored[8 + STRONG.poly_modulus_degree :])
-            self.pair, self.openings = KeyPair(EncryptionKey(STRONG, public), secret), Openings()
+            self.pair, self.openings = KeyPair.restored(stored[8:], STRONG), Openings()
             self._before = int.from_bytes(stored[:8], "little")
 
 

@@ -61,6 +61,16 @@ class KeyPair:
         ternary = (secret + 1).astype(np.uint8).tobytes()
         return cls(EncryptionKey(parameters, PublicKey(raw)), SecretKey(ternary))
 
+    def stored(self) -> bytes:
+        """Both halves, for a place that the key holder alone reads."""
+        return self.secret.reveal() + self.public.key.raw
+
+    @classmethod
+    def restored(cls, stored: bytes, parameters: Parameters) -> KeyPair:
+        """The inverse of `stored`."""
+        secret, public = stored[: parameters.poly_modulus_degree], stored[parameters.poly_modulus_degree :]
+        return cls(EncryptionKey(parameters, PublicKey(public)), SecretKey(secret))
+
     def coefficients(self) -> NDArray[np.int64]:
         """The secret polynomial, shape (N,), values -1, 0, 1."""
         secret = np.frombuffer(self.secret.reveal(), dtype=np.uint8).astype(np.int64) - 1

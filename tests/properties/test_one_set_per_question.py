@@ -366,21 +366,17 @@ class DealsTwice(OtherActs):
 class SignsInTwoAttempts(SignsTwoSets):
     """Who has signed enters another attempt, and signs in that too."""
 
-    def _may_enter(self, act: Begin, question: Question) -> bool:
-        self._db.execute("UPDATE questions SET signed = NULL")
-        return super()._may_enter(act, question)
+    def _row(self, party: str, question: Question) -> Any:
+        row = super()._row(party, question)
+        return None if row is None else row._replace(signed=0)
 
 
 class ActsInOldAttempts(Journal):
     """It is in several attempts at a time, and enters what came before its newest one."""
 
     def _may_enter(self, act: Begin, question: Question) -> bool:
-        here = act.header.place()
-        self._db.execute(
-            "UPDATE questions SET at_round = ?, at_stage = ?, at_attempt = ?, context = ?",
-            (*here, act.context),
-        )
-        return super()._may_enter(act, question)
+        once = question.name in act.once
+        return not (once and self._elsewhere(act.client, question, act.header.place()))
 
     def _may_do(self, act: Record, question: Question) -> bool:
         return True
