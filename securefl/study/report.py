@@ -25,6 +25,16 @@ _DOTS_PER_INCH = 180
 
 
 @dataclass(frozen=True, kw_only=True)
+class LedgerRow:
+    """The ledger of one arm under one seed: how many entries its chain has, and the last digest, in hex."""
+
+    arm: str
+    seed: int
+    count: int
+    head: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ArmSummary:
     """One arm of a study in numbers; over several seeds the means. A number that is not known is nan.
 
@@ -79,7 +89,8 @@ class ReportData:
     """All that a report shows.
 
     config: the TOML text as run. reproduce: the command that makes it again. bought: how many rounds the
-    budgets bought, where they ended. changes: what private training changed in the model.
+    budgets bought, where they ended. changes: what private training changed in the model. ledgers: the head
+    of each ledger's chain when its run ended, to note elsewhere.
     """
 
     title: str
@@ -93,6 +104,7 @@ class ReportData:
     reproduce: str
     bought: Sequence[str] = ()
     changes: Sequence[str] = ()
+    ledgers: Sequence[LedgerRow] = ()
 
 
 def write(path: Path, data: ReportData) -> None:

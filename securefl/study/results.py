@@ -39,12 +39,14 @@ class Results:
         twice takes part once), retired (whether its budget bore no further round at the end).
     divergence: arm, seed, round, client, quality, divergence (the newest that is known; at least 0, as
         in the selection, where an encrypted score may come out below by its noise).
+    ledgers: of each arm and seed, the head of its ledger's chain after the last round.
     """
 
     metrics: pd.DataFrame
     participation: pd.DataFrame
     divergence: pd.DataFrame
     summary: tuple[report.ArmSummary, ...]
+    ledgers: tuple[report.LedgerRow, ...]
 
 
 def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
@@ -55,7 +57,13 @@ def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
         pd.DataFrame([row for run in runs for row in _participation(run)]),
         pd.DataFrame([row for run in runs for row in _divergence(run)], columns=_DIVERGENCE),
         tuple(_summary(study, name, metrics, runs) for name in dict.fromkeys(r.arm.name for r in runs)),
+        tuple(_ledger(run) for run in runs),
     )
+
+
+def _ledger(run: ArmRun) -> report.LedgerRow:
+    noted = run.records[-1]["ledger"]
+    return report.LedgerRow(arm=run.arm.name, seed=run.world.seed, count=noted["count"], head=noted["head"])
 
 
 def _metric(record: dict[str, Any]) -> dict[str, Any]:
@@ -212,6 +220,7 @@ def write(
         reproduce=reproduce,
         bought=[*bought(study, results), *quiet(results)],
         changes=changes,
+        ledgers=results.ledgers,
     )
     report.write(folder / "report.html", page)
     return folder / "report.html"
@@ -251,7 +260,8 @@ def as_json(results: Results) -> dict[str, Any]:
         own = results.participation[results.participation["arm"] == arm.name]
         retired = int(own["retired"].sum())
         arms.append({**vars(arm), "epsilon": epsilon, "rounds": rounds, "retired": retired})
-    return {"arms": arms, "sentences": list(sentences(results))}
+    ledgers = [vars(ledger) for ledger in results.ledgers]
+    return {"arms": arms, "sentences": list(sentences(results)), "ledgers": ledgers}
 
 
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
