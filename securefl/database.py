@@ -7,6 +7,7 @@ does not see a flipped bit in a value. A seal shows damage, not malice: whoever 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -86,10 +87,7 @@ def explaining(path: Path | str, kind: Kind) -> Iterator[None]:
 def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     if code in _FULL or (code == sqlite3.SQLITE_IOERR and _no_room(path)):
-        return (
-            f"{path}: the disk is full ({error}), so nothing was written and nothing released. Make room, "
-            "and run the same command again: it goes on where it stopped."
-        )
+        return _full(path, error)
     if code in _READ_ONLY:
         return _not_writable(path, error)
     if code in _HELD:
@@ -98,6 +96,13 @@ def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
             "and run the same command again."
         )
     return _damaged(path, kind, error)
+
+
+def _full(path: Path | str, error: Exception) -> str:
+    return (
+        f"{path}: the disk is full ({error}), so nothing was written and nothing released. Make room, "
+        "and run the same command again: it goes on where it stopped."
+    )
 
 
 def _not_writable(path: Path | str, error: Exception) -> str:
@@ -173,12 +178,15 @@ def _only_for_its_owner(path: Path, kind: Kind) -> None:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        if path.is_symlink():
-            said = f"{path} is a link, and a {kind.name} is a file of its own. Remove the link."
-        elif not path.parent.is_dir():
-            said = f"{path.parent} is no folder, so there can be no {kind.name} in it."
-        else:
-            said = _not_writable(path, error)
+        match error.errno:
+            case errno.ELOOP:
+                said = f"{path} is a link, and a {kind.name} is a file of its own. Remove the link."
+            case errno.ENOENT | errno.ENOTDIR:
+                said = f"{path.parent} is no folder, so there can be no {kind.name} in it."
+            case errno.ENOSPC | errno.EDQUOT:
+                said = _full(path, error)
+            case _:
+                said = _not_writable(path, error)
         raise DataError(said) from None
     try:
         if os.fstat(file).st_mode & 0o077:
