@@ -429,6 +429,14 @@ def test_a_reveal_that_stopped_half_way_goes_on(place: Place, monkeypatch: pytes
         assert [row[7] for row in ledger.rows()] == ["committed", "committed"]
 
 
+@pytest.mark.parametrize("which", ["ledger.sqlite", "openings-*.sqlite"])
+def test_a_deleted_record_beside_the_key_is_noticed(which: str, place: Place) -> None:
+    place.reveal()
+    for path in (place.root / "K").glob(which + "*"):
+        path.unlink()
+    assert re.search("it was lost or replaced|the count is lost", place.reveal(code=1))
+
+
 # What is scored, and what is not --------------------------------------------------------------------
 
 

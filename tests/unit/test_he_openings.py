@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,36 @@ def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"SQLite format 3\0" + b"junk" * 400)
     with pytest.raises(DataError, match="is damaged"):
         Openings(path)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    ["reply = x'00'", "integers = 1", "request = x'00'", "seal = x'00'"],
+)
+def test_an_altered_reply_or_count_is_refused(tmp_path: Path, edit: str) -> None:
+    path = tmp_path / "openings.sqlite"
+    first, second = Openings(path), Openings(path)
+    first.once(b"a", 3, 5, lambda: b"reply", sender="v")
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(f"UPDATE openings SET {edit}")
+    if "request" not in edit:
+        with pytest.raises(DataError, match=r"a row is not as it was written.*make a new key"):
+            second.once(b"a", 3, 5, never, sender="v")
+    with pytest.raises(DataError, match="a row is not as it was written"):
+        Openings(path)
+    first.close()
+    second.close()
+
+
+def test_it_goes_on_beside_the_ledger_it_began_with(tmp_path: Path) -> None:
+    store = Openings(tmp_path / "openings.sqlite")
+    store.bind("one")
+    store.bind("one")
+    with pytest.raises(DataError, match="not the one that this key began with"):
+        store.bind("another")
+    store.close()
+    before = Openings()
+    before.once(b"a", 1, 5, lambda: b"", sender="v")
+    with pytest.raises(DataError, match="not the one that this key began with"):
+        before.bind("one")
+    before.close()
