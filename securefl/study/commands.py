@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
+from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -17,6 +18,7 @@ from securefl.data import NAMES, data_folder, fetch
 from securefl.errors import ConfigError
 from securefl.study import results, session
 from securefl.study.config import Study, parse, read, slug
+from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.progress import Bars
 from securefl.study.sweep import has_sweep
 
@@ -59,17 +61,28 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
     began = time.perf_counter()
     if (out / session.CONFIG).exists():
         console.print(f"Going on with the run in {out}.", highlight=False, markup=False, soft_wrap=True)
+    stop = Interruption(printing(console))
     try:
-        with Bars(study, console) as bars:
-            found, page = session.run_study(study, out, bars.tell)
-    except KeyboardInterrupt:
-        advice = f"securefl run {out / session.CONFIG} --out {out}"
-        click.echo(f"Stopped; finished rounds are kept. Go on with: {advice}", err=True)
-        raise
+        with stop, Bars(study, console) as bars:
+            found, page = session.run_study(study, out, bars.tell, stop=stop)
+    except Interrupted as interrupted:
+        end_stopped(interrupted, f"securefl run {out / session.CONFIG} --out {out}")
     _end(found, page, as_json)
     for sentence in (*results.bought(study, found), *results.quiet(found)):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
+
+
+def printing(console: Console) -> Callable[[str], None]:
+    """Prints lines for a person on stderr, above the bars of the console; also where that one is quiet."""
+    shown = Console(stderr=True) if console.quiet else console
+    return lambda line: shown.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def end_stopped(interrupted: Interrupted, go_on: str) -> NoReturn:
+    """End a command that a signal stopped with the command that goes on, and the signal's exit code."""
+    click.echo(f"Stopped; finished rounds are kept. Go on with: {go_on}", err=True)
+    raise click.exceptions.Exit(interrupted.exit_code)
 
 
 def _end(found: results.Results, page: Path, as_json: bool) -> None:

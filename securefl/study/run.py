@@ -30,6 +30,7 @@ from securefl.streams import stream
 from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study, slug
+from securefl.study.interruption import Interruption, Stop
 from securefl.study.world import World
 from securefl.wire import Header
 
@@ -100,13 +101,22 @@ def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
 
 
 def run_arm(
-    study: Study, arm: Arm, world: World, folder: Path, tell: Tell, *, rounds: int | None = None
+    study: Study,
+    arm: Arm,
+    world: World,
+    folder: Path,
+    tell: Tell,
+    *,
+    rounds: int | None = None,
+    stop: Stop | None = None,
 ) -> ArmRun:
     """Run one arm to its last round, from wherever it stands, telling every round's record.
 
     rounds: play no more than so many of the study's.
+    stop: raises Interrupted between two rounds where it is asked to.
     Each arm has a ledger of its own: it is accounted as if it were the only one that was run.
     """
+    stop = stop or Interruption()
     algorithm, plan = composition(study, arm, world)
     home = arm_folder(folder, arm, world.seed)
     home.mkdir(parents=True, exist_ok=True)
@@ -131,10 +141,12 @@ def run_arm(
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
                 break
-            state, record, kept = turn.play(number, state)
-            checkpoint.save(number, state, record, kept)
-            records.append(record)
-            tell(record)
+            with stop.finishing("this round"):
+                state, record, kept = turn.play(number, state)
+                checkpoint.save(number, state, record, kept)
+                records.append(record)
+                tell(record)
+            stop.check()
     return ArmRun(arm, world, records)
 
 

@@ -12,6 +12,7 @@ from securefl.plan import Plan
 from securefl.rounds import Algorithm
 from securefl.study import results, world
 from securefl.study.config import Arm, Study, near, parse
+from securefl.study.interruption import Interruption, Stop
 from securefl.study.run import ArmRun, composition, run_arm
 from securefl.training import single_thread
 
@@ -34,12 +35,18 @@ def claim(folder: Path, study: Study) -> None:
 
 
 def run_study(
-    study: Study, folder: Path, tell: Callable[[Arm, int, Mapping[str, Any]], None]
+    study: Study,
+    folder: Path,
+    tell: Callable[[Arm, int, Mapping[str, Any]], None],
+    *,
+    stop: Stop | None = None,
 ) -> tuple[results.Results, Path]:
     """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
 
     tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
+    stop: raises Interrupted after a round where it is asked to; the folder then goes on with the next one.
     """
+    stop = stop or Interruption()
     single_thread()
     first = world.build(study, study.study.seeds[0])
     # What stops any arm is told before one trains or the folder is taken.
@@ -50,8 +57,9 @@ def run_study(
     for seed in study.study.seeds:
         here = first if seed == first.seed else world.build(study, seed)
         for arm in study.arms:
-            runs.append(run_arm(study, arm, here, folder, _for(tell, arm, seed)))
-    return _written(study, runs, arms, folder, first.problem.changes)
+            runs.append(run_arm(study, arm, here, folder, _for(tell, arm, seed), stop=stop))
+    with stop.finishing("the report"):
+        return _written(study, runs, arms, folder, first.problem.changes)
 
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:

@@ -16,8 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from securefl.errors import ConfigError, SecureFLError
 from securefl.study import sweep_page, tradeoff, tradeoff_plots
-from securefl.study.commands import text_of
+from securefl.study.commands import end_stopped, printing, text_of
 from securefl.study.config import slug
+from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.sweep import CONFIG, EPSILON, Cell, Sweep, claim, parse_sweep
 from securefl.study.sweep_run import finished, run_cells
 
@@ -148,13 +149,15 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    stop = Interruption(printing(console))
     try:
-        with Bars(found, done, workers, console) as bars:
-            failed = run_cells(found, out, workers=workers, watch=bars)
-    except KeyboardInterrupt:
-        click.echo(f"Stopped; finished rounds are kept. Go on with: {go_on}", err=True)
-        raise
-    summary = write(found, out, failed)
+        with stop:
+            with Bars(found, done, workers, console) as bars:
+                failed = run_cells(found, out, workers=workers, watch=bars, stop=stop)
+            with stop.finishing("the report"):
+                summary = write(found, out, failed)
+    except Interrupted as interrupted:
+        end_stopped(interrupted, go_on)
     if as_text:
         click.echo(json.dumps(as_json(found, out, summary, failed), indent=2))
     elif not summary.empty:

@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from math import isinf
+from multiprocessing.connection import Connection
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from securefl.plan import Plan, charge_of, noised
 from securefl.rounds import Algorithm
 from securefl.study import results, world
 from securefl.study.config import Arm, Study, parse
+from securefl.study.interruption import SIGNALS, Interrupted, Interruption, Told
 from securefl.study.run import composition
 from securefl.study.session import run_study
 from securefl.study.sweep import Cell, Sweep
@@ -59,32 +61,46 @@ def facts(folder: Path) -> Mapping[str, Any]:
     return found
 
 
-def run_cells(sweep: Sweep, out: Path, *, workers: int, watch: Watch) -> Mapping[str, str]:
+def run_cells(
+    sweep: Sweep, out: Path, *, workers: int, watch: Watch, stop: Interruption | None = None
+) -> Mapping[str, str]:
     """Run every cell that is not finished; the errors of those that failed, by the cell's name.
 
-    An interruption (KeyboardInterrupt) ends the workers; the next call goes on after the last finished round
-    of each cell.
+    A first request to `stop` lets every worker finish its round, then Interrupted is raised; any other
+    interruption ends the workers at once. The next call goes on after the last finished round of each cell.
     """
+    stop = stop or Interruption()
     waiting = deque(cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
     failed: dict[str, str] = {}
     while waiting:
         # A worker that is ended from outside takes its pool with it: the rest goes on in another.
-        failed |= _pool(sweep, out, waiting, min(workers, len(waiting)), watch)
+        with stop.finishing("this round"):
+            failed |= _pool(sweep, out, waiting, min(workers, len(waiting)), watch, stop)
+        stop.check()
     return failed
 
 
-def _pool(sweep: Sweep, out: Path, waiting: deque[Cell], workers: int, watch: Watch) -> dict[str, str]:
+def _pool(
+    sweep: Sweep, out: Path, waiting: deque[Cell], workers: int, watch: Watch, stop: Interruption
+) -> dict[str, str]:
+    """Run the waiting cells in one pool; what it leaves unfinished where it breaks or stops waits again."""
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
     news: SimpleQueue[tuple[int, int, float]] = context.SimpleQueue()
     running: dict[Future[str | None], tuple[Cell, int]] = {}
     places = deque(range(workers))
     failed: dict[str, str] = {}
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(news,))
-    broken = False
+    # Nobody reads from this pipe, so one word in it is seen by every worker, and there is no lock that one
+    # which is killed could keep.
+    hears, tells = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(news, hears))
+    broken = told = False
     try:
-        while running or (waiting and not broken):
-            while waiting and places and not broken:
+        while running or (waiting and not broken and not stop.asked):
+            if stop.asked and not told:
+                tells.send_bytes(b"stop")
+                told = True
+            while waiting and places and not broken and not stop.asked:
                 cell, place = waiting.popleft(), places.popleft()
                 try:
                     with _for_workers():
@@ -100,6 +116,9 @@ def _pool(sweep: Sweep, out: Path, waiting: deque[Cell], workers: int, watch: Wa
                 watch.round(*news.get())
             for future in done:
                 cell, place = running.pop(future)
+                if isinstance(future.exception(), Interrupted):
+                    waiting.append(cell)
+                    continue
                 broken = broken or isinstance(future.exception(), BrokenProcessPool)
                 error = _error(future)
                 if error is not None:
@@ -107,13 +126,14 @@ def _pool(sweep: Sweep, out: Path, waiting: deque[Cell], workers: int, watch: Wa
                 places.append(place)
                 watch.ended(cell, place, error)
     except BaseException:
-        # Every round is durable, so workers are ended where they stand.
+        # Every round is durable, so workers are ended where they stand; they heed no other signal.
         for child in set(multiprocessing.active_children()) - before:
-            child.terminate()
+            child.kill()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-        news.close()
+        for end in (news, hears, tells):
+            end.close()
     return failed
 
 
@@ -129,16 +149,12 @@ def _error(future: Future[str | None]) -> str | None:
 
 @contextmanager
 def _for_workers() -> Iterator[None]:
-    """Processes started within have one thread each, and Ctrl-C ends them only through this process."""
+    """Processes started within have one thread each, and signals stop them only through this process."""
     name = "OMP_NUM_THREADS"
     old = os.environ.get(name)
     os.environ[name] = "1"
     # A blocked signal stays blocked in what is started; here it arrives at the end.
-    mask = (
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        if hasattr(signal, "pthread_sigmask")
-        else None
-    )
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if hasattr(signal, "pthread_sigmask") else None
     try:
         yield
     finally:
@@ -151,14 +167,17 @@ def _for_workers() -> Iterator[None]:
 
 
 _news: SimpleQueue[tuple[int, int, float]]
-"""Of a worker process alone: a queue reaches it only while it is started, never with a task."""
+_stop: Told
+"""Of a worker process alone: queues and pipes reach it only while it is started, never with a task."""
 
 
-def _prepare(news: SimpleQueue[tuple[int, int, float]]) -> None:
+def _prepare(news: SimpleQueue[tuple[int, int, float]], hears: Connection) -> None:
     """Make this process a worker."""
-    global _news
-    _news = news
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    global _news, _stop
+    _news, _stop = news, Told(hears.poll)
+    # Terminals and service managers signal the whole group: the sweep hears it, and tells its workers.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     single_thread()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -194,7 +213,7 @@ def _run(study: Study, folder: Path, place: int) -> None:
         done += 1
         _news.put((place, done, record["accuracy"]))
 
-    found, _ = run_study(study, folder, tell)
+    found, _ = run_study(study, folder, tell, stop=_stop)
     first = world.build(study, study.study.seeds[0])
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
     card = [vars(row) for row in results.privacy_card(found, arms)]

@@ -222,18 +222,20 @@ def group_is_gone(group: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_leaves_no_worker_and_goes_on(how: signal.Signals, tmp_path: Path) -> None:
     toml, out, running = started(tmp_path)
     try:
-        if how == signal.SIGINT:
-            os.killpg(running.pid, how)  # as a terminal does: the workers get it too
-        else:
+        if how == signal.SIGKILL:
             running.send_signal(how)
+        else:
+            os.killpg(running.pid, how)  # as terminals and service managers do: the workers get it too
         stdout, stderr = running.communicate(timeout=60)
         assert stdout == ""
         assert "Traceback" not in stderr
-        if how == signal.SIGINT:
+        if how != signal.SIGKILL:
+            assert running.returncode == 128 + how
+            assert "Stopping after this round; once more to stop at once." in stderr.splitlines()
             advice = f"Go on with: securefl sweep {out / 'sweep.toml'} --out {out}"
             assert any(line.endswith(advice) for line in stderr.splitlines())
         group_is_gone(running.pid)

@@ -1,0 +1,121 @@
+"""Stopping a run from outside: the first signal lets what is at hand finish, the second stops at once."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Ctrl-C, what service managers send, and a terminal that is closed."""
+_ONE_REQUEST = 0.1
+"""Seconds in which a second signal is the first again: timeout(1) sends it to a process and to its group."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal of this number stopped the run; what is finished is kept."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """As shells have it."""
+        return 128 + self.number
+
+
+class Stop(Protocol):
+    """What a run asks whether it shall stop."""
+
+    def finishing(self, what: str) -> AbstractContextManager[None]:
+        """A first request to stop lets what is done within finish."""
+
+    def check(self) -> None:
+        """Raises Interrupted where a request came."""
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Interruption:
+    """A context that hears signals, and puts the old handlers back at its end.
+
+    Outside the main thread, and where the context is not entered, no signal is handled. A signal that is
+    ignored (nohup, a shell's background job) stays ignored.
+
+    Args:
+        say: prints a line for a person, at once; called in a thread of its own, as a handler may interrupt
+            the very printing.
+    """
+
+    def __init__(self, say: Callable[[str], None] = _to_stderr) -> None:
+        self._say = say
+        self._at_hand = ""
+        self._heard: tuple[int, float] | None = None
+        self._old: dict[int, Any] = {}
+
+    @property
+    def asked(self) -> bool:
+        """Whether a request to stop came."""
+        return self._heard is not None
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                # None: a handler that was not set from Python, and could not be put back.
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._old[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._old:
+            signal.signal(*self._old.popitem())
+
+    @contextmanager
+    def finishing(self, what: str) -> Iterator[None]:
+        """A first signal within lets it finish; where nothing is at hand, it stops at once."""
+        self._at_hand = what
+        try:
+            yield
+        finally:
+            self._at_hand = ""
+
+    def check(self) -> None:
+        """Raises Interrupted where a signal came."""
+        if self._heard is not None:
+            raise Interrupted(self._heard[0])
+
+    def _hear(self, number: int, _: object) -> None:
+        now = time.monotonic()
+        if self._heard is not None and now - self._heard[1] < _ONE_REQUEST:
+            return
+        first, self._heard = self._heard is None, (number, now)
+        if first and self._at_hand:
+            line = f"Stopping after {self._at_hand}; once more to stop at once."
+            threading.Thread(target=self._say, args=(line,), daemon=True).start()
+            return
+        # Cleaning up may hang in foreign code: there the next signal ends the process itself.
+        for each in self._old:
+            signal.signal(each, signal.SIG_DFL)
+        raise Interrupted(number)
+
+
+@dataclass(frozen=True)
+class Told:
+    """The same for a process that hears no signal itself, but of the one that started it."""
+
+    asked: Callable[[], bool]
+
+    def finishing(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def check(self) -> None:
+        if self.asked():
+            raise Interrupted(signal.SIGTERM)
