@@ -136,7 +136,7 @@ class Database:
                 _write_ahead(self._db)
                 self._db.execute("PRAGMA synchronous = FULL")
                 _make(self._db, kind)
-                _require(self._db, path, kind)
+                require(self._db, path, kind)
             except BaseException:
                 self._db.close()
                 raise
@@ -218,13 +218,13 @@ def _make(db: sqlite3.Connection, kind: Kind) -> None:
             db.execute(f"PRAGMA user_version = {kind.version}")
 
 
-def _require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
+def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
     """Raises DataError for another version or kind, Damaged or sqlite3.Error for damage."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version != kind.version:
         raise DataError(
-            f"{path} is a {kind.name} of version {version}, this release writes version {kind.version}: go "
-            "on with the release that made it. It is not read, and never begun anew."
+            f"{path} is no {kind.name} of version {kind.version}, which this release writes, but of version "
+            f"{version}: go on with the release that made it. It is not read, and never begun anew."
         )
     if _tables(db) != set(kind.tables):
         raise Damaged(f"its tables are not those of a {kind.name}")

@@ -7,13 +7,15 @@ show: that a ledger and the note of its head were put back together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 from typing import Any
 
 from securefl.database import Damaged, Database, seal
 
+Rows = Callable[[str], list[tuple[Any, ...]]]
+"""All rows of a query."""
 _RESERVED = (
     "SELECT reserved, holder, session, round, stage, attempt, name, charge, introduction, at FROM releases "
     "ORDER BY reserved"
@@ -35,18 +37,25 @@ class Head:
         return Head(self.count + 1, seal(self.digest, self.count + 1, *parts))
 
 
-def first(db: Database) -> Head:
+def first(rows: Rows) -> Head:
     """The link that all others follow: the ledger's identity and terms."""
-    terms = db.rows("SELECT name, value FROM terms ORDER BY name")
+    terms = rows("SELECT name, value FROM terms ORDER BY name")
     return Head(0, seal("ledger", *(text for row in terms for text in row)))
 
 
-def head(db: Database) -> Head:
+def head(rows: Rows) -> Head:
     """The newest link on file."""
-    rows = db.rows("SELECT count, digest FROM head")
-    if len(rows) != 1:
+    found = rows("SELECT count, digest FROM head")
+    if len(found) != 1:
         raise Damaged("the head of its chain is gone")
-    return Head(*rows[0])
+    return Head(*found[0])
+
+
+def whole(rows: Rows) -> Head:
+    """The newest link on file, if it is the last one of the rows; Damaged where it is not."""
+    if (found := replay(rows)) != head(rows):
+        raise Damaged("its chain does not end where it should: something was changed or is gone")
+    return found
 
 
 def move(db: Database, to: Head) -> None:
@@ -54,10 +63,10 @@ def move(db: Database, to: Head) -> None:
     db.run("INSERT OR REPLACE INTO head VALUES (1, ?, ?)", (to.count, to.digest))
 
 
-def replay(db: Database, count: int | None = None) -> Head:
+def replay(rows: Rows, count: int | None = None) -> Head:
     """The link of that number, or the last one, worked out from the rows. Damaged where a place is empty."""
-    link = first(db)
-    for number, parts in _links(db):
+    link = first(rows)
+    for number, parts in _links(rows):
         if link.count == count:
             break
         if number != link.count + 1:
@@ -66,7 +75,7 @@ def replay(db: Database, count: int | None = None) -> Head:
     return link
 
 
-def _links(db: Database) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    reserved = ((row[0], row[1:]) for row in db.rows(_RESERVED))
-    committed = ((row[0], row[1:]) for row in db.rows(_COMMITTED))
+def _links(rows: Rows) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    reserved = ((row[0], row[1:]) for row in rows(_RESERVED))
+    committed = ((row[0], row[1:]) for row in rows(_COMMITTED))
     return merge(reserved, committed, key=lambda link: link[0])

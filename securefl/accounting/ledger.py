@@ -66,7 +66,7 @@ class Ledger:
     def head(self) -> Head:
         """The newest link of the chain over all releases, to note elsewhere (see `require`)."""
         with self._db.explaining():
-            return head(self._db)
+            return head(self._db.rows)
 
     def require(self, noted: Head) -> None:
         """Raises DataError where this ledger does not go on from a head that was noted of it.
@@ -74,7 +74,7 @@ class Ledger:
         Then releases were deleted or changed since, or this is an older copy, or another ledger.
         """
         with self._db.explaining():
-            found = replay(self._db, noted.count)
+            found = replay(self._db.rows, noted.count)
         if found != noted:
             raise DataError(
                 f"{self._db.path}: of {noted.count} entries that were noted it has {found.count}, or others: "
@@ -146,7 +146,7 @@ class Ledger:
 
     def _insert(self, key: ReleaseKey, charge: Charge, *, introduction: bool) -> None:
         parts = (*_row(key), dump_charge(charge), int(introduction), self._clock())
-        link = head(self._db).then(*parts)
+        link = head(self._db.rows).then(*parts)
         try:
             self._db.run(
                 "INSERT INTO releases VALUES (?, NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'')", (link.count, *parts)
@@ -263,7 +263,7 @@ class Ledger:
         if committed is not None:
             may_repeat = bool(release.content) or release.charge in (NO_COST, UNPROTECTED)
             return may_repeat and bytes(content) == release.content
-        link = head(self._db).then(reserved, release.content)
+        link = head(self._db.rows).then(reserved, release.content)
         self._db.run(
             "UPDATE releases SET committed = ?, content = ? WHERE reserved = ?",
             (link.count, release.content, reserved),

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from securefl.accounting.chain import first, head, move, replay
-from securefl.database import Damaged, Database, Kind
+from securefl.accounting.chain import first, move, whole
+from securefl.database import Database, Kind
 from securefl.errors import ConfigError
 from securefl.release import PARTIES, Adjacency, Unit
 
@@ -85,8 +85,7 @@ def connect(path: Path | str, terms: Terms) -> Database:
     try:
         with db.transaction():
             _begin(db, terms)
-            if replay(db) != head(db):
-                raise Damaged("its chain does not end where it should: something was changed or is gone")
+            whole(db.rows)
             _agree(db, terms)
     except BaseException:
         db.close()
@@ -100,7 +99,7 @@ def _begin(db: Database, terms: Terms) -> None:
         return
     for name, value in {IDENTITY: secrets.token_hex(16), **_written(terms)}.items():
         db.run("INSERT INTO terms VALUES (?, ?)", (name, value))
-    move(db, first(db))
+    move(db, first(db.rows))
 
 
 def _agree(db: Database, terms: Terms) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from math import inf, sqrt
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,9 @@ from typing import Any
 import click
 from dp_accounting import DpEvent
 
-from securefl.accounting.composition import Running, composable, compose, rdp_epsilon
-from securefl.accounting.events import History, load_charge, load_event
-from securefl.accounting.store import KIND
-from securefl.database import explaining
+from securefl.accounting.composition import composable, compose, rdp_epsilon
+from securefl.accounting.events import History, load_event
+from securefl.accounting.statement import statement
 from securefl.dp import calibration
 from securefl.dp.calibration import Method
 from securefl.errors import ConfigError, DataError, UnsupportedEvent
@@ -108,54 +105,25 @@ def ledger() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
-    """A table of releases: when, by whom, what, unit, event, epsilon after it."""
-    rows = _rows(path, holder, party)
+    """A table of releases: when, by whom, what, unit, event, epsilon after it; and the head of the ledger.
+
+    The head is the last link of a chain over all releases, those of other holders too. A ledger that loses
+    or changes anything has another head; note it elsewhere to see that.
+    """
+    found = statement(path, party=party, holder=holder)
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        parts = {"count": found.head.count, "head": found.head.digest.hex(), "releases": found.releases}
+        click.echo(json.dumps(parts, indent=1))
         return
-    if not rows:
+    if not found.releases:
         click.echo("No releases.")
         return
     names = ("at", "holder", "round", "name", "unit", "event", "state", "epsilon")
-    shown = [[str(row[name]) for name in names] for row in rows]
+    shown = [[str(row[name]) for name in names] for row in found.releases]
     widths = [max(len(row[i]) for row in (list(names), *shown)) for i in range(len(names))]
     for row in (list(names), *shown):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _rows(path: Path, holder: str | None, party: str) -> list[dict[str, Any]]:
-    with explaining(path, KIND), closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version != KIND.version:
-            raise DataError(f"{path} is no ledger of version {KIND.version}.")
-        terms = dict(db.execute("SELECT name, value FROM terms").fetchall())
-        releases = db.execute(
-            "SELECT at, holder, round, name, charge, "
-            "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END FROM releases ORDER BY reserved"
-        ).fetchall()
-    delta = float(terms["delta"])
-    spent: dict[str, Counter[DpEvent]] = {}
-    running: dict[str, Running] = {}
-    rows = []
-    for at, who, number, name, charge, state in releases:
-        if holder is not None and who != holder:
-            continue
-        event = load_charge(charge).by_party()[party]
-        spent.setdefault(who, Counter())[event] += 1
-        epsilon = running.setdefault(who, Running(delta)).epsilon(History.of(spent[who]))
-        rows.append(
-            {
-                "at": at,
-                "holder": who,
-                "round": number,
-                "name": name,
-                "unit": terms["unit"].strip("'"),
-                "event": json.loads(charge)[party]["event"],
-                "state": state,
-                "epsilon": "inf" if epsilon == inf else round(epsilon, 6),
-            }
-        )
-    return rows
+    click.echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
 
 
 @ledger.command(epilog="Example:  securefl ledger epsilon --events events.json --delta 1e-5 --json")

@@ -1,0 +1,95 @@
+"""Reading a SQLite file without writing beside it: on read-only media, and while another process writes.
+
+What was committed last may stand in the write-ahead log alone. A reader that leaves the log out sees an
+earlier ledger, with a smaller epsilon; SQLite does so where it is told that a file is immutable, and reads a
+log only by an index (`-shm`) that it may have to make. Hence three ways:
+
+    no log, or an empty one    everything is in the file, which is read as immutable
+    a log and its index        SQLite's own way, which waits for a process that writes
+    a log without an index     no process has the file open: file and log are read as a private copy
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from securefl.errors import DataError
+
+T = TypeVar("T")
+_LOGS = ("-wal", "-journal")
+"""Beside a file: its write-ahead log, and the log of a change that was not finished."""
+_TRIES = 5
+
+
+def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
+    """What `ask` finds in the database at `path`; nothing beside it is made or changed.
+
+    Raises DataError for a file that changes all the while, sqlite3.Error for one that is damaged.
+    """
+    for _ in range(_TRIES):
+        before = _state(path)
+        try:
+            with _open(path) as db:
+                found = ask(db)
+        except sqlite3.Error:
+            if _state(path) == before:
+                raise
+            continue
+        # A file without an index has no locks: a process that began to write meanwhile shows here alone.
+        if _indexed(path) or _state(path) == before:
+            return found
+    raise DataError(f"{path} changed at each of {_TRIES} readings; try again when its run has ended.")
+
+
+def copy(path: Path, folder: Path) -> Path:
+    """Copy a database with its logs into `folder`; returns the copy. Nobody may write meanwhile."""
+    for end in ("", *_LOGS):
+        part = path.with_name(path.name + end)
+        if part.exists():
+            shutil.copyfile(part, folder / part.name)
+    return folder / path.name
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[sqlite3.Connection]:
+    if not any(_filled(path, end) for end in _LOGS):
+        with closing(_connect(path, "mode=ro&immutable=1")) as db:
+            yield db
+    elif _indexed(path):
+        with closing(_connect(path, "mode=ro")) as db:
+            yield db
+    else:
+        with tempfile.TemporaryDirectory() as private, closing(_connect(copy(path, Path(private)))) as db:
+            yield db
+
+
+def _indexed(path: Path) -> bool:
+    return _filled(path, "-wal") and path.with_name(path.name + "-shm").exists()
+
+
+def _filled(path: Path, end: str) -> bool:
+    log = path.with_name(path.name + end)
+    return log.exists() and log.stat().st_size > 0
+
+
+def _connect(path: Path, how: str = "") -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=60)
+
+
+def _state(path: Path) -> tuple[tuple[int, int, int] | None, ...]:
+    """By which a change of the file or its logs shows."""
+    return tuple(_stamp(path.with_name(path.name + end)) for end in ("", *_LOGS))
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

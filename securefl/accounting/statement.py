@@ -1,0 +1,94 @@
+"""A ledger's statement: every release in order, and its holder's epsilon after it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from dp_accounting import DpEvent
+
+from securefl.accounting.chain import Head, whole
+from securefl.accounting.composition import Running
+from securefl.accounting.events import History, load_charge
+from securefl.accounting.reading import read
+from securefl.accounting.store import KIND
+from securefl.database import explaining, require
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The releases of all holders, or of one: at, holder, round, name, unit, event, state, epsilon.
+
+    event: as it is stored. epsilon: what the holder has spent against the party after this release, an
+    infinite one as text "inf". head: of the chain over the releases of all holders.
+    """
+
+    releases: list[dict[str, Any]]
+    head: Head
+
+
+def statement(path: Path, *, party: str, holder: str | None = None) -> Statement:
+    """What a ledger's file says of spending against `party`. It is only read, wherever it is (see `reading`).
+
+    Raises DataError for a file that is damaged, has lost something, or is no ledger of this version.
+    """
+    with explaining(path, KIND):
+        terms, releases, head = read(path, lambda db: _stored(db, path))
+    parsed = cache(lambda charge: (load_charge(charge).by_party()[party], json.loads(charge)[party]["event"]))
+    composed = _Composed(float(terms["delta"]))
+    unit = terms["unit"].strip("'")
+    rows = []
+    for at, who, number, name, charge, state in releases:
+        if holder is not None and who != holder:
+            continue
+        event, word = parsed(charge)
+        rows.append(
+            {
+                "at": at,
+                "holder": who,
+                "round": number,
+                "name": name,
+                "unit": unit,
+                "event": word,
+                "state": state,
+                "epsilon": composed.after(who, event),
+            }
+        )
+    return Statement(rows, head)
+
+
+def _stored(db: sqlite3.Connection, path: Path) -> tuple[dict[str, str], list[tuple[Any, ...]], Head]:
+    def rows(query: str) -> list[tuple[Any, ...]]:
+        return db.execute(query).fetchall()
+
+    db.execute("BEGIN")  # one state of the ledger, also while a run writes to it
+    require(db, path, KIND)
+    state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
+    releases = rows(f"SELECT at, holder, round, name, charge, {state} FROM releases ORDER BY reserved")
+    return dict(rows("SELECT name, value FROM terms")), releases, whole(rows)
+
+
+class _Composed:
+    """Epsilon of every holder's growing history; holders in the same state share its composition."""
+
+    def __init__(self, delta: float) -> None:
+        self._running = Running(delta)
+        self._spent: dict[str, Counter[DpEvent]] = {}
+        self._known: dict[object, float | str] = {}
+
+    def after(self, holder: str, event: DpEvent) -> float | str:
+        """Epsilon of this holder after one more event, to six decimals."""
+        spent = self._spent.setdefault(holder, Counter())
+        spent[event] += 1
+        history = History.of(spent)
+        key = history.key()
+        if key not in self._known:
+            epsilon = self._running.epsilon(history)
+            self._known[key] = "inf" if epsilon == inf else round(epsilon, 6)
+        return self._known[key]
