@@ -61,10 +61,11 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
     began = time.perf_counter()
     if (out / session.CONFIG).exists():
         console.print(f"Going on with the run in {out}.", highlight=False, markup=False, soft_wrap=True)
-    stop = Interruption(printing(console))
+    say = printing(console)
+    stop = Interruption(say)
     try:
         with stop, Bars(study, console) as bars:
-            found, page = session.run_study(study, out, bars.tell, stop=stop)
+            found, page = session.run_study(study, out, bars.tell, stop=stop, say=say)
     except Interrupted as interrupted:
         end_stopped(interrupted, f"securefl run {out / session.CONFIG} --out {out}")
     _end(found, page, as_json)
@@ -115,10 +116,18 @@ def run(study: str, out: Path | None, as_json: bool) -> None:
 
 @click.command(epilog="Example:  securefl report runs/gas")
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for page, tables and plots; default FOLDER.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
-def report(folder: Path, as_json: bool) -> None:
-    """Write the report of a finished run again."""
-    _end(*session.reopen(folder), as_json)
+def report(folder: Path, out: Path | None, as_json: bool) -> None:
+    """Write the report of the finished run in FOLDER again.
+
+    With --out nothing is written in FOLDER, which may be on read-only media.
+    """
+    _end(*session.reopen(folder, out), as_json)
 
 
 @click.command(epilog="Example:  securefl studies demo > my.toml")

@@ -40,7 +40,8 @@ class Stop(Protocol):
         """Raises Interrupted where a request came."""
 
 
-def _to_stderr(line: str) -> None:
+def to_stderr(line: str) -> None:
+    """Print a line for a person."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -55,7 +56,7 @@ class Interruption:
             the very printing.
     """
 
-    def __init__(self, say: Callable[[str], None] = _to_stderr) -> None:
+    def __init__(self, say: Callable[[str], None] = to_stderr) -> None:
         self._say = say
         self._at_hand = ""
         self._heard: tuple[int, float] | None = None

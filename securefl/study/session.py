@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ from securefl.plan import Plan
 from securefl.rounds import Algorithm
 from securefl.study import results, world
 from securefl.study.config import Arm, Study, near, parse
-from securefl.study.interruption import Interruption, Stop
+from securefl.study.folder_lock import alone, require_idle
+from securefl.study.interruption import Interruption, Stop, to_stderr
 from securefl.study.run import ArmRun, composition, run_arm
 from securefl.training import single_thread
 
@@ -40,26 +44,54 @@ def run_study(
     tell: Callable[[Arm, int, Mapping[str, Any]], None],
     *,
     stop: Stop | None = None,
+    say: Callable[[str], None] = to_stderr,
 ) -> tuple[results.Results, Path]:
     """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
 
     tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
     stop: raises Interrupted after a round where it is asked to; the folder then goes on with the next one.
+    say: is told what a person should know, such as whose lock on the folder is taken over.
+    Raises ConfigError where another process runs in the folder: then nothing was written or spent.
     """
     stop = stop or Interruption()
+    made = _prepared(study)
+    with alone(folder, say):
+        claim(folder, study)
+        runs = _played(study, folder, made, tell, stop)
+        with stop.finishing("the report"):
+            return _written(study, runs, made, folder, folder)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The world of the first seed, and the arms' algorithms and plans in it."""
+
+    first: world.World
+    arms: Mapping[str, tuple[Algorithm, Plan]]
+
+
+def _prepared(study: Study) -> _Prepared:
+    """What stops any arm is told here, before one trains or the folder is taken."""
     single_thread()
     first = world.build(study, study.study.seeds[0])
-    # What stops any arm is told before one trains or the folder is taken.
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
     require_known(study, [algorithm for algorithm, _ in arms.values()])
-    claim(folder, study)
+    return _Prepared(first, arms)
+
+
+def _played(
+    study: Study,
+    folder: Path,
+    made: _Prepared,
+    tell: Callable[[Arm, int, Mapping[str, Any]], None],
+    stop: Stop,
+) -> list[ArmRun]:
     runs: list[ArmRun] = []
     for seed in study.study.seeds:
-        here = first if seed == first.seed else world.build(study, seed)
+        here = made.first if seed == made.first.seed else world.build(study, seed)
         for arm in study.arms:
             runs.append(run_arm(study, arm, here, folder, _for(tell, arm, seed), stop=stop))
-    with stop.finishing("the report"):
-        return _written(study, runs, arms, folder, first.problem.changes)
+    return runs
 
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
@@ -73,24 +105,61 @@ def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
             )
 
 
-def reopen(folder: Path) -> tuple[results.Results, Path]:
-    """Write the report of a finished run again. Raises ConfigError where the run is not finished."""
+def reopen(folder: Path, out: Path | None = None) -> tuple[results.Results, Path]:
+    """Write the report of a finished run again, in its folder or in `out`.
+
+    With `out` nothing is written in the run's folder, which may be on read-only media: the report is made
+    from a private copy of its databases, with what their logs hold.
+    Raises ConfigError where the run is not finished, or a process runs in the folder.
+    """
     config = folder / CONFIG
     if not config.is_file():
         raise ConfigError(f"{folder} is no run folder: it has no {CONFIG}.")
     study = parse(config.read_text(encoding="utf-8"))
+    if out is None or out.resolve() == folder.resolve():
+        with alone(folder):
+            return _reported(study, folder, folder, folder)
+    if (out / CONFIG).exists():
+        raise ConfigError(f"{out} holds another run; choose another folder with --out for this one's report.")
+    require_idle(folder)
+    with tempfile.TemporaryDirectory() as private:
+        _copy_arms(folder, Path(private))
+        out.mkdir(parents=True, exist_ok=True)
+        return _reported(study, Path(private), folder, out)
+
+
+def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[results.Results, Path]:
+    """The report of the run of `folder`, whose arms are in `home`."""
     unfinished = [
         arm.name
         for seed in study.study.seeds
         for arm in study.arms
-        if results.finished_rounds(folder, arm, seed) < study.study.rounds
+        if results.finished_rounds(home, arm, seed) < study.study.rounds
     ]
     if unfinished:
         raise ConfigError(
             f"{', '.join(dict.fromkeys(unfinished))}: not finished; go on with: "
-            f"securefl run {config} --out {folder}"
+            f"securefl run {folder / CONFIG} --out {folder}"
         )
-    return run_study(study, folder, lambda arm, seed, record: None)
+    made = _prepared(study)
+    runs = _played(study, home, made, lambda arm, seed, record: None, Interruption())
+    return _written(study, runs, made, folder, out)
+
+
+def _copy_arms(folder: Path, private: Path) -> None:
+    """Copy all databases of a run with their logs; the indices of logs are made anew."""
+    files = [path for path in (folder / "arms").rglob("*") if path.is_file() and path.name[-4:] != "-shm"]
+    before = [_stamp(path) for path in files]
+    for path in files:
+        target = private / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    if [_stamp(path) for path in files] != before:
+        raise ConfigError(f"{folder} changed while it was read: ask for its report when its run has ended.")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    return (path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None
 
 
 def _for(
@@ -100,13 +169,9 @@ def _for(
 
 
 def _written(
-    study: Study,
-    runs: list[ArmRun],
-    arms: Mapping[str, tuple[Algorithm, Plan]],
-    folder: Path,
-    changes: Sequence[str],
+    study: Study, runs: list[ArmRun], made: _Prepared, folder: Path, out: Path
 ) -> tuple[results.Results, Path]:
     collected = results.collect(study, runs)
-    card = results.privacy_card(collected, arms)
+    card = results.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
-    return collected, results.write(study, collected, card, folder, reproduce, changes)
+    return collected, results.write(study, collected, card, out, reproduce, made.first.problem.changes)

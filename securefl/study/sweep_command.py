@@ -18,6 +18,7 @@ from securefl.errors import ConfigError, SecureFLError
 from securefl.study import sweep_page, tradeoff, tradeoff_plots
 from securefl.study.commands import end_stopped, printing, text_of
 from securefl.study.config import slug
+from securefl.study.folder_lock import alone
 from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.sweep import CONFIG, EPSILON, Cell, Sweep, claim, parse_sweep
 from securefl.study.sweep_run import finished, run_cells
@@ -141,10 +142,16 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     """
     found = find(study)
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
+    console = Console(stderr=True, quiet=as_text)
+    with alone(out, printing(console)):
+        _swept(found, out, workers or processors(), console, as_text)
+
+
+def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
+    """Run what is left of a sweep in its folder, and tell of it."""
     claim(out, found)
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
-    workers = min(workers or processors(), max(1, len(found.cells) - done))
-    console = Console(stderr=True, quiet=as_text)
+    workers = min(workers, max(1, len(found.cells) - done))
     go_on = f"securefl sweep {out / CONFIG} --out {out}"
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."

@@ -205,6 +205,10 @@ def _work(folder: Path, text: str, place: int) -> str | None:
     return None
 
 
+def _quiet(line: str) -> None:
+    """Of locks that were left behind the sweep tells, whose folder was left with them."""
+
+
 def _run(study: Study, folder: Path, place: int) -> None:
     done = 0
 
@@ -213,7 +217,7 @@ def _run(study: Study, folder: Path, place: int) -> None:
         done += 1
         _news.put((place, done, record["accuracy"]))
 
-    found, _ = run_study(study, folder, tell, stop=_stop)
+    found, _ = run_study(study, folder, tell, stop=_stop, say=_quiet)
     first = world.build(study, study.study.seeds[0])
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
     card = [vars(row) for row in results.privacy_card(found, arms)]

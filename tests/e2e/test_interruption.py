@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tiny_study import FEDAVG, FEDPROF, plain, run, text
+from waiting import waiting
 
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import read
@@ -25,54 +22,7 @@ MASKED = text(
     FEDAVG.replace("fraction = 0.5", 'fraction = 1.0\naggregation = "partial"'), clients=4, rounds=ROUNDS
 ).replace('sum = "clear"', 'sum = "masked"\nspare = 0\ndropout = 0.25\ncorrupt = 0.0')
 """An attempt at a hidden sum that was lost would cost its round: there is no other."""
-SCRIPT = Path(__file__).with_name("stopped_run.py")
 SOON = "Stopping after this round; once more to stop at once."
-
-
-class Waiting:
-    """A command in a process of its own, which waits at a point."""
-
-    def __init__(self, process: subprocess.Popen[str], gate: Path) -> None:
-        self.process, self._gate = process, gate
-
-    def until(self, line: str) -> None:
-        """Wait for a line on stderr."""
-        assert self.process.stderr is not None
-        found = ""
-        for found in self.process.stderr:
-            if found.strip() == line:
-                return
-        raise AssertionError(f"{line!r} was never said; the last line was {found!r}")
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def go_on(self) -> None:
-        self._gate.touch()
-
-    def end(self) -> tuple[int, str, list[str]]:
-        """Exit code, stdout, and the lines on stderr that are left."""
-        stdout, stderr = self.process.communicate(timeout=60)
-        assert "Traceback" not in stderr
-        return self.process.returncode, stdout, stderr.splitlines()
-
-
-@contextmanager
-def waiting(toml: str, folder: Path, point: str, *options: str) -> Iterator[Waiting]:
-    """`securefl run` of a study, waiting at a point."""
-    file, gate = folder / "study.toml", folder / "gate"
-    file.write_text(toml)
-    command = [sys.executable, SCRIPT, point, gate, "run", file, "--out", folder / "out", *options]
-    process = subprocess.Popen(
-        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        begun = Waiting(process, gate)
-        begun.until("At hand.")
-        yield begun
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def rounds(folder: Path) -> list[int]:

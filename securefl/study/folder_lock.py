@@ -1,0 +1,217 @@
+"""One process a folder: a lock of the operating system, and in its file a note of who holds it.
+
+The lock is flock(2): it ends with its process, however that ends, so neither a process number that was given
+again nor a clock decides whether it is held. It reaches other hosts where the file system's locks do, as NFS
+version 4's. The file stays when the lock is given back: removed, it could be locked twice, by who has opened
+it before and by who makes it anew. The library `filelock` has no shared lock, by which a folder that cannot
+be written is asked whether it is in use.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import shlex
+import stat
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from securefl.errors import ConfigError, DataError
+from securefl.study.interruption import to_stderr
+
+LOCK = ".lock"
+_LONGEST = 4096
+"""Bytes of a note that are read."""
+_SHOWN = 300
+"""Characters of a command line that a note holds, and of what a note says that are shown."""
+_PATIENCE = 0.3
+"""Seconds to wait for the lock: who asks whether a folder is in use holds it for a moment."""
+_OPEN = os.O_NOFOLLOW | os.O_NONBLOCK
+"""A link is not followed, and a pipe not waited for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The process that holds a folder, or held it last."""
+
+    pid: int
+    host: str
+    command: str
+    since: str
+
+    @classmethod
+    def this(cls) -> Holder:
+        name, *arguments = sys.argv or ["python"]
+        return cls(
+            pid=os.getpid(),
+            host=platform.node(),
+            command=shlex.join([Path(name).name, *arguments])[:_SHOWN],
+            since=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} ({self.command}, since {self.since})"
+
+
+@contextmanager
+def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None]:
+    """Hold the folder, which is made where there is none. Forked children do not hold it.
+
+    say: is told whose lock is taken over, where a process ended without giving it back.
+    Raises ConfigError where another process holds it, DataError where it cannot be locked.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = _locked(folder)
+    except OSError as error:
+        raise _refusal(folder, error) from None
+    if file is None:
+        raise ConfigError(
+            f"{folder} is in use by {_named(folder)}: one process at a time runs there. Wait for it, stop "
+            "it, or choose another folder with --out."
+        )
+    try:
+        if (left := _noted(file.number)) is not None:
+            say(f"Taking over {folder} from {left}, which ended without leaving it.")
+        file.note(Holder.this())
+        yield
+    finally:
+        file.release()
+
+
+def require_idle(folder: Path) -> None:
+    """Raises ConfigError where a process holds the folder. Nothing is written for it."""
+    try:
+        number = os.open(folder / LOCK, os.O_RDONLY | _OPEN)
+    except OSError:  # nobody has run here since there are locks, or only its owner may ask
+        return
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            f"{folder} is in use by {_named(folder)}; ask for its report when that has ended."
+        ) from None
+    except OSError:  # a file system without locks, where nobody can run
+        return
+    finally:
+        os.close(number)
+
+
+class _File:
+    """An open lock file; in a forked child it is closed at once, which leaves the lock with its parent."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        own = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _close(own()))
+
+    def note(self, holder: Holder) -> None:
+        # A full disk is told by what needs the room; the lock holds without a note.
+        with suppress(OSError):
+            text = json.dumps(asdict(holder)).encode()
+            os.pwrite(self.number, text, 0)
+            os.ftruncate(self.number, len(text))
+
+    def release(self) -> None:
+        if self.number < 0:
+            return
+        with suppress(OSError):
+            os.ftruncate(self.number, 0)
+        fcntl.flock(self.number, fcntl.LOCK_UN)
+        self.close()
+
+    def close(self) -> None:
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
+
+def _close(file: _File | None) -> None:
+    if file is not None:
+        file.close()
+
+
+def _locked(folder: Path) -> _File | None:
+    """The folder's lock; None where another process keeps it."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        file = _File(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _OPEN, 0o600))
+        try:
+            if not stat.S_ISREG(os.fstat(file.number).st_mode):
+                raise OSError(errno.EEXIST, "Not a regular file")
+            fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who opened the file before it was replaced has the lock of a file that nobody else sees.
+            if _same(file.number, folder / LOCK):
+                return file
+        except BlockingIOError:
+            if time.monotonic() > end:
+                file.close()
+                return None
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+        time.sleep(0.02)
+
+
+def _same(number: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(number), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _refusal(folder: Path, error: OSError) -> DataError:
+    why = error.strerror or str(error)
+    match error.errno:
+        case errno.ELOOP | errno.EEXIST | errno.ENXIO | errno.EISDIR:
+            said = f"Expected {folder / LOCK} to be a file, which locks the folder ({why}). Remove it."
+        case errno.ENOLCK | errno.ENOSYS | errno.EOPNOTSUPP:
+            said = (
+                f"{folder} is on a file system that cannot lock files ({why}), so a second process could run "
+                "there unseen. Choose a folder elsewhere with --out."
+            )
+        case errno.ENOSPC | errno.EDQUOT:
+            said = f"{folder}: the disk is full ({why}). Make room, and run the same command again."
+        case _:
+            said = f"{folder} cannot be written ({why}). Choose a folder that can be with --out."
+    return DataError(said)
+
+
+def _named(folder: Path) -> str:
+    """Who holds the folder, in words."""
+    try:
+        number = os.open(folder / LOCK, os.O_RDONLY | _OPEN)
+    except OSError:
+        return "another process"
+    try:
+        holder = _noted(number)
+    finally:
+        os.close(number)
+    return "another process" if holder is None else str(holder)
+
+
+def _noted(number: int) -> Holder | None:
+    """The note in a lock file; None where it is empty or no note."""
+    try:
+        found = json.loads(os.pread(number, _LONGEST, 0))
+    except (ValueError, RecursionError):
+        return None
+    match found:
+        case {"pid": int(pid), "host": str(host), "command": str(command), "since": str(since)}:
+            return Holder(pid=pid, host=_shown(host), command=_shown(command), since=_shown(since))
+    return None
+
+
+def _shown(text: str) -> str:
+    """Whoever can write in the folder can write the note: none of its control characters reach a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)[:_SHOWN]
