@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from tiny_study import FEDAVG, text
 
 from securefl.errors import ConfigError, SecureFLError
+from securefl.study.checkpoint import Checkpoint
 from securefl.study.commands import run as run_command
 from securefl.study.sweep import Cell, parse_sweep
 from securefl.study.sweep_command import sweep
@@ -33,6 +34,7 @@ NOISED = (
 )
 GRID = '[sweep.grid]\n"privacy.epsilon" = [8.0, inf]\n"study.rounds" = [1, 2]\n'
 LONG = text(FEDAVG) + '[sweep.grid]\n"study.rounds" = [3, 150]\n"local.learning_rate" = [0.1, 0.2]\n'
+SHORT = text(FEDAVG) + '[sweep.grid]\n"study.rounds" = [3, 4]\n'
 # A shell that puts the tests in the background has its children ignore Ctrl-C.
 CODE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -251,3 +253,68 @@ def test_an_interrupted_sweep_leaves_no_worker_and_goes_on(how: signal.Signals, 
     assert f"{len(before)} of 4 cells are finished." in result.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(pd.read_csv(out / "results.csv")) == 2 * 3 + 2 * 150
+
+
+SLOW_ROUNDS = """
+import signal, sys, time
+from pathlib import Path
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if __name__ != "__main__":  # in a worker: its first round waits for the file
+    from securefl.study.checkpoint import Checkpoint
+
+    save = Checkpoint.save
+
+    def waiting(self, number, *rest, **named):
+        Path(sys.argv[-1], "at-hand").touch()
+        while not Path(sys.argv[-1], "gate").exists():
+            time.sleep(0.02)
+        return save(self, number, *rest, **named)
+
+    Checkpoint.save = waiting
+else:
+    from securefl.study.sweep_command import sweep
+
+    sweep(sys.argv[1:-1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_sweeps_workers_finish_their_rounds_unless_asked_twice(signals: int, tmp_path: Path) -> None:
+    """The signals go to the whole group, as a terminal's do: the workers wait for the word of the sweep."""
+    toml, out, script = written(tmp_path, SHORT), tmp_path / "out", tmp_path / "slow.py"
+    script.write_text(SLOW_ROUNDS)
+    running = subprocess.Popen(
+        [sys.executable, str(script), str(toml), "--out", str(out), "--workers", "1", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        while not (tmp_path / "at-hand").exists():
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.02)
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.stderr is not None
+        assert running.stderr.readline().strip() == "Stopping after this round; once more to stop at once."
+        if signals == 2:
+            time.sleep(0.2)  # signals in less than a tenth of a second are one request
+            os.killpg(running.pid, signal.SIGTERM)
+        else:
+            time.sleep(0.3)  # the sweep looks at its signals, and its worker at its word, every tenth of one
+            (tmp_path / "gate").touch()
+        stdout, stderr = running.communicate(timeout=60)
+        group_is_gone(running.pid)
+    finally:
+        running.kill()
+        running.communicate()
+    assert running.returncode == (130 if signals == 1 else 143)
+    assert (stdout, "Traceback" in stderr) == ("", False)
+    assert stderr.splitlines()[-1].endswith(f"Go on with: securefl sweep {out / 'sweep.toml'} --out {out}")
+    kept = list(out.glob("cells/*/arms/fedavg/seed-3/checkpoint.sqlite"))
+    assert len(kept) == 1, "no further cell was begun"
+    with Checkpoint(kept[0]) as checkpoint:
+        assert len(checkpoint.load()[1]) == (1 if signals == 1 else 0)
