@@ -15,6 +15,7 @@ from tiny_study import FEDAVG, FEDPROF, run, spied, study, text, world
 
 from securefl.errors import ConfigError
 from securefl.study.config import parse
+from securefl.study.folder_lock import LOCK
 from securefl.study.session import reopen, run_study
 from securefl.study.world import World, build
 
@@ -41,10 +42,10 @@ def test_a_run_folder_holds_everything(finished: Path) -> None:
     for arm in ("fedavg", "fedprof"):
         for seed in (3, 4):
             expected |= {f"arms/{arm}/seed-{seed}/{name}.sqlite" for name in ("ledger", "checkpoint", "acts")}
-    assert names == expected
+    assert names == {*expected, LOCK}
     assert json.loads((finished / "seeds.json").read_text()) == [3, 4]
     assert (finished / "study.toml").read_text() == study(seeds="[3, 4]", scores="ckks", extra=SPOILT).text
-    assert all((finished / name).stat().st_size for name in names)
+    assert all((finished / name).stat().st_size for name in expected)
 
 
 def test_tables_have_a_row_for_every_observation(finished: Path) -> None:
