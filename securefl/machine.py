@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from securefl.wire import Header
+from securefl.wire import Header, Limit
 
 S = TypeVar("S")
 
@@ -49,10 +49,10 @@ class Step(Generic[S]):
 
 @dataclass(frozen=True)
 class Expects:
-    """What may arrive now: the place, and for each kind of message the most bytes it may have."""
+    """What may arrive now: the place, and for each kind of message the most it may hold."""
 
     header: Header
-    kinds: Mapping[type[Any], int]
+    kinds: Mapping[type[Any], Limit]
 
 
 class Machine(Protocol[S]):

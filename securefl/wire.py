@@ -5,8 +5,9 @@ A message is a frozen dataclass marked with `message`. Its bytes are
     "SFL" version | kind | kind version | session | round | attempt | stage | field | field ...
 
 all little-endian, every length checked against what is left before anything is allocated, and
-nothing may follow the last field. There is one byte string per message: decode(encode(m)) = m
-and no other bytes decode to m.
+nothing may follow the last field. Who decodes says how many bytes a message may have, and how many
+elements its tuples together: an empty element takes a few bytes here and hundreds as an object.
+There is one byte string per message: decode(encode(m)) = m and no other bytes decode to m.
 
 A message sent by a client may carry only releases, public keys, shares, signatures and commitments. That is
 checked when its class is defined: a bare array, count or loss has no way into the bytes.
@@ -53,6 +54,14 @@ class Header:
     def place(self) -> tuple[int, int, int]:
         """Position in the session, increasing with time."""
         return (self.round, self.stage, self.attempt)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that a message may hold: bytes in all, and elements of all its tuples together."""
+
+    bytes: int
+    elements: int
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,19 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
         self._at = 0
+        self._elements = 0
+
+    def allow(self, elements: int) -> None:
+        """So many elements may still be read."""
+        self._elements = elements
+
+    def count(self) -> int:
+        """How many elements a tuple has, before any of them is made."""
+        (count,) = self.unpack("I")
+        if count > self._elements:
+            raise _Bad(f"{count} elements came where at most {self._elements} more are expected")
+        self._elements -= count
+        return int(count)
 
     def take(self, count: int) -> memoryview:
         if count > len(self._data) - self._at:
@@ -208,8 +230,8 @@ def peek(data: bytes, sender: str) -> Header:
     return _guarded(lambda: _read_header(_Reader(data))[2], sender)
 
 
-def decode(data: bytes, header: Header, kinds: Mapping[type[T], int], sender: str) -> T:
-    """Decode a message that belongs at `header` and is one of `kinds` (class: most bytes).
+def decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
+    """Decode a message that belongs at `header` and is one of `kinds`.
 
     Raises:
         RemoteProtocolError: anything else: another place, kind, version, length or content.
@@ -233,7 +255,7 @@ def _read_header(reader: _Reader) -> tuple[str, int, Header]:
     return kind, version, Header(session, *reader.unpack("IHH"))
 
 
-def _decode(data: bytes, header: Header, kinds: Mapping[type[T], int]) -> T:
+def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
     reader = _Reader(data)
     kind, version, came = _read_header(reader)
     if came != header:
@@ -242,8 +264,9 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], int]) -> T:
         spec: _Spec = cls.__wire__  # type: ignore[attr-defined]
         if (spec.kind, spec.version) != (kind, version):
             continue
-        if len(data) > most:
-            raise _Bad(f"a {kind!r} has at most {most} bytes here, this one has {len(data)}")
+        if len(data) > most.bytes:
+            raise _Bad(f"a {kind!r} has at most {most.bytes} bytes here, this one has {len(data)}")
+        reader.allow(most.elements)
         values = {name: _read(reader, hint) for name, hint in spec.fields}
         if reader.left():
             raise _Bad(f"{reader.left()} bytes follow the last field")
@@ -254,10 +277,7 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], int]) -> T:
 
 def _read(reader: _Reader, hint: Any) -> Any:
     if get_origin(hint) is tuple:
-        (count,) = reader.unpack("I")
-        if count > reader.left():  # every element takes at least one byte
-            raise _Bad(f"{count} elements cannot fit in {reader.left()} bytes")
-        return tuple(_read(reader, _element(hint)) for _ in range(count))
+        return tuple(_read(reader, _element(hint)) for _ in range(reader.count()))
     if hint is int:
         return reader.unpack("q")[0]
     if hint is float:

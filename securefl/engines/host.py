@@ -25,7 +25,7 @@ from securefl.engines.scores import ScoreKeys
 from securefl.engines.sums import EncryptedSums
 from securefl.entropy import derived
 from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError, RemoteProtocolError
-from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, most_bytes
+from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, limits
 from securefl.exchange.encrypted import Blind, Opened, Take, Unopened
 from securefl.exchange.server import broadcast_of, order_of
 from securefl.exchange.totals import OpenTotals
@@ -150,24 +150,22 @@ class StudyHost:
             self._keys = self._make_keys(sealed[0])
             self._clients.seal = self._keys.encryptor.encrypt
         size = self._keys.evaluator.ciphertext_bytes if sealed and self._keys else 0
-        broadcast, contribution, request = most_bytes(ask, size)
+        told, contribution, request = limits(ask, size)
         machines: dict[str, Any] = {
-            client_name(k): Client(
-                number=k, header=header, plan=self._plan, offers=self._offers, most_bytes=broadcast
-            )
+            client_name(k): Client(number=k, header=header, plan=self._plan, offers=self._offers, most=told)
             for k in ask.cohort
         }
         machines[SERVER] = Server(
             ask=ask,
             header=header,
-            most_bytes=contribution,
+            most=contribution,
             hidden=hidden,
             again=again,
             encrypted=frozenset(e.sends.name for e in sealed),
             gate=self._gate,
         )
         if sealed:
-            machines[KEY_HOLDER] = KeyHolder(header=header, most_bytes=request)
+            machines[KEY_HOLDER] = KeyHolder(header=header, most=request)
         self._clients.orders.clear()
         answers: Answers = self._run(engine, machines, header)[SERVER]
         return answers

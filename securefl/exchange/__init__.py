@@ -8,6 +8,6 @@ counts. Late: another stage's header, refused. Never: the deadline goes on witho
 from securefl.exchange.client import Client, Contribute
 from securefl.exchange.key_holder import KeyHolder, Open
 from securefl.exchange.server import Match, Server, Unblind
-from securefl.exchange.sizes import most_bytes
+from securefl.exchange.sizes import limits
 
-__all__ = ["Client", "Contribute", "KeyHolder", "Match", "Open", "Server", "Unblind", "most_bytes"]
+__all__ = ["Client", "Contribute", "KeyHolder", "Match", "Open", "Server", "Unblind", "limits"]

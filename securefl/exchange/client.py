@@ -13,7 +13,7 @@ from securefl.messages import Broadcast, Contribution, Order
 from securefl.plan import Plan, noised
 from securefl.release import SERVER, Release
 from securefl.rounds import Sends
-from securefl.wire import Header
+from securefl.wire import Header, Limit
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Client:
     header: Header
     plan: Plan
     offers: Mapping[str, Sends]
-    most_bytes: int
+    most: Limit
 
     def begin(self) -> Step[ClientState]:
         return Step(Waiting())
 
     def expects(self, state: ClientState) -> Expects:
-        return Expects(self.header, {Broadcast: self.most_bytes, Order: self.most_bytes})
+        return Expects(self.header, {Broadcast: self.most, Order: self.most})
 
     def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
         if sender != SERVER:

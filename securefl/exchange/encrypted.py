@@ -27,7 +27,7 @@ from securefl.keys import Commitment, SecretKey, Signature
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import REFUSED, EncryptedInput, OpenReply, SumRequest
 from securefl.release import KEY_HOLDER, SERVER, Delivered, Release
-from securefl.wire import Header
+from securefl.wire import Header, Limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,11 @@ class SumServer:
         return Step(Adding({}, {}))
 
     def expects(self, state: SumState) -> Expects:
-        limits = {EncryptedInput: self.message_bytes + OVERHEAD, OpenReply: self.reply_bytes + OVERHEAD}
+        vectors = len(self.agreement.vectors)
+        limits = {
+            EncryptedInput: Limit(self.message_bytes + OVERHEAD, vectors),
+            OpenReply: Limit(self.reply_bytes + OVERHEAD, vectors),
+        }
         return Expects(self.agreement.header, limits)
 
     def receive(self, state: SumState, sender: str, message: Any) -> Step[SumState]:

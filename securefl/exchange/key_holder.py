@@ -8,7 +8,7 @@ from securefl.errors import RemoteProtocolError
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import OpenReply, OpenRequest
 from securefl.release import SERVER
-from securefl.wire import Header
+from securefl.wire import Header, Limit
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class KeyHolder:
     """The key holder of one exchange: one request from the server, one reply, sent again when asked again."""
 
     header: Header
-    most_bytes: int
+    most: Limit
 
     def begin(self) -> Step[Ready]:
         return Step(Ready())
 
     def expects(self, state: Ready) -> Expects:
-        return Expects(self.header, {OpenRequest: self.most_bytes})
+        return Expects(self.header, {OpenRequest: self.most})
 
     def receive(self, state: Ready, sender: str, message: OpenRequest) -> Step[Ready]:
         if sender != SERVER:

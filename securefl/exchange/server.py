@@ -15,7 +15,7 @@ from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order, client_name
 from securefl.release import KEY_HOLDER, Delivered
 from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Sum, Value
-from securefl.wire import Header
+from securefl.wire import Header, Limit
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Server:
 
     ask: Ask
     header: Header
-    most_bytes: int
+    most: Limit
     hidden: bool = False
     again: int = 0
     encrypted: frozenset[str] = frozenset()
@@ -112,7 +112,8 @@ class Server:
 
     def expects(self, state: ServerState) -> Expects:
         reply = len(state.request.items) if isinstance(state, Opening) else 0
-        return Expects(self.header, {Contribution: self.most_bytes, OpenReply: OVERHEAD + 64 * reply})
+        opened = Limit(OVERHEAD + 64 * reply, reply)
+        return Expects(self.header, {Contribution: self.most, OpenReply: opened})
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
         if isinstance(message, OpenReply):

@@ -19,6 +19,7 @@ from securefl.exchange.encrypted import signed_input
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import REFUSED, OpenReply, SumRequest
 from securefl.release import KEY_HOLDER, SERVER
+from securefl.wire import Limit
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class SumKeyHolder:
         return Step(Ready())
 
     def expects(self, state: Ready) -> Expects:
-        return Expects(self.agreement.header, {SumRequest: self.most_bytes})
+        members, items = len(self.agreement.roster.members), len(self.agreement.vectors)
+        return Expects(self.agreement.header, {SumRequest: Limit(self.most_bytes, items + 3 * members)})
 
     def receive(self, state: Ready, sender: str, message: SumRequest) -> Step[Ready]:
         if sender != SERVER:

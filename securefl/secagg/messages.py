@@ -1,4 +1,4 @@
-"""The messages of secure aggregation, with the most bytes each may have.
+"""The messages of secure aggregation, with the most that each may hold.
 
 round 0   client --Advertise-->    server --Roster------>  everybody who advertised
 round 1   client --Shares------>   server --Dealt------->  everybody who dealt
@@ -19,7 +19,7 @@ from securefl.release import Release
 from securefl.secagg.agreement import Agreement
 from securefl.secagg.dealing import MARKS_BYTES, OPENED_BYTES, SEALED_BYTES
 from securefl.secagg.packing import packed_bytes
-from securefl.wire import message
+from securefl.wire import Limit, message
 
 
 @message("secagg-advertise", version=1, sender="client")
@@ -125,28 +125,29 @@ _OVERHEAD = 1024
 _LENGTH = 4  # bytes in front of every key, share, hash and signature
 
 
-def from_clients(agreement: Agreement) -> dict[type[object], int]:
-    """Most bytes of each message that a client sends."""
+def from_clients(agreement: Agreement) -> dict[type[object], Limit]:
+    """The most that each message of a client holds."""
     holders = agreement.parameters.neighbours + 1
     names = sum(len(vector.name.encode()) for vector in agreement.vectors)
     vectors = sum(packed_bytes(v.length, v.bits) + 64 for v in agreement.vectors) + names
     return {
-        Advertise: _OVERHEAD,
-        Shares: _OVERHEAD + holders * (SEALED_BYTES + MARKS_BYTES + 2 * _LENGTH),
-        Complaint: _OVERHEAD + holders * (36 + _LENGTH),
-        MaskedInput: _OVERHEAD + vectors,
-        Consistent: _OVERHEAD,
-        Unmask: _OVERHEAD + holders * (OPENED_BYTES + _LENGTH),
+        Advertise: Limit(_OVERHEAD, 0),
+        Shares: Limit(_OVERHEAD + holders * (SEALED_BYTES + MARKS_BYTES + 2 * _LENGTH), 2 * holders),
+        Complaint: Limit(_OVERHEAD + holders * (36 + _LENGTH), holders),
+        MaskedInput: Limit(_OVERHEAD + vectors, len(agreement.vectors)),
+        Consistent: Limit(_OVERHEAD, 0),
+        Unmask: Limit(_OVERHEAD + holders * (OPENED_BYTES + _LENGTH), holders),
     }
 
 
-def from_server(agreement: Agreement) -> dict[type[object], int]:
-    """Most bytes of each message that the server sends."""
+def from_server(agreement: Agreement) -> dict[type[object], Limit]:
+    """The most that each message of the server holds."""
     clients, holders = agreement.parameters.clients, agreement.parameters.neighbours + 1
     evidence = 64 + 32 + 32 * holders.bit_length()
+    dealt = SEALED_BYTES + MARKS_BYTES + evidence + 3 * _LENGTH
     return {
-        RosterClosed: _OVERHEAD + clients * (8 + 32 + 32 + 64 + 3 * _LENGTH),
-        Dealt: _OVERHEAD + 8 * clients + holders * (SEALED_BYTES + MARKS_BYTES + evidence + 3 * _LENGTH),
-        Survivors: _OVERHEAD + 8 * clients,
-        Quorum: _OVERHEAD + clients * (8 + 64 + _LENGTH),
+        RosterClosed: Limit(_OVERHEAD + clients * (8 + 32 + 32 + 64 + 3 * _LENGTH), 4 * clients),
+        Dealt: Limit(_OVERHEAD + 8 * clients + holders * dealt, clients + 3 * holders),
+        Survivors: Limit(_OVERHEAD + 8 * clients, clients),
+        Quorum: Limit(_OVERHEAD + clients * (8 + 64 + _LENGTH), 2 * clients),
     }

@@ -45,7 +45,7 @@ from securefl.plan import Plan
 from securefl.profiles import Query
 from securefl.release import Delivered
 from securefl.rounds import Ask, Each, Sends, Sum
-from securefl.wire import Header
+from securefl.wire import Header, Limit
 
 HEADER = Header(bytes(32), 1, 0, 0)
 PLACE = Header(bytes(32), 1, 1, 0)
@@ -132,7 +132,10 @@ class Contract:
             assert expects.header == self.header
             assert expects.kinds
             assert {type(message) for _, message in self.good} <= set(expects.kinds)
-            assert all(hasattr(kind, "__wire__") and 0 < most < 10**6 for kind, most in expects.kinds.items())
+            assert all(hasattr(kind, "__wire__") for kind in expects.kinds)
+            for most in expects.kinds.values():
+                assert 0 < most.bytes < 10**6
+                assert 0 <= most.elements < 10**3
 
     def test_receive_is_pure(self) -> None:
         for state in self.states().values():
@@ -211,7 +214,7 @@ def bad_orders(*wants: str, good: dict[str, Any], bad: tuple[dict[str, Any], ...
 
 
 class TestClient(Contract):
-    machine = Client(number=0, header=HEADER, plan=PLAN, offers=OFFERS, most_bytes=999)
+    machine = Client(number=0, header=HEADER, plan=PLAN, offers=OFFERS, most=Limit(999, 99))
     drawn: dict[str, Any] = {"members": (0,), "draws": (1,), "whole": 2, "most": 1}  # noqa: RUF012
     ordered = order("sum", **drawn)
     broadcast = BROADCAST
@@ -279,7 +282,7 @@ class TestClientOfHiddenSums(TestClient):
         header=HEADER,
         plan=dataclasses.replace(PLAN, sum="masked", corrupt=0.0, largest_share=0.6, least_cohort=3),
         offers=OFFERS,
-        most_bytes=999,
+        most=Limit(999, 99),
     )
     drawn: dict[str, Any] = {  # noqa: RUF012
         "sums": ("sum",),
@@ -318,7 +321,7 @@ class TestServer(Contract):
     machine = Server(
         ask=ASK,
         header=HEADER,
-        most_bytes=999,
+        most=Limit(999, 99),
         encrypted=frozenset({"profile"}),
         gate=lambda sender, sealed: None,
     )
@@ -422,7 +425,7 @@ class TestServerOfClaims:
     """Numbers that clients state about themselves, with a public range."""
 
     size = Each(Sends(name="size", how="each", reveals="it"), least=1, most=100)
-    machine = Server(ask=Ask(cohort=(0,), model=MODEL, each=(size,)), header=HEADER, most_bytes=999)
+    machine = Server(ask=Ask(cohort=(0,), model=MODEL, each=(size,)), header=HEADER, most=Limit(999, 99))
 
     @pytest.mark.parametrize("claim", [-1e9, 0.0, 100.5, 1.7e308, np.inf, np.nan])
     def test_a_claim_outside_the_range_costs_the_client_its_place(self, claim: float) -> None:
@@ -437,13 +440,13 @@ class TestServerOfClaims:
         assert step.result.each == {"size": {0: 100.0}}
 
     def test_no_ciphertext_comes_in_where_there_is_no_gate(self) -> None:
-        server = Server(ask=ASK, header=HEADER, most_bytes=999, encrypted=frozenset({"profile"}))
+        server = Server(ask=ASK, header=HEADER, most=Limit(999, 99), encrypted=frozenset({"profile"}))
         with pytest.raises(RemoteProtocolError, match="No ciphertext"):
             server.receive(server.begin().state, "client-0000", contribution())
 
 
 class TestKeyHolder(Contract):
-    machine = KeyHolder(header=HEADER, most_bytes=999)
+    machine = KeyHolder(header=HEADER, most=Limit(999, 99))
     good = (("server", OpenRequest(items=(b"a", b"b"))),)
     bad = (("client-0000", OpenRequest(items=(b"a",))), ("key-holder", OpenRequest(items=())))
 

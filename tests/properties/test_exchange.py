@@ -38,7 +38,7 @@ from securefl.rounds import (
     Sum,
     Value,
 )
-from securefl.wire import Header
+from securefl.wire import Header, Limit
 
 CLIENTS = 5
 SUM, ONE = Sends(name="vector", how="sum", reveals="it"), Sends(name="number", how="each", reveals="it")
@@ -234,7 +234,7 @@ def test_nothing_is_released_after_the_declared_schedule() -> None:
 
 
 def server() -> Server:
-    return Server(ask=ASK, header=header(), most_bytes=10_000)
+    return Server(ask=ASK, header=header(), most=Limit(10_000, 99))
 
 
 def contribution(**changes: Any) -> Any:
@@ -291,7 +291,7 @@ def test_the_first_of_two_contributions_counts_and_states_do_not_change() -> Non
 
 
 def exchange_client(plan: Plan = PLAN) -> Client:
-    return Client(number=1, header=header(), plan=plan, offers={"vector": SUM}, most_bytes=1000)
+    return Client(number=1, header=header(), plan=plan, offers={"vector": SUM}, most=Limit(1000, 99))
 
 
 def test_a_client_refuses_bad_orders_and_strangers() -> None:
@@ -364,7 +364,7 @@ def test_order_and_broadcast_come_in_any_order_and_work_is_asked_for_once() -> N
 
 
 def test_the_key_holder_answers_the_server_once() -> None:
-    machine = KeyHolder(header=header(), most_bytes=1000)
+    machine = KeyHolder(header=header(), most=Limit(1000, 99))
     state = machine.begin().state
     with pytest.raises(RemoteProtocolError, match="Only the server"):
         machine.receive(state, "client-0001", OpenRequest(items=()))

@@ -16,9 +16,11 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import RemoteProtocolError
 from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
 from securefl.release import NO_COST, Delivered, Release, ReleaseKey
-from securefl.wire import Header, decode
+from securefl.wire import Header, Limit, decode
 
-KINDS: dict[type[Any], int] = dict.fromkeys((Broadcast, Order, Contribution, OpenRequest, OpenReply), 10**6)
+KINDS: dict[type[Any], Limit] = dict.fromkeys(
+    (Broadcast, Order, Contribution, OpenRequest, OpenReply), Limit(bytes=10**6, elements=100)
+)
 LEDGER = Ledger(":memory:", Terms(unit="record", adjacency="replace-one", delta=1e-5))
 FRESH = count()
 

@@ -31,7 +31,7 @@ from securefl.secagg import Client
 from securefl.secagg.messages import Shares
 from securefl.study.config import Study, parse
 from securefl.study.run import arm_folder, composition, run_arm
-from securefl.wire import Header, peek
+from securefl.wire import Header, Limit, peek
 
 CLIENTS = 7
 ARMS = {
@@ -248,7 +248,7 @@ def ordered(plan: Plan, order: Order) -> Any:
     """What an honest client makes of an order."""
     header = Header(bytes(32), 1, 0, 0)
     machine = exchange.Client(
-        number=0, header=header, plan=plan, offers={"update": OFFERED}, most_bytes=2**20
+        number=0, header=header, plan=plan, offers={"update": OFFERED}, most=Limit(2**20, 99)
     )
     return machine.receive(machine.begin().state, SERVER, order)
 

@@ -34,7 +34,7 @@ from securefl.errors import (
 )
 from securefl.messages import Contribution, Order
 from securefl.release import KEY_HOLDER, NO_COST, OTHERS, SERVER, UNPROTECTED, Charge, Release, ReleaseKey
-from securefl.wire import Header, decode
+from securefl.wire import Header, Limit, decode
 
 SESSION = bytes(range(32))
 HERE = Header(SESSION, 1, 0, 0)
@@ -78,7 +78,7 @@ def test_reserve_then_send_commits_and_encodes(ledger: Ledger) -> None:
     assert list(states(ledger).values()) == ["reserved"]
     data = send(ledger, release(key()))
     assert list(states(ledger).values()) == ["committed"]
-    got = decode(data, HERE, {Contribution: 1000}, "a").releases[0]
+    got = decode(data, HERE, {Contribution: Limit(1000, 9)}, "a").releases[0]
     assert (got.name, got.numbers.tolist()) == ("update", [42.5])  # type: ignore[attr-defined]
 
 
@@ -93,7 +93,7 @@ def test_open_commits_and_gives_the_value_once(ledger: Ledger) -> None:
 
 def test_a_message_without_a_release_costs_nothing(ledger: Ledger) -> None:
     said = order("x")
-    assert decode(ledger.send([(HERE, said)])[0], HERE, {Order: 1000}, "server") == said
+    assert decode(ledger.send([(HERE, said)])[0], HERE, {Order: Limit(1000, 9)}, "server") == said
     assert ledger.rows() == []
 
 

@@ -15,11 +15,11 @@ from securefl.errors import LocalProtocolError, RemoteProtocolError, Unaccounted
 from securefl.keys import PublicKey, SecretKey, Share, Signature
 from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
 from securefl.release import UNPROTECTED, Delivered, Release, ReleaseKey
-from securefl.wire import MAGIC, Header, decode, encode, message, peek
+from securefl.wire import MAGIC, Header, Limit, decode, encode, message, peek
 
 HERE = Header(bytes(range(32)), 3, 1, 2)
 ORDER = order("update", "loss", members=(3, 7), draws=(1, 2), whole=3, most=2)
-MANY = 10**6
+MANY = Limit(bytes=10**6, elements=10)
 
 
 @message("keys", version=1, sender="client")
@@ -180,9 +180,9 @@ def test_a_kind_or_version_that_is_not_due_is_refused() -> None:
 
 def test_a_message_over_its_byte_cap_is_refused() -> None:
     data = encode(HERE, ORDER)
-    assert decode(data, HERE, {Order: len(data)}, "server") == ORDER
+    assert decode(data, HERE, {Order: Limit(len(data), 10)}, "server") == ORDER
     with pytest.raises(RemoteProtocolError, match="at most"):
-        decode(data, HERE, {Order: len(data) - 1}, "server")
+        decode(data, HERE, {Order: Limit(len(data) - 1, 10)}, "server")
 
 
 def test_peek_reads_the_place_and_nothing_else() -> None:
@@ -240,6 +240,50 @@ def test_a_huge_declared_length_is_refused_before_anything_is_allocated(kind: An
         assert tracemalloc.get_traced_memory()[1] < 2**16
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "element"),
+    [
+        (Broadcast, b"\3\1" + bytes(4) + bytes(4), b"\4\1" + bytes(4)),
+        (Broadcast, b"\3\1" + bytes(4), b"\0\0"),
+        (Order, b"", b"\0\0"),
+        (Order, bytes(4 + 4 + 8 + 8), bytes(8)),
+        (OpenRequest, b"", bytes(4)),
+        (Contribution, b"", b"\0\0\0\4\1" + bytes(4) + bytes(4)),
+        (Keys, bytes(4), bytes(4)),
+    ],
+    ids=["empty arrays", "empty names", "empty wants", "numbers", "empty items", "releases", "empty shares"],
+)
+def test_more_elements_than_expected_are_refused_before_one_is_made(
+    kind: Any, fields: bytes, element: bytes
+) -> None:
+    """What fills a megabyte would be tens of megabytes of objects."""
+    spec = kind.__wire__
+    head = MAGIC + bytes([len(spec.kind)]) + spec.kind.encode() + spec.version.to_bytes(2, "little")
+    place = HERE.session + b"\3\0\0\0\1\0\2\0"
+    count = (MANY.bytes - 1000) // len(element)
+    data = head + place + fields + count.to_bytes(4, "little") + element * count
+    assert len(data) < MANY.bytes
+    for elements in (MANY.elements, count - 1):
+        with pytest.raises(RemoteProtocolError, match=f"at most {elements} more") as refused:
+            decode(data, HERE, {kind: replace(MANY, elements=elements)}, "peer")
+        assert refused.value.sender == "peer"
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError):
+            decode(data, HERE, {kind: MANY}, "peer")
+        assert tracemalloc.get_traced_memory()[1] < 2**16
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_elements_of_all_tuples_of_a_message_count_together() -> None:
+    data = encode(HERE, ORDER)
+    held = sum(map(len, (ORDER.wants, ORDER.sums, ORDER.members, ORDER.draws)))
+    assert decode(data, HERE, {Order: Limit(len(data), held)}, "server") == ORDER
+    with pytest.raises(RemoteProtocolError, match="2 elements came where at most 1 more are expected"):
+        decode(data, HERE, {Order: Limit(len(data), held - 1)}, "server")
 
 
 def test_decoded_arrays_do_not_write_into_the_message() -> None:

@@ -16,7 +16,7 @@ import pytest
 from securefl.errors import RemoteProtocolError
 from securefl.keys import Commitment, Signature
 from securefl.messages import Broadcast, OpenReply, OpenRequest, Order, SumRequest
-from securefl.wire import Header, decode, encode
+from securefl.wire import Header, Limit, decode, encode
 
 FILE = Path(__file__).parent / "wire" / "messages.json"
 HEADER = Header(bytes(range(32)), 7, 1, 2)
@@ -85,7 +85,7 @@ def test_the_bytes_are_what_they_were() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_frozen_message_decodes(name: str) -> None:
     data = bytes.fromhex(json.loads(FILE.read_text())["positive"][name])
-    assert encode(HEADER, decode(data, HEADER, {KINDS[name]: 1000}, "server")) == data
+    assert encode(HEADER, decode(data, HEADER, {KINDS[name]: Limit(1000, 99)}, "server")) == data
 
 
 @pytest.mark.parametrize("defect", defects(bytes(200)))
@@ -94,7 +94,7 @@ def test_a_named_defect_is_refused(defect: str) -> None:
     data = bytes.fromhex(stored["negative"][defect])
     assert data != bytes.fromhex(stored["positive"]["order"])
     with pytest.raises(RemoteProtocolError, match="server in phase decode"):
-        decode(data, HEADER, {Order: 1000}, "server")
+        decode(data, HEADER, {Order: Limit(1000, 99)}, "server")
 
 
 if __name__ == "__main__":
