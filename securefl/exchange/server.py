@@ -111,8 +111,9 @@ class Server:
         return (*(s.sends.name for s in self._sums), *(each.sends.name for each in self.ask.each))
 
     def expects(self, state: ServerState) -> Expects:
-        reply = len(state.request.items) if isinstance(state, Opening) else 0
-        opened = Limit(OVERHEAD + 64 * reply, reply)
+        # in every state: a reply that comes twice is late, and nobody's fault
+        items = len(self.ask.cohort) * len(self.encrypted)
+        opened = Limit(OVERHEAD + 64 * items, items)
         return Expects(self.header, {Contribution: self.most, OpenReply: opened})
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
