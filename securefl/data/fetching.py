@@ -18,9 +18,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Protocol
 
-from securefl.data.files import data_folder, digest, files_of, replacing, verified
+from securefl.data.files import data_folder, digest, files_of, verified
 from securefl.data.pinned import DataFile
 from securefl.errors import DataError
+from securefl.files import replacing
 
 CHUNK = 1 << 20
 LARGEST = 1 << 28

@@ -5,12 +5,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
 
 from securefl.data.pinned import PINNED, DataFile
 from securefl.errors import ConfigError, DataError
@@ -70,16 +66,3 @@ def verified(name: str, file: DataFile, root: Path) -> Path:
             f"Remove it and run `securefl data fetch {name}`."
         )
     return path
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write beside `path`, moved there in one step at the end; an error leaves nothing behind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    waiting = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with waiting.open("xb") as target:
-            yield target
-        os.replace(waiting, path)
-    finally:
-        waiting.unlink(missing_ok=True)

@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 from securefl.data import med, shakespeare
 from securefl.data.dataset import Dataset, Split, hold_out, stratified
 from securefl.data.fetching import fetch
-from securefl.data.files import cache_folder, data_folder, digest, files_of, replacing, verified
+from securefl.data.files import cache_folder, data_folder, digest, files_of, verified
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
 from securefl.data.pinned import CIFAR10_DECODED, CIFAR10_MED, GAS_RANGES, PINNED, DataFile
 from securefl.errors import DataError
+from securefl.files import replacing
 from securefl.streams import stream
 
 NAMES = tuple(PINNED)
@@ -159,6 +160,6 @@ def _decoded(packed: DataFile, plain: DataFile, root: Path) -> tuple[NDArray[np.
         raise DataError(
             f"{source} decodes to SHA-256 {found}, expected {plain.sha256}: a fault in the decoder."
         )
-    with suppress(OSError), replacing(path) as target:  # no writable cache: the next run decodes again
+    with suppress(OSError, DataError), replacing(path) as target:  # no cache: the next run decodes again
         target.write(content)
     return parse_cifar(content, str(source))

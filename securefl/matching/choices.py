@@ -15,6 +15,7 @@ from securefl.matching.envelope import shown
 from securefl.matching.options import Options, Word, default_bounds
 from securefl.matching.sealed import Profile
 from securefl.profiles import Anchor, Bounds, Variant
+from securefl.texts import MOST_ELEMENTS, elements
 
 FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 LARGEST_PROFILE: Final = 2**24
@@ -66,7 +67,10 @@ def read_profile(path: Path) -> Profile:
     try:
         if not path.is_file() or path.stat().st_size > LARGEST_PROFILE:
             raise DataError(f"Expected a file of at most {LARGEST_PROFILE:,} bytes.")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
+        if elements(raw) > MOST_ELEMENTS:
+            raise DataError(f"Expected at most {MOST_ELEMENTS:,} numbers.")
+        found = json.loads(raw.decode("utf-8-sig"))
         if any(type(v) not in (int, float) for name in ("mean", "variance") for v in found[name]):
             raise ValueError
         mean, variance = (np.array(found[name], dtype=np.float64) for name in ("mean", "variance"))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -22,7 +21,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from securefl import files
 from securefl.errors import ConfigError, DataError
+from securefl.legible import is_legible
+from securefl.texts import MOST_ELEMENTS, elements
 
 VERSION: Final = 2
 LIMITS: Final[Mapping[str, int]] = {
@@ -108,7 +110,7 @@ def _json(header: Mapping[str, Any]) -> bytes:
 
 def _parsed(header: bytes) -> Mapping[str, Any]:
     try:
-        if not header.endswith(b"\n"):
+        if not header.endswith(b"\n") or elements(header) > MOST_ELEMENTS:
             raise ValueError("too long")
         found = json.loads(header, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError):
@@ -133,18 +135,7 @@ def write(path: Path, content: Envelope, *, secret: bool = False) -> None:
     """Write a file in one step; a secret one is readable by its owner only."""
     raw = content.to_bytes()
     _replaceable(path, content.kind)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    try:
-        with os.fdopen(descriptor, "wb") as target:
-            target.write(raw)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    files.write(path, raw, secret=secret)
 
 
 def _replaceable(path: Path, kind: str) -> None:
@@ -172,4 +163,4 @@ def read(path: Path, kind: str) -> Envelope:
 
 def shown(path: Path) -> str:
     """A file's name as it can be printed: that of a mailed file may hold the escapes of a terminal."""
-    return str(path) if str(path).isprintable() else repr(str(path))
+    return str(path) if is_legible(str(path)) else repr(str(path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,9 @@ from numpy.typing import NDArray
 
 from securefl.data import NAMES, load
 from securefl.errors import ConfigError, DataError
+from securefl.files import write
 from securefl.study.config import convert
+from securefl.texts import read_text, toml
 from securefl.training import ModelConfig
 from securefl.training import profile as profile_of
 from securefl.training.vector import load_vector
@@ -51,15 +52,16 @@ def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
         load_vector(module, _array(model.parent / weights.weights).astype(np.float32))
     found = profile_of(module, config.layer, x)
     text = {"mean": found.mean.tolist(), "variance": found.variance.tolist(), "count": found.count}
-    out.write_text(json.dumps(text) + "\n", encoding="utf-8")
+    write(out, json.dumps(text) + "\n")
     click.echo(f"{out}: {len(found)} elements of {config.layer} over {found.count} records")
 
 
 def _model(path: Path) -> tuple[ModelConfig, ModelFile]:
+    text = read_text(path)
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}.") from None
+        table = toml(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     if set(table) != {"model", "weights"}:
         raise ConfigError(f"{path}: Expected the tables [model] and [weights], got {sorted(table)}.")
     return convert(ModelConfig, table["model"], "model"), convert(ModelFile, table["weights"], "weights")
@@ -75,7 +77,7 @@ def _array(path: Path) -> NDArray[Any]:
     """Numbers from .npy or .csv, never unpickled. Raises DataError for anything else."""
     try:
         found = (
-            np.load(path, allow_pickle=False)
+            np.load(path, allow_pickle=False, mmap_mode="r")
             if path.suffix == ".npy"
             else np.loadtxt(path, delimiter=",", ndmin=2)
         )

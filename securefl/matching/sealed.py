@@ -12,6 +12,7 @@ import numpy as np
 from securefl import profiles
 from securefl.errors import DataError
 from securefl.he.client import Encryptor
+from securefl.legible import is_legible
 from securefl.matching.envelope import Envelope
 from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options
@@ -29,7 +30,7 @@ LONGEST_LABEL: Final = 200
 
 def is_label(label: object) -> bool:
     """Whether it can be shown: a peer's label with control characters would write on the terminal."""
-    return isinstance(label, str) and 1 <= len(label) <= LONGEST_LABEL and label.isprintable()
+    return isinstance(label, str) and 1 <= len(label) <= LONGEST_LABEL and is_legible(label)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from securefl.study.config import Study, parse, read, slug
 from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.progress import Bars
 from securefl.study.sweep import has_sweep
+from securefl.texts import read_text
 
 
 def packaged() -> Mapping[str, str]:
@@ -44,10 +45,7 @@ def find(study: str) -> Study:
 def text_of(study: str) -> str:
     """The TOML of a study by path, or by the name of a packaged one."""
     if Path(study).is_file():
-        try:
-            return Path(study).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise ConfigError(f"{study} is not text in UTF-8; save it as such.") from None
+        return read_text(Path(study))
     if study in packaged():
         return packaged()[study]
     raise ConfigError(

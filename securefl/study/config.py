@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from securefl.errors import ConfigError
 from securefl.plan import Plan
 from securefl.release import Adjacency, Unit, neighbours_missing
 from securefl.rounds import Algorithm, Sends
+from securefl.texts import read_text, toml
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.task import Problem
@@ -259,22 +259,16 @@ _OPTIONAL = ("corruption", "network", "cost", "dpsgd")
 
 def read(path: Path) -> Study:
     """The study in a TOML file. Raises ConfigError for anything that cannot be used as written."""
+    text = read_text(path)
     try:
-        return parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not text in UTF-8; save it as such.") from None
+        return parse(text)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
 def parse(text: str) -> Study:
     """The study in a TOML text."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"This is not TOML: {error}.") from None
+    table = toml(text)
     for key in table:
         if key not in (*_SECTIONS, "arm"):
             raise ConfigError(f"Unknown section [{key}]{near(key, (*_SECTIONS, 'arm'))}.")

@@ -19,6 +19,7 @@ from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 from securefl.errors import ConfigError
+from securefl.files import write as write_file
 
 _TEMPLATE = "report.html.j2"
 _DOTS_PER_INCH = 180
@@ -109,7 +110,7 @@ class ReportData:
 
 def write(path: Path, data: ReportData) -> None:
     """Write the report to `path` as UTF-8 HTML, over what was there. Raises OSError where that fails."""
-    path.write_text(render(data), encoding="utf-8")
+    write_file(path, render(data))
 
 
 def render(data: ReportData) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from securefl import files
 from securefl.card import learns
 from securefl.plan import Plan
 from securefl.release import PARTIES
@@ -23,6 +24,7 @@ from securefl.study import plots, report
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
 from securefl.study.run import ArmRun, arm_folder
+from securefl.study.tables import write_csv, write_png
 
 _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
 _DIVERGENCE = ["arm", "seed", "round", "client", "quality", "divergence"]
@@ -198,16 +200,16 @@ def write(
     changes: Sequence[str] = (),
 ) -> Path:
     """Write tables, plots, versions and the report into the run folder; returns the report's path."""
-    results.metrics.to_csv(folder / "metrics.csv", index=False)
-    results.participation.to_csv(folder / "participation.csv", index=False)
-    results.divergence.to_csv(folder / "divergence.csv", index=False)
-    (folder / "summary.json").write_text(json.dumps(as_json(results), indent=2) + "\n")
-    (folder / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")
-    (folder / "seeds.json").write_text(json.dumps(list(study.study.seeds)) + "\n")
+    write_csv(folder / "metrics.csv", results.metrics)
+    write_csv(folder / "participation.csv", results.participation)
+    write_csv(folder / "divergence.csv", results.divergence)
+    files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
+    files.write(folder / "versions.json", json.dumps(versions(), indent=2) + "\n")
+    files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
     drawn = figures(study, results)
-    (folder / "plots").mkdir(exist_ok=True)
+    pictures = files.subfolder(folder / "plots")
     for name, figure in drawn.items():
-        figure.figure.savefig(folder / "plots" / f"{name}.png", dpi=150)
+        write_png(pictures / f"{name}.png", figure.figure)
     page = report.ReportData(
         title=study.study.name,
         sentences=sentences(results),

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from securefl.data.files import replacing
 from securefl.errors import ConfigError
+from securefl.files import write
 from securefl.plan import Plan
 from securefl.rounds import Algorithm
 from securefl.study import results, world
@@ -18,6 +18,7 @@ from securefl.study.config import Arm, Study, near, parse
 from securefl.study.folder_lock import alone, require_idle
 from securefl.study.interruption import Interruption, Stop, to_stderr
 from securefl.study.run import ArmRun, composition, run_arm
+from securefl.texts import read_text
 from securefl.training import single_thread
 
 CONFIG = "study.toml"
@@ -28,14 +29,13 @@ def claim(folder: Path, study: Study) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / CONFIG
     if config.exists():
-        if config.read_text(encoding="utf-8") != study.text:
+        if read_text(config) != study.text:
             raise ConfigError(
                 f"{folder} holds a run of another configuration; choose another folder with --out, "
                 f"or resume that one with: securefl run {config} --out {folder}"
             )
         return
-    with replacing(config) as target:
-        target.write(study.text.encode())
+    write(config, study.text)
 
 
 def run_study(
@@ -115,7 +115,7 @@ def reopen(folder: Path, out: Path | None = None) -> tuple[results.Results, Path
     config = folder / CONFIG
     if not config.is_file():
         raise ConfigError(f"{folder} is no run folder: it has no {CONFIG}.")
-    study = parse(config.read_text(encoding="utf-8"))
+    study = parse(read_text(config))
     if out is None or out.resolve() == folder.resolve():
         with alone(folder):
             return _reported(study, folder, folder, folder)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import json
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import product
@@ -23,9 +22,10 @@ from typing import Any
 
 import tomli_w
 
-from securefl.data.files import replacing
 from securefl.errors import ConfigError
+from securefl.files import write
 from securefl.study.config import Arm, Study, near, parse, slug
+from securefl.texts import read_text, toml
 
 CONFIG = "sweep.toml"
 EPSILON = "privacy.epsilon"
@@ -60,8 +60,8 @@ class Sweep:
 def has_sweep(text: str) -> bool:
     """Whether a TOML text has the section [sweep]; False for what is no TOML."""
     try:
-        return "sweep" in tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        return "sweep" in toml(text)
+    except ConfigError:
         return False
 
 
@@ -71,10 +71,7 @@ def parse_sweep(text: str) -> Sweep:
     Raises ConfigError for a cell that its study would refuse (the message names the cell), for a cell that is
     there twice, and for a section [sweep] that is none.
     """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"This is not TOML: {error}.") from None
+    table = toml(text)
     if "sweep" not in table:
         raise ConfigError("Expected [sweep.grid] or [[sweep.list]] to sweep over; run it with: securefl run")
     grid, entries = _sections(table.pop("sweep"))
@@ -98,14 +95,13 @@ def parse_sweep(text: str) -> Sweep:
 def claim(out: Path, sweep: Sweep) -> None:
     """Make the folder this sweep's, or find that it is already. Raises ConfigError if it is another's."""
     config = out / CONFIG
-    if config.exists() and config.read_text(encoding="utf-8") != sweep.text:
+    if config.exists() and read_text(config) != sweep.text:
         raise ConfigError(
             f"{out} holds a sweep of another configuration; choose another folder with --out, "
             f"or resume that one with: securefl sweep {config} --out {out}"
         )
     if not config.exists():
-        with replacing(config) as target:
-            target.write(sweep.text.encode())
+        write(config, sweep.text)
 
 
 def in_force(cell: Cell, key: str, arm: Arm) -> Any:

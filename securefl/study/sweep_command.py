@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from securefl.errors import ConfigError, SecureFLError
+from securefl.files import subfolder
 from securefl.study import sweep_page, tradeoff, tradeoff_plots
 from securefl.study.commands import end_stopped, printing, text_of
 from securefl.study.config import slug
@@ -22,6 +23,7 @@ from securefl.study.folder_lock import alone
 from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.sweep import CONFIG, EPSILON, Cell, Sweep, claim, parse_sweep
 from securefl.study.sweep_run import finished, run_cells
+from securefl.study.tables import write_csv, write_png
 
 
 class Bars:
@@ -88,12 +90,12 @@ def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
     summary = tradeoff.summary_table(sweep, out, results)
     if summary.empty:
         return summary
-    results.to_csv(out / "results.csv", index=False)
-    summary.to_csv(out / "summary.csv", index=False)
+    write_csv(out / "results.csv", results)
+    write_csv(out / "summary.csv", summary)
     series = tradeoff.series_of(sweep, summary)
-    (out / "plots").mkdir(exist_ok=True)
+    plots = subfolder(out / "plots")
     for drawing in tradeoff_plots.drawings(series, epsilon_swept=EPSILON in sweep.keys, legend=True):
-        drawing.figure.savefig(out / "plots" / f"{drawing.name}.png", dpi=150)
+        write_png(plots / f"{drawing.name}.png", drawing.figure)
     reproduce = f"securefl sweep {out / CONFIG} --out {out}-again"
     sweep_page.write(out / "sweep.html", sweep, out, series, failed, reproduce)
     return summary

@@ -21,6 +21,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from securefl.files import write as write_file
 from securefl.study import report, results
 from securefl.study.sweep import EPSILON, Sweep, in_force, short_names, show
 from securefl.study.sweep_run import facts, finished
@@ -82,7 +83,7 @@ def write(
 
     failed: errors by the names of cells. Raises OSError where writing fails.
     """
-    path.write_text(render(sweep, out, series, failed, reproduce), encoding="utf-8")
+    write_file(path, render(sweep, out, series, failed, reproduce))
 
 
 def render(

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from securefl.accounting.composition import compose
-from securefl.data.files import replacing
 from securefl.errors import SecureFLError
+from securefl.files import replacing, write
 from securefl.plan import Plan, charge_of, noised
 from securefl.rounds import Algorithm
 from securefl.study import results, world
@@ -200,7 +200,7 @@ def _work(folder: Path, text: str, place: int) -> str | None:
         return str(error)
     except Exception as error:
         folder.mkdir(parents=True, exist_ok=True)
-        trace.write_text(traceback.format_exc(), encoding="utf-8")
+        write(trace, traceback.format_exc())
         return f"{type(error).__name__}: {error} (where, says {trace})"
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,26 @@ def test_a_gibibyte_behind_a_valid_first_line_is_not_read(kind: str, tmp_path: P
         ):
             read(path, kind)
         assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "item", [b"[],", b'"ab",', b"{},", b"1,"], ids=["lists", "words", "objects", "digits"]
+)
+def test_a_header_of_many_values_is_refused_before_one_is_made(item: bytes, tmp_path: Path) -> None:
+    path, first = tmp_path / "e", Envelope("encrypted-profile", {}, b"").to_bytes().split(b"\n")[0] + b"\n"
+    raw = first + b'{"label":[' + item * (2**22 // len(item)) + b"0]}\n"
+    path.write_bytes(raw + hashlib.sha256(raw).digest())
+    tracemalloc.start()
+    try:
+        refused = pytest.raises(DataError, match="header is not what this package writes")
+        if item == b'"ab",':  # fewer than the limit, and no anchor
+            assert isinstance(read(path, "encrypted-profile"), Envelope)
+        else:
+            with refused:
+                read(path, "encrypted-profile")
+            assert tracemalloc.get_traced_memory()[1] < 4 * len(raw)
     finally:
         tracemalloc.stop()
 

@@ -1,0 +1,158 @@
+"""Output files: whole or not at all, on disk before they have their name, and never through a link."""
+
+from __future__ import annotations
+
+import ast
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+import protocols
+import securefl
+from securefl import files
+from securefl.errors import DataError
+from securefl.files import replacing, subfolder, write
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_file_is_replaced_whole_and_an_error_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "report.html"
+    write(path, "älter")
+    with replacing(path) as target:
+        target.write(b"newer")
+        assert path.read_text(encoding="utf-8") == "älter"
+    assert path.read_bytes() == b"newer"
+    with pytest.raises(TypeError), replacing(path) as target:
+        target.write(b"half" + None)  # type: ignore[operator]
+    assert path.read_bytes() == b"newer"
+    assert left(path.parent) == {"report.html"}
+
+
+def test_a_link_is_refused_and_what_it_points_at_stays(tmp_path: Path) -> None:
+    other, link = tmp_path / "other", tmp_path / "metrics.csv"
+    other.write_bytes(b"mine")
+    link.symlink_to(other)
+    with pytest.raises(DataError, match=r"Expected a regular file or nothing at .*metrics\.csv, got a symb"):
+        write(link, "x")
+    link.unlink()
+    link.symlink_to(tmp_path / "nothing")
+    with pytest.raises(DataError, match="symbolic link"):
+        write(link, "x")
+    assert other.read_bytes() == b"mine"
+    assert left(tmp_path) == {"other", "metrics.csv"}
+
+
+def test_a_link_planted_while_the_file_is_written_is_replaced_itself(tmp_path: Path) -> None:
+    other, path = tmp_path / "other", tmp_path / "seeds.json"
+    other.write_bytes(b"mine")
+    with replacing(path) as target:
+        target.write(b"[7]")
+        path.symlink_to(other)
+    assert other.read_bytes() == b"mine"
+    assert path.read_bytes() == b"[7]"
+    assert not path.is_symlink()
+
+
+def test_folders_and_devices_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="got a folder"):
+        write(tmp_path / "folder", "x")
+    with pytest.raises(DataError, match="got a device"):
+        write(tmp_path / "pipe", "x")
+    with pytest.raises(DataError, match="got a device"):
+        write(Path("/dev/null"), "x")
+
+
+def test_a_folder_of_ours_is_no_link(tmp_path: Path) -> None:
+    assert subfolder(tmp_path / "plots") == subfolder(tmp_path / "plots")
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "plots")
+    with pytest.raises(DataError, match="got a symbolic link"):
+        subfolder(tmp_path / "elsewhere")
+
+
+def test_a_secret_is_its_owners_alone_from_the_first_byte(tmp_path: Path) -> None:
+    path = tmp_path / "secret.key"
+    path.write_bytes(b"older, and open to all")
+    path.chmod(0o644)
+    with replacing(path, secret=True) as target:
+        (draft,) = left(tmp_path) - {"secret.key"}
+        assert stat.S_IMODE((tmp_path / draft).stat().st_mode) == 0o600
+        target.write(b"secret")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_draft_is_hidden_and_its_name_fits_where_the_files_does(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    with replacing(path):
+        (draft,) = left(tmp_path)
+        assert draft.startswith(".xxx")
+        assert draft.endswith(".part")
+    assert left(tmp_path) == {path.name}
+
+
+def test_the_content_and_then_its_name_are_brought_to_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, move = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        if done[-1] == "file":
+            assert os.fstat(descriptor).st_size == 3, "what is buffered is not on disk"
+        sync(descriptor)
+
+    def moved(draft: Path, path: Path) -> None:
+        done.append("move")
+        move(draft, path)
+
+    monkeypatch.setattr(files.os, "fsync", synced)
+    monkeypatch.setattr(files.os, "replace", moved)
+    write(tmp_path / "a", "abc")
+    assert done == ["file", "move", "folder"]
+
+
+def test_what_cannot_be_written_is_told_by_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError, match="file"):
+        write(tmp_path / "file" / "a.csv", "x")
+
+
+WRITERS = {"write_text", "write_bytes", "to_csv", "to_json", "savefig", "savez", "savetxt"}
+IN_MEMORY = {
+    ("securefl/data/fetching.py", "open"),
+    ("securefl/files.py", "fdopen"),
+    ("securefl/he/seal.py", "write_bytes"),
+    ("securefl/study/checkpoint.py", "savez"),
+    ("securefl/study/report.py", "savefig"),
+    ("securefl/study/sweep_svg.py", "savefig"),
+    ("securefl/study/tables.py", "savefig"),
+    ("securefl/study/tables.py", "to_csv"),
+}
+"""Writers of a buffer, of text, of a file without a name or in a temporary folder, and the one itself."""
+
+
+def writes(call: ast.Call) -> str | None:
+    """The name of a call that writes files; an `open` is one where its mode says so."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+    if name in ("open", "fdopen"):
+        modes = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
+        return name if any(isinstance(mode, str) and set(mode) & set("wxa") for mode in modes) else None
+    return name if name in WRITERS else None
+
+
+def test_no_module_writes_files_by_another_way() -> None:
+    found = set()
+    for package in (securefl, protocols):
+        home = Path(str(package.__file__)).parent
+        for path in home.rglob("*.py"):
+            calls = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)]
+            where = path.relative_to(home.parent).as_posix()
+            found |= {(where, name) for name in map(writes, calls) if name is not None}
+    assert found == IN_MEMORY

@@ -1,0 +1,69 @@
+"""What a person sees: names without tricks, and tables that no spreadsheet runs."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from securefl.errors import ConfigError
+from securefl.legible import cell, is_legible, require_legible
+from securefl.study.tables import write_csv
+
+UNSEEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
+
+
+def test_no_character_that_cannot_be_seen_is_legible() -> None:
+    for code in range(sys.maxunicode + 1):
+        letter = chr(code)
+        if unicodedata.category(letter) in UNSEEN:
+            assert not is_legible(f"a{letter}b"), hex(code)
+
+
+@pytest.mark.parametrize("name", ["client-0001", "Ärzte & Söhne", "東京", "FedProf (α = 10)", "a/b_c.d", "é"])
+def test_names_of_people_are_legible(name: str) -> None:
+    assert is_legible(name)
+    require_legible(name, "a name")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "\u202egnp.exe", "\ufeffx", "\ud800", "a\u200bb"])
+def test_a_name_that_deceives_is_refused_and_shown_without_its_trick(name: str) -> None:
+    with pytest.raises(ConfigError, match="Expected a holder of printable letters") as refused:
+        require_legible(name, "a holder")
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1+cmd", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "-", "=", "-x"]
+)
+def test_text_that_would_run_is_quoted(text: str) -> None:
+    assert cell(text) == "'" + text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-0.5, -3, np.float64(-0.5), None, True, "FedAvg", "a=b", "", "'=1", "-0.5", "+1e-3", "-inf", "1-2"],
+)
+def test_numbers_and_other_text_stay(value: object) -> None:
+    assert cell(value) is value
+
+
+def test_a_table_is_written_with_its_numbers_as_they_are(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {
+            "arm": ["=HYPERLINK(1)", "FedAvg"],
+            "@loss": [-0.5, 1e-300],
+            "round": [-1, 2],
+            "mixed": ["-x", -2],
+            "kind": pd.Categorical(["+1+1", "a"]),
+        }
+    )
+    write_csv(tmp_path / "t.csv", table)
+    assert (tmp_path / "t.csv").read_text() == (
+        "arm,'@loss,round,mixed,kind\n'=HYPERLINK(1),-0.5,-1,'-x,'+1+1\nFedAvg,1e-300,2,-2,a\n"
+    )
+    assert table["arm"][0] == "=HYPERLINK(1)", "the table itself is as it was"
