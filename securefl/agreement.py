@@ -17,6 +17,7 @@ from functools import cached_property
 from securefl.entropy import derived
 from securefl.errors import ConfigError, CryptoError
 from securefl.keys import PublicKey, SecretKey, Signature
+from securefl.legible import require_legible
 from securefl.release import SERVER
 from securefl.signing import AgreementKey, SigningKey, verify
 from securefl.wire import Header
@@ -77,6 +78,8 @@ class Roster:
 
     def __post_init__(self) -> None:
         names = [member.name for member in self.members]
+        for name in names:
+            require_legible(name, "a client's name")
         if names != sorted(set(names)) or SERVER in names:
             raise ConfigError(f"Expected distinct client names in ascending order, got {names}.")
         keys = [key.raw for member in self.members for key in (member.identity, member.channel)]

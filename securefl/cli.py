@@ -14,6 +14,7 @@ import click
 
 from securefl import __version__
 from securefl.errors import SecureFLError
+from securefl.legible import escaped
 
 
 class Commands(click.Group):
@@ -48,10 +49,11 @@ def main() -> None:
         code = cli(prog_name="securefl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except SecureFLError as error:
-        click.echo(f"securefl: {error}", err=True)
+        click.echo(escaped(f"securefl: {error}"), err=True)
         sys.exit(1)
     except OSError as error:
-        click.echo(f"securefl: {error.strerror or error}: {error.filename or 'no file named'}", err=True)
+        what = f"securefl: {error.strerror or error}: {error.filename or 'no file named'}"
+        click.echo(escaped(what), err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()

@@ -27,6 +27,11 @@ def require_legible(name: str, what: str) -> None:
         )
 
 
+def escaped(text: str) -> str:
+    """A text of several lines as it can be printed, whoever wrote it."""
+    return "".join(c if is_legible(c) or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def cell(value: object) -> object:
     """A value of a table as it stands in CSV: text that a spreadsheet would run gets a quote in front."""
     if isinstance(value, str) and value.startswith(_FORMULA) and not _is_number(value):

@@ -14,6 +14,7 @@ from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateD
 
 from securefl.accounting.store import Terms
 from securefl.cohort import colluding, dropping
+from securefl.dp.calibration import require_delta
 from securefl.dp.gaussian import TAIL, discrete_event, share
 from securefl.errors import ConfigError
 from securefl.release import (
@@ -84,6 +85,7 @@ class Plan:
     releases: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        require_delta(self.delta)
         if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
             raise ConfigError(said)
         if self.corrupt is None and (self.sum != "clear" or self.noise == "distributed"):

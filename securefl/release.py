@@ -16,6 +16,7 @@ from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 from numpy.typing import NDArray
 
 from securefl.errors import LocalProtocolError, UnaccountedRelease
+from securefl.legible import require_legible
 
 Unit = Literal["record", "client"]
 Adjacency = Literal["add-remove", "replace-one", "zero-out"]
@@ -69,6 +70,10 @@ class ReleaseKey:
     stage: int
     attempt: int
     name: str
+
+    def __post_init__(self) -> None:
+        require_legible(self.holder, "a holder")
+        require_legible(self.name, "the name of a release")
 
 
 @final

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from securefl.dp.noise import Source
 from securefl.errors import LocalProtocolError
 from securefl.grid import Grid
+from securefl.legible import require_legible
 from securefl.profiles import Bounds, Query, Variant
 from securefl.release import (
     Adjacency,
@@ -75,6 +76,9 @@ class Sends:
     every: int = 1
     once: bool = False
     cohort: int = 0
+
+    def __post_init__(self) -> None:
+        require_legible(self.name, "the name of a value")
 
     def due(self, number: int) -> bool:
         """Whether it is asked for in this round, from 1."""

@@ -66,6 +66,8 @@ def _check_tables(table: dict[str, Any]) -> None:
             if isinstance(found, dict):
                 _check_keys(found)
             inner += found.values() if isinstance(found, dict) else found
+        if any(isinstance(value, int) and value.bit_length() > 63 for value in inner):
+            raise ConfigError("Expected whole numbers of at most 64 bits, as TOML has them; one is larger.")
         level = [value for value in inner if isinstance(value, dict | list)]
         if not level:
             return

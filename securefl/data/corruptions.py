@@ -104,6 +104,12 @@ def _image(x: NDArray[Any]) -> None:
         )
 
 
+MOST_NOISE = 1e6
+"""Far above the scale of any record; its square still fits into float32."""
+MOST_BLUR = 100
+"""Pixels: images here have at most 32, and the kernel is eight times as wide."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Corruption:
     """Which shares of the clients hold spoilt data, and how badly spoilt.
@@ -131,9 +137,10 @@ class Corruption:
         for name in (*_SPOILT, "pixel_density"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Expected 0 <= {name}={getattr(self, name)} <= 1.")
-        for name in ("noise_deviation", "blur_sigma"):
-            if not 0 < getattr(self, name) < np.inf:
-                raise ValueError(f"Expected {name}={getattr(self, name)} > 0 and finite.")
+        if not 0 < self.noise_deviation <= MOST_NOISE:
+            raise ValueError(f"Expected 0 < noise_deviation={self.noise_deviation} <= {MOST_NOISE:g}.")
+        if not 0 < self.blur_sigma <= MOST_BLUR:
+            raise ValueError(f"Expected 0 < blur_sigma={self.blur_sigma} <= {MOST_BLUR}.")
         total = sum(self._shares())
         if total > 1 + 1e-9:
             raise ValueError(f"Expected shares of corrupted clients that sum to at most 1, found {total:g}.")

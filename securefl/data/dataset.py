@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.errors import DataError
+from securefl.legible import is_legible
 
 Index = NDArray[np.int64]
 
@@ -38,6 +39,8 @@ class Dataset:
     fitted: str = ""
 
     def __post_init__(self) -> None:
+        if not is_legible(self.name):
+            raise DataError(f"Expected a data set's name of printable letters, found {self.name!r}.")
         self._require(self.x.ndim >= 2, f"x of shape (n, *shape), found shape {self.x.shape}")
         self._require(self.x.dtype in (np.float32, np.int64), f"x of float32 or int64, found {self.x.dtype}")
         self._require(bool(np.isfinite(self.x).all()), "finite values in x, found NaN or infinity")

@@ -23,6 +23,7 @@ from securefl.errors import ConfigError
 Index = NDArray[np.int64]
 Kind = Literal["iid", "shards", "classes", "dirichlet", "dominant", "normal", "natural"]
 
+_MOST_RECORDS = 1e9
 _NEEDED: dict[Kind, tuple[str, ...]] = {
     "iid": (),
     "shards": ("per_client",),
@@ -188,10 +189,10 @@ class Partition:
             raise ValueError(f"Expected concentration={self.concentration} > 0 and finite.")
         if self.share is not None and not 0 < self.share <= 1:
             raise ValueError(f"Expected 0 < share={self.share} <= 1.")
-        if self.mean is not None and not 0 < self.mean < np.inf:
-            raise ValueError(f"Expected mean={self.mean} > 0 and finite.")
-        if self.deviation is not None and not 0 <= self.deviation < np.inf:
-            raise ValueError(f"Expected deviation={self.deviation} >= 0 and finite.")
+        if self.mean is not None and not 0 < self.mean <= _MOST_RECORDS:
+            raise ValueError(f"Expected 0 < mean={self.mean} <= {_MOST_RECORDS:g}.")
+        if self.deviation is not None and not 0 <= self.deviation <= _MOST_RECORDS:
+            raise ValueError(f"Expected 0 <= deviation={self.deviation} <= {_MOST_RECORDS:g}.")
 
     def split(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> tuple[Index, ...]:
         """Record indices of each of `clients` clients.

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from math import e, exp, inf, isfinite, log, sqrt
-from typing import Literal
+from math import exp, inf, isfinite, log, sqrt
+from sys import float_info
+from typing import Final, Literal
 
+import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, get_sigma_gaussian
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
@@ -24,13 +26,26 @@ from securefl.release import Adjacency
 
 _UPWARD = 1 + 1e-12
 """More noise by what rounding takes: a budget of this very epsilon must bear the whole schedule."""
+_MOST_EXTRA = 8.0
+"""Times the exact noise, the most that an accountant asks for."""
 Method = Literal["exact", "paper", "rdp", "pld"]
+
+
+SMALLEST_DELTA: Final = float_info.min
+"""Below it floats lose digits, and 1 / delta is infinite. No delta that means anything is near it."""
+
+
+def require_delta(delta: float) -> None:
+    """ConfigError for what is no probability, or one that no accountant computes with."""
+    if not 0 < delta < 1:
+        raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
+    if delta < SMALLEST_DELTA:
+        raise ConfigError(f"Expected delta >= {SMALLEST_DELTA:.3g}, got {delta}; take 1e-300, or 1e-10.")
 
 
 def check_delta(delta: float, records: int, *, force: bool = False) -> None:
     """Raises ConfigError for delta >= 1 / n, which would allow releasing a record as it is."""
-    if not 0 < delta < 1:
-        raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
+    require_delta(delta)
     if records >= 1 and delta >= 1 / records and not force:
         raise ConfigError(
             f"delta = {delta:g} is at least 1 / n = {1 / records:g}: it would allow publishing a "
@@ -62,8 +77,7 @@ def sigma(
     """
     if not (epsilon > 0 and isfinite(epsilon)):
         raise ConfigError(f"Expected a finite epsilon > 0, got {epsilon}.")
-    if not 0 < delta < 1:
-        raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
+    require_delta(delta)
     if releases < 1 or not (isfinite(sensitivity) and sensitivity > 0):
         raise ConfigError(f"Expected releases >= 1 and a sensitivity > 0, got {releases} and {sensitivity}.")
     try:
@@ -90,7 +104,8 @@ def sigma(
 
 def paper_sigma(epsilon: float, delta: float, *, releases: int, sensitivity: float) -> float:
     """FedLog, Theorem 4: sqrt(8 k D^2 ln(e + epsilon / delta)) / epsilon."""
-    return sqrt(8 * releases * log(e + epsilon / delta)) * sensitivity / epsilon
+    logarithm = float(np.logaddexp(1, log(epsilon) - log(delta)))  # epsilon / delta can be infinite
+    return sqrt(8 * releases * logarithm) * sensitivity / epsilon
 
 
 def epsilon_of(sigma: float, delta: float, *, releases: int, sensitivity: float) -> float:
@@ -145,8 +160,13 @@ def _searched(
         found = rdp_epsilon(history, delta) if method == "rdp" else _pld_epsilon(mu_squared, delta)
         return (found if found < inf else 1e6) - epsilon
 
+    if excess(_MOST_EXTRA) > 0:
+        raise ConfigError(
+            f"The accountant {method!r} cannot tell what epsilon {epsilon:g} takes at delta {delta:g}: "
+            "calibrate exactly."
+        )
     # the accountants are upper bounds, so they ask for more noise, never for less
-    return exact * float(brentq(excess, 0.999, 8.0, xtol=1e-6))
+    return exact * float(brentq(excess, 0.999, _MOST_EXTRA, xtol=1e-6))
 
 
 def _pld_epsilon(mu_squared: float, delta: float) -> float:

@@ -16,10 +16,13 @@ from securefl.accounting.events import History, load_event
 from securefl.accounting.statement import statement
 from securefl.dp import calibration
 from securefl.dp.calibration import Method
-from securefl.errors import ConfigError, DataError, UnsupportedEvent
+from securefl.errors import DataError, UnsupportedEvent
+from securefl.legible import escaped
 from securefl.release import PARTIES, Adjacency
+from securefl.texts import MOST_ELEMENTS, elements, read_text
 
 LARGEST_REPEAT = 10**9
+LARGEST_EVENTS = 2**24
 
 
 @click.command(
@@ -119,7 +122,7 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
         click.echo("No releases.")
         return
     names = ("at", "holder", "round", "name", "unit", "event", "state", "epsilon")
-    shown = [[str(row[name]) for name in names] for row in found.releases]
+    shown = [[escaped(str(row[name])) for name in names] for row in found.releases]
     widths = [max(len(row[i]) for row in (list(names), *shown)) for i in range(len(names))]
     for row in (list(names), *shown):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
@@ -139,10 +142,12 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     {"event": "non_private"}
     {"repeat": r, "events": [...]}
     """
-    if not 0 < delta < 1:
-        raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
+    calibration.require_delta(delta)
+    text = read_text(events, LARGEST_EVENTS)
     try:
-        listed = json.loads(events.read_text(encoding="utf-8"))
+        if elements(text.encode()) > MOST_ELEMENTS:
+            raise ValueError
+        listed = json.loads(text)
     except (ValueError, RecursionError):
         raise DataError(f"{events} is not JSON.") from None
     counted = Counter[DpEvent]()

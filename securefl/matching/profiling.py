@@ -29,6 +29,10 @@ class ModelFile:
     seed: int = 0
     weights: str | None = None
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"Expected 0 <= seed < 2^64, got {self.seed}.")
+
 
 @click.command(
     name="profile", epilog="Example:  securefl profile --data records.npy --model model.toml -o p1.json"

@@ -17,9 +17,10 @@ from dp_accounting import DpEvent
 from pydantic import TypeAdapter, ValidationError
 
 from securefl.data import NAMES, Corruption, Partition
-from securefl.dp.calibration import check_training, multiplier_beside, sigma
+from securefl.dp.calibration import check_training, multiplier_beside, require_delta, sigma
 from securefl.engines.inprocess import Faults
 from securefl.errors import ConfigError
+from securefl.legible import require_legible
 from securefl.plan import Plan
 from securefl.release import Adjacency, Unit, neighbours_missing
 from securefl.rounds import Algorithm, Sends
@@ -29,6 +30,9 @@ from securefl.training.dpsgd_config import DPSGD
 from securefl.training.task import Problem
 
 T = TypeVar("T")
+MOST_ROUNDS = 10**6
+_LONGEST_NAME = 200
+"""Bytes of a name, which is a folder's too; file systems bear 255."""
 
 
 class ProtocolOptions(Protocol):
@@ -47,10 +51,9 @@ class StudySection:
     target: float | None = None
 
     def __post_init__(self) -> None:
-        if not slug(self.name):
-            raise ValueError(f"Expected a name with a letter or digit, got {self.name!r}.")
-        if self.rounds < 1 or not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("Expected rounds >= 1 and at least one seed, each once.")
+        require_name(self.name)
+        if not 1 <= self.rounds <= MOST_ROUNDS or not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"Expected 1 to {MOST_ROUNDS:,} rounds and at least one seed, each once.")
         if self.target is not None and not 0 < self.target <= 1:
             raise ValueError(f"Expected 0 < target <= 1, got {self.target}.")
 
@@ -115,8 +118,7 @@ class PrivacySection:
     force_delta: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.delta < 1:
-            raise ValueError(f"Expected 0 < delta < 1, got {self.delta}.")
+        require_delta(self.delta)
         if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
             raise ValueError(said)
         if not self.budget >= 0:
@@ -225,6 +227,9 @@ class Arm:
     protocol: str
     options: ProtocolOptions
 
+    def __post_init__(self) -> None:
+        require_name(self.name)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
@@ -295,8 +300,12 @@ def _arm(table: Mapping[str, Any], place: int) -> Arm:
         raise ConfigError(f"[{where}] Expected a table [[arm]], got {table!r}.")
     options = dict(table)
     name, protocol = options.pop("name", None), options.pop("protocol", None)
-    if not isinstance(name, str) or not isinstance(protocol, str) or not slug(name):
+    if not isinstance(name, str) or not isinstance(protocol, str):
         raise ConfigError(f"[{where}] Expected `name` and `protocol` as text.")
+    try:
+        require_name(name)
+    except ConfigError as error:
+        raise ConfigError(f"[{where}] {error}") from None
     return Arm(name=name, protocol=protocol, options=convert(protocol_named(protocol), options, where))
 
 
@@ -314,6 +323,15 @@ def protocol_named(name: str) -> type[ProtocolOptions]:
 def slug(name: str) -> str:
     """A name as a folder: lower case, words joined by hyphens."""
     return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
+
+
+def require_name(name: str) -> None:
+    """ConfigError for a name that is no folder's, or deceives whoever reads it."""
+    require_legible(name, "a name")
+    if not 1 <= len(slug(name).encode()) <= _LONGEST_NAME:
+        raise ConfigError(
+            f"Expected a name with a letter or digit, of at most {_LONGEST_NAME} bytes, got {name[:80]!r}."
+        )
 
 
 def convert(kind: type[T], table: Any, where: str) -> T:

@@ -17,6 +17,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from securefl.texts import read_text, toml
 
 CONFIG = "sweep.toml"
 EPSILON = "privacy.epsilon"
+MOST_CELLS = 2000
 _LONGEST = 100
 """Characters of a cell's folder name; file systems bear 255 bytes."""
 
@@ -75,6 +77,9 @@ def parse_sweep(text: str) -> Sweep:
     if "sweep" not in table:
         raise ConfigError("Expected [sweep.grid] or [[sweep.list]] to sweep over; run it with: securefl run")
     grid, entries = _sections(table.pop("sweep"))
+    count = len(entries) * prod(len(values) for values in grid.values())
+    if count > MOST_CELLS:
+        raise ConfigError(f"Expected at most {MOST_CELLS:,} cells, got {count:,}; sweep over less.")
     keys = tuple(dict.fromkeys([*(key for entry in entries for key in entry), *grid]))
     points = [
         {**entry, **dict(zip(grid, values, strict=True))}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from securefl.errors import ConfigError
 from securefl.training.profile import named_layer
 from securefl.training.shufflenet import CHANNELS, ShuffleNetV2
 
+MOST_PARAMETERS: Final = 10**8
+"""Of one model: 400 MB, and some such are held at a time; the largest published one here has 6 million."""
+_MOST_LAYERS: Final = 100
 Kind = Literal["mlp", "lenet5", "fedlog_cnn", "fedcor_cnn", "adds_cnn", "shufflenet_v2"]
 
 
@@ -177,6 +180,10 @@ class ModelConfig:
             )
         if self.hidden is not None and min(self.hidden, default=1) < 1:
             raise ValueError(f"Expected hidden layers of at least one unit, hidden={self.hidden} came.")
+        if max(self.hidden or (0,)) > MOST_PARAMETERS or len(self.hidden or ()) > _MOST_LAYERS:
+            raise ValueError(
+                f"Expected at most {_MOST_LAYERS} hidden layers of at most {MOST_PARAMETERS:,} units each."
+            )
         if self.width is None:
             return
         match self.kind:
@@ -208,8 +215,13 @@ class ModelConfig:
         """The model for records of `shape`, initialised from `seed` (0 <= seed < 2^64) alone.
 
         torch's global generator is where it was afterwards. Raises ConfigError where the kind cannot
-        take that shape, or where the profiled layer does not exist.
+        take that shape, where the model would be too large, or where the profiled layer does not exist.
         """
+        if not 1 <= outputs <= MOST_PARAMETERS or self.parameters(shape, outputs) > MOST_PARAMETERS:
+            raise ConfigError(
+                f"Expected a model of at most {MOST_PARAMETERS:,} parameters, with at least one output, got "
+                f"kind {self.kind!r} with hidden = {self.hidden} and {outputs} outputs."
+            )
         # Layers draw from torch's CPU generator, so that one is lent out; torch.manual_seed would
         # also seed the generators of accelerators, which fork_rng is told to leave alone.
         with torch.random.fork_rng(devices=[]):
@@ -217,6 +229,11 @@ class ModelConfig:
             model = self._made(shape, outputs)
         named_layer(model, self.layer)
         return model
+
+    def parameters(self, shape: tuple[int, ...], outputs: int) -> int:
+        """How many parameters the model has; nothing is taken for them."""
+        with torch.device("meta"):
+            return sum(entry.numel() for entry in self._made(shape, outputs).parameters())
 
     def _made(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if self.kind == "mlp":

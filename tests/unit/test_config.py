@@ -110,7 +110,7 @@ def test_whole_numbers_do_for_floats() -> None:
     [
         ("fraction = 0.5", "fraction = 1.5", "[arm 1] Expected 0 < fraction <= 1, got 1.5"),
         ("fraction = 0.5", "fraction = nan", "[arm 1] Expected 0 < fraction <= 1, got nan"),
-        ("rounds = 2", "rounds = 0", "[study] Expected rounds >= 1"),
+        ("rounds = 2", "rounds = 0", "[study] Expected 1 to 1,000,000 rounds"),
         ("seeds = [3]", "seeds = []", "at least one seed"),
         ("seeds = [3]", "seeds = [3, 3]", "each once"),
         ("target = 0.2", "target = 1.2", "[study] Expected 0 < target <= 1"),
@@ -165,7 +165,7 @@ def test_arms_have_different_folders() -> None:
         ("arm = []\n", "at least one [[arm]]"),
         ("arm = [1]\n", "[arm 1] Expected a table"),
         ('arm = [{ name = "a" }]\n', "[arm 1] Expected `name` and `protocol`"),
-        ('arm = [{ name = "?", protocol = "fedavg" }]\n', "[arm 1] Expected `name` and `protocol`"),
+        ('arm = [{ name = "?", protocol = "fedavg" }]\n', "[arm 1] Expected a name with a letter"),
     ],
 )
 def test_arms_are_tables(arms: str, part: str) -> None:
@@ -202,3 +202,22 @@ def test_an_error_in_a_file_names_the_file(tmp_path: Path) -> None:
     path.write_text(changed("rounds = 2", "rounds = 0"))
     with pytest.raises(ConfigError, match=r"mine\.toml: \[study\]"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("rounds = 2", "rounds = 1_000_001", "Expected 1 to 1,000,000 rounds"),
+        ('kind = "iid"', 'kind = "normal", mean = 1e300, deviation = 1.0', "0 < mean=1e\\+300 <= 1e\\+09"),
+        ('kind = "iid"', 'kind = "normal", mean = 9.0, deviation = 1e300', "deviation=1e\\+300 <= 1e\\+09"),
+    ],
+)
+def test_what_would_take_all_memory_or_overflow_is_refused(old: str, new: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        parse(changed(old, new))
+
+
+@pytest.mark.parametrize(("name", "value"), [("blur_sigma", 1e12), ("noise_deviation", 1e308)])
+def test_a_corruption_without_measure_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        parse(GOOD + f"\n[corruption]\n{name} = {value}\n")

@@ -6,8 +6,10 @@ import json
 import math
 import tracemalloc
 from decimal import Context, Decimal, localcontext
-from math import sqrt
+from fractions import Fraction
+from math import log, sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +26,8 @@ from securefl.dp.moments import STEP, Losses, Moments
 from securefl.dp.noise import Source
 from securefl.errors import ConfigError, DataError, SecureFLError
 from securefl.keys import SecretKey
+from securefl.study.commands import packaged
+from securefl.study.config import parse
 
 ANY = st.floats(allow_nan=True, allow_infinity=True, width=64)
 RECORDS = arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 4)), elements=ANY)
@@ -462,3 +466,40 @@ def test_events_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     result = CliRunner().invoke(cli, ["ledger", "epsilon", "--events", str(path), "--delta", "1e-5"])
     assert isinstance(result.exception, SecureFLError)
+
+
+# Absurd numbers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", [1e-320, 5e-324])
+def test_a_delta_that_floats_cannot_hold_is_refused_everywhere(delta: float, tmp_path: Path) -> None:
+    events = tmp_path / "events.json"
+    events.write_text('[{"event": "gaussian", "noise_multiplier": 5.0}]')
+    study = packaged()["demo"].replace("delta = 1e-4", f"delta = {delta}")
+    alone: dict[str, Any] = {"standalone_mode": False}
+    for refused in (
+        lambda: calibration.sigma(1.0, delta, releases=1, sensitivity=1.0),
+        lambda: calibration.check_delta(delta, 0),
+        lambda: parse(study),
+        lambda: cli(["calibrate", "--epsilon=1", "--sensitivity=1", f"--delta={delta}"], **alone),
+        lambda: cli(["ledger", "epsilon", f"--events={events}", f"--delta={delta}"], **alone),
+    ):
+        with pytest.raises(ConfigError, match=r"Expected delta >= 2\.23e-308, got"):
+            refused()
+
+
+@pytest.mark.parametrize("delta", [calibration.SMALLEST_DELTA, 1e-300, 1e-30])
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
+def test_the_smallest_deltas_are_computed_with(delta: float, epsilon: float) -> None:
+    sigma = calibration.sigma(epsilon, delta, releases=3, sensitivity=2.0)
+    found = calibration.epsilon_of(sigma, delta, releases=3, sensitivity=2.0)
+    assert found == pytest.approx(epsilon, rel=1e-6)
+    paper = calibration.paper_sigma(epsilon, delta, releases=3, sensitivity=2.0)
+    exact = Fraction(epsilon) / Fraction(delta)  # Python's logarithm of a whole number has no largest one
+    logarithm = log(int(exact * 10**6)) - log(10**6)
+    assert paper == pytest.approx(sqrt(24 * logarithm) * 2.0 / epsilon, rel=1e-9)
+
+
+def test_an_accountant_that_cannot_tell_says_so() -> None:
+    with pytest.raises(ConfigError, match="'pld' cannot tell what epsilon 1 takes at delta 1e-30"):
+        calibration.sigma(1.0, 1e-30, releases=1, sensitivity=1.0, method="pld")

@@ -89,7 +89,7 @@ def test_folders_of_values_with_one_slug_differ() -> None:
     plain = text(FEDAVG)
     found = sweep('"study.name" = ["a b", "a-b", "A B"]', study=plain)
     assert [cell.folder for cell in found.cells] == ["name-a-b", "name-a-b-2", "name-a-b-3"]
-    long = sweep(f'"study.name" = ["{"x" * 300}", "{"x" * 301}"]', study=plain)
+    long = sweep(f'"study.name" = ["{"x" * 199}", "{"x" * 200}"]', study=plain)
     assert all(len(cell.folder) < 110 for cell in long.cells)
     assert len({cell.folder for cell in long.cells}) == 2
 
@@ -393,3 +393,12 @@ def test_everything_on_the_page_is_escaped(tmp_path: Path) -> None:
     source = page(found, tmp_path, {EVIL: EVIL})
     assert source.count("<script") == 1
     assert f"{EVIL} $x_1$ url(#a)" in Page(source).text
+
+
+def test_a_grid_of_more_cells_than_anybody_runs_is_refused_before_one_is_made() -> None:
+    seeds = ", ".join(f"[{seed}]" for seed in range(1000))
+    grid = f'"study.seeds" = [{seeds}]\n'
+    for other in ("data.clients", "local.epochs", "local.batch_size", "model.hidden"):
+        grid += f'"{other}" = {list(range(1, 101))}\n'
+    with pytest.raises(ConfigError, match=r"at most 2,000 cells, got 100,000,000,000; sweep over less"):
+        sweep(grid)

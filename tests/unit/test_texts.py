@@ -106,3 +106,11 @@ def test_a_profile_of_many_empty_lists_is_refused_before_one_is_made(tmp_path: P
         assert tracemalloc.get_traced_memory()[1] < 3 * path.stat().st_size
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("number", ["0x" + "f" * 20_000, "9223372036854775808", "-9223372036854775809"])
+def test_a_number_of_more_bits_than_toml_has_is_refused(number: str) -> None:
+    assert toml("a = 9223372036854775807") == {"a": 2**63 - 1}
+    for text in (f"a = {number}", f"[a]\nb = [1, [{number}]]"):
+        with pytest.raises(ConfigError, match=r"64 bits|4300 digits"):
+            toml(text)
