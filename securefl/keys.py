@@ -9,13 +9,29 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass
-from typing import NoReturn, final
+from typing import ClassVar, NoReturn, final
 
 from securefl.errors import LocalProtocolError
 
 
+class Guarded:
+    """Holds a secret, which a pickle or a copy would put where nobody looks for one: it refuses both.
+
+    So does whatever holds it, however deep.
+    """
+
+    __slots__ = ()
+    _instead: ClassVar[str] = "pass the object itself"
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise LocalProtocolError(f"A {type(self).__name__} is neither pickled nor copied; {self._instead}.")
+
+    # __getstate__ is what object.__reduce_ex__ asks, where copyreg or a subclass calls it past ours
+    __reduce__ = __reduce_ex__ = __getstate__ = __copy__ = __deepcopy__ = _refuse
+
+
 @final
-class SecretKey:
+class SecretKey(Guarded):
     """Secret bytes: redacted when printed, never pickled or copied, compared in constant time."""
 
     __slots__ = ("_secret",)
@@ -38,11 +54,6 @@ class SecretKey:
 
     def __repr__(self) -> str:
         return "SecretKey(<redacted>)"
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise LocalProtocolError("A SecretKey is neither pickled nor copied; pass the object itself.")
-
-    __reduce__ = __reduce_ex__ = __copy__ = __deepcopy__ = _refuse
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NoReturn, final
+from typing import ClassVar, Final, Literal, final
 
 import numpy as np
 from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 from numpy.typing import NDArray
 
-from securefl.errors import LocalProtocolError, UnaccountedRelease
+from securefl.errors import UnaccountedRelease
+from securefl.keys import Guarded
 from securefl.legible import require_legible
 
 Unit = Literal["record", "client"]
@@ -78,7 +79,7 @@ class ReleaseKey:
 
 @final
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Release:
+class Release(Guarded):
     """A sealed value with its charge.
 
     Attributes:
@@ -90,6 +91,8 @@ class Release:
             of it needs no check.
     """
 
+    _instead: ClassVar[str] = "hand it to Ledger.send or Ledger.open"
+
     key: ReleaseKey
     unit: Unit
     form: Form
@@ -100,11 +103,6 @@ class Release:
 
     def __repr__(self) -> str:
         return f"Release({self.key.holder}, {self.key.name!r}, {self.form}, <sealed>)"
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise LocalProtocolError("A Release is not pickled or copied; hand it to Ledger.send or Ledger.open.")
-
-    __reduce__ = __reduce_ex__ = __copy__ = __deepcopy__ = _refuse
 
 
 @final

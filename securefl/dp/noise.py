@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from securefl.keys import SecretKey
+from securefl.keys import Guarded, SecretKey
 
 
-class Source:
+class Source(Guarded):
     """A stream of uniform words. `key` is injected in tests only; the same key is the same noise.
 
     Normal variates are floats whose last bits are not exact. They are rounded to integers before anybody sees

@@ -52,6 +52,7 @@ from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.opener import Opener, Score
 from securefl.he.seal import Ring
 from securefl.he.terms import Terms
+from securefl.keys import Guarded
 from securefl.profiles import Query, Vector
 from securefl.signing import SigningKey
 
@@ -81,7 +82,7 @@ class Arrived:
 
 
 @dataclass(frozen=True, eq=False)
-class Blinded:
+class Blinded(Guarded):
     """Scores on their way: `request` goes to the key holder, the rest stays with the evaluator."""
 
     request: bytes = field(repr=False)

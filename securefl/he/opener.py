@@ -15,7 +15,7 @@ from securefl.he.classes import products, rows
 from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings, Reply
 from securefl.he.terms import Terms
-from securefl.keys import PublicKey, Signature
+from securefl.keys import Guarded, PublicKey, Signature
 from securefl.signing import SIGNATURE_BYTES, verify
 
 
@@ -27,7 +27,7 @@ class Score:
     error_bound: float
 
 
-class Opener:
+class Opener(Guarded):
     """Opens what the evaluator signed, at most tau integers; the same request again gets the stored reply.
 
     Fresh noise on the same value would average out. The evaluator must be semi-honest: requests of its own

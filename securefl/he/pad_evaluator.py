@@ -16,6 +16,7 @@ from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.opener import Score
 from securefl.he.pads import PARAMETERS, WORD_BITS, Masked, PadTerms, framed, integer_residues, scaled
 from securefl.he.seal import Ring
+from securefl.keys import Guarded
 from securefl.profiles import Query
 from securefl.signing import SigningKey
 
@@ -23,7 +24,7 @@ _FLOOD_BITS = 40
 
 
 @dataclass(frozen=True, eq=False)
-class PadOpening:
+class PadOpening(Guarded):
     """One block on its way: `request` goes to the key holder, the rest stays with the evaluator."""
 
     request: bytes = field(repr=False)

@@ -42,7 +42,7 @@ from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings
 from securefl.he.parameters import GUARD, STRONG_ENCRYPTED, Parameters
 from securefl.he.seal import Ring
-from securefl.keys import PublicKey, SecretKey, Signature
+from securefl.keys import Guarded, PublicKey, SecretKey, Signature
 from securefl.profiles import Bounds, Variant, Vector
 from securefl.signing import SIGNATURE_BYTES, AgreementKey, verify
 
@@ -154,7 +154,7 @@ def _pad(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms)
     return np.frombuffer(stream.update(bytes(8 * terms.row)), dtype="<u8")
 
 
-class PadKeyHolder:
+class PadKeyHolder(Guarded):
     """The key holder's part: encrypts pads, opens masked sums. `pair` is of `PARAMETERS`, for pads alone.
 
     openings: where they are counted and answered again; in memory unless it is a file.

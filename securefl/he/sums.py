@@ -55,7 +55,7 @@ from securefl.he.keys import EncryptionKey, KeyPair, agreed
 from securefl.he.openings import Openings
 from securefl.he.seal import Ring
 from securefl.he.sum_terms import Integers, Place, SumTerms, centred, gaussians, plus, uniform
-from securefl.keys import PublicKey, Signature
+from securefl.keys import Guarded, PublicKey, Signature
 from securefl.signing import SIGNATURE_BYTES, SigningKey, verify
 
 __all__ = ["BlindedSum", "Place", "SumEncryptor", "SumEvaluator", "SumOpener", "SumTerms", "Total"]
@@ -87,7 +87,7 @@ class Total:
 
 
 @dataclass(frozen=True, eq=False)
-class BlindedSum:
+class BlindedSum(Guarded):
     """A sum on its way: the pads stay with the evaluator."""
 
     pads: Residues = field(repr=False)
@@ -175,7 +175,7 @@ class SumEvaluator:
         return terms.decode(plus(masked, (moduli - blinded.pads) % moduli, payload))
 
 
-class SumOpener:
+class SumOpener(Guarded):
     """The key holder's part of one sum: opens one request the evaluator signed, and that one again.
 
     `openings` is the key's one store, for all its sums (a file, where the key outlives the process): it caps

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, ClassVar, Final
 
 from securefl import files
 from securefl.errors import ConfigError, DataError
+from securefl.keys import Guarded
 from securefl.legible import is_legible
 from securefl.texts import MOST_ELEMENTS, elements
 
@@ -43,8 +44,10 @@ _DIGEST: Final = 32
 
 
 @dataclass(frozen=True)
-class Envelope:
-    """A file's content: its kind, its public header and its body."""
+class Envelope(Guarded):
+    """A file's content: its kind, its public header and its body, which is a secret in files of keys."""
+
+    _instead: ClassVar[str] = "take its `to_bytes`"
 
     kind: str
     header: Mapping[str, Any]

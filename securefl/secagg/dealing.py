@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from securefl.agreement import digest, fields, tagged, u32
 from securefl.entropy import Random
 from securefl.errors import CryptoError
-from securefl.keys import Commitment, SecretKey, Share, Signature
+from securefl.keys import Commitment, Guarded, SecretKey, Share, Signature
 from securefl.secagg.agreement import Channels, Closed
 from securefl.secagg.shamir import SHARE_BYTES, parse, split
 from securefl.secagg.tree import Tree, node_hash, root_of
@@ -33,7 +33,7 @@ SEED, KEY = b"seed-share", b"key-share"
 
 
 @dataclass(frozen=True, repr=False)
-class Pair:
+class Pair(Guarded):
     """A holder's shares of one dealer, each with its salt in front: 65 bytes."""
 
     seed: bytes

@@ -1,0 +1,155 @@
+"""Whatever can hold a secret refuses pickles and copies: every dataclass of the package, by its hints."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import inspect
+import io
+import pickle
+import pkgutil
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import pytest
+
+import protocols
+import securefl
+from securefl.errors import LocalProtocolError
+from securefl.he.opener import Opener
+from securefl.keys import Guarded, SecretKey
+from securefl.machine import Envelope, Step
+from securefl.matching import Evaluator, KeyHolder
+from securefl.signing import AgreementKey, SigningKey
+
+SECRET = SecretKey(b"correct horse battery staple 123")
+
+
+def classes() -> Iterator[type[Any]]:
+    """All classes that the packages define."""
+    for package in (securefl, protocols):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            for own in vars(importlib.import_module(module.name)).values():
+                if inspect.isclass(own) and own.__module__ == module.name:
+                    yield own
+
+
+def hints(kind: type[Any]) -> Mapping[str, Any]:
+    try:
+        found = get_type_hints(kind)
+    except NameError:  # imported for the type checker alone: it may be anything
+        found = {}
+    return {field.name: found.get(field.name, Any) for field in dataclasses.fields(kind)}
+
+
+def inside(hint: Any) -> set[Any]:
+    """The types in a hint, in the fields of its dataclasses, and so on."""
+    found: set[Any] = set()
+    left = [hint]
+    while left:
+        part = left.pop()
+        left += [inner for inner in get_args(part) if not isinstance(inner, list)]
+        if isinstance(part, Hashable) and part not in found:
+            found.add(part)
+            if dataclasses.is_dataclass(part) and inspect.isclass(part):
+                left += hints(part).values()
+    return found
+
+
+def is_guarded(part: Any) -> bool:
+    return inspect.isclass(part) and issubclass(part, Guarded)
+
+
+def can_hold(hint: Any) -> bool:
+    """Whether a field of this type may hold a secret, itself or inside of a dataclass."""
+    return any(
+        part in (Any, object) or isinstance(part, TypeVar) or is_guarded(part) for part in inside(hint)
+    )
+
+
+DATACLASSES = sorted({own for own in classes() if dataclasses.is_dataclass(own)}, key=str)
+CARRIERS = [(own, name) for own in DATACLASSES for name, hint in hints(own).items() if can_hold(hint)]
+LEAKS: list[Callable[[Any], Any]] = [
+    copy.deepcopy,
+    *(lambda held, p=p: pickle.dumps(held, protocol=p) for p in range(pickle.HIGHEST_PROTOCOL + 1)),
+    lambda held: pickle.Pickler(io.BytesIO(), 2).dump([{"a": (held,)}]),
+    lambda held: copy.deepcopy({"a": [held]}),
+]
+
+
+def holding(kind: type[Any], name: str, secret: object) -> Any:
+    """An object of the dataclass with the secret in one field, made without its checks."""
+    made = object.__new__(kind)
+    for field in dataclasses.fields(kind):
+        object.__setattr__(made, field.name, secret if field.name == name else None)
+    return made
+
+
+def test_the_search_finds_what_is_known() -> None:
+    found = {own for own, _ in CARRIERS}
+    assert len(DATACLASSES) > 200
+    assert {SigningKey, AgreementKey, KeyHolder, Evaluator, Envelope, Step} <= found
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), CARRIERS, ids=[f"{own.__module__}.{own.__name__}.{name}" for own, name in CARRIERS]
+)
+def test_whatever_can_hold_a_secret_is_neither_pickled_nor_copied(kind: type[Any], name: str) -> None:
+    for secret in (SECRET, (SECRET,), {"a": [SECRET]}):
+        held = holding(kind, name, secret)
+        for leak in LEAKS:
+            with pytest.raises(LocalProtocolError, match="neither pickled nor copied"):
+                leak(held)
+
+
+@pytest.mark.parametrize(
+    "kind", [own for own in classes() if issubclass(own, Guarded)], ids=lambda own: str(own.__name__)
+)
+def test_what_is_a_secret_refuses_every_way_around(kind: type[Any]) -> None:
+    made = object.__new__(kind)
+    ways: list[Callable[[Any], Any]] = [copy.copy, *LEAKS]
+    ways += [lambda own: object.__reduce_ex__(own, 2), lambda own: own.__getstate__()]
+    for way in ways:
+        with pytest.raises(LocalProtocolError, match=f"A {kind.__name__} is neither pickled nor copied"):
+            way(made)
+
+
+PUBLIC = {
+    "securefl.engines.masked.Attempt": "digests of what clients were told",
+    "securefl.exchange.encrypted.Adding": "digests and signatures",
+    "securefl.he.match.Arrived": "a ciphertext, and what its client shows the evaluator",
+    "securefl.he.match.Baseline": "the evaluator's own, encoded; it holds native objects without a pickle",
+    "securefl.he.pads.Masked": "a client's masked message",
+    "securefl.he.sums.Total": "ciphertexts",
+    "securefl.matching.sealed.Sealed": "sealed to its receiver",
+    "securefl.matching.sealed.Scores": "encrypted, and signed",
+    "securefl.secagg.client.Masked": "work whose mask is a function, which has no pickle",
+    "securefl.secagg.server.Agreeing": "signatures",
+    "securefl.secagg.server.Opening": "shares that were opened to the server",
+    "securefl.secagg.server.Sharing": "what dealers published",
+    "securefl.secagg.server.Summing": "masked sums and signatures",
+    "securefl.secagg.unmasking.Summed": "the result",
+    "securefl.secagg.unmasking.Unmasking": "shares that were opened to the server; other processes run it",
+}
+"""What is hidden from print though it is no secret, and why."""
+
+
+def test_what_is_hidden_from_print_is_guarded_or_said_to_be_public() -> None:
+    """Secrets as plain bytes have no type to be found by; the house marks them by hiding them from print."""
+    hidden = {
+        own
+        for own in DATACLASSES
+        if not (own.__dataclass_params__.repr and all(field.repr for field in dataclasses.fields(own)))
+    }
+    guarded = {own for own in hidden if any(map(is_guarded, inside(own)))}
+    assert {f"{own.__module__}.{own.__name__}" for own in hidden - guarded} == set(PUBLIC)
+
+
+def test_files_of_keys_do_not_leave_by_pickle() -> None:
+    server = Evaluator.generate()
+    for content in server.to_envelopes():
+        for leak in LEAKS:
+            with pytest.raises(LocalProtocolError, match="take its `to_bytes`"):
+                leak(content)
+    assert issubclass(Opener, Guarded), "it holds the key as a matrix"
