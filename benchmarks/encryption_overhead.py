@@ -16,6 +16,8 @@ from statistics import median
 import numpy as np
 from studies import changed, runs
 
+from securefl import files
+
 
 def main() -> None:
     arm = ("FedProf (partial)",)
@@ -44,7 +46,7 @@ def main() -> None:
     if "--write" in sys.argv:
         path = Path(__file__).parent / "results" / "encryption_overhead.json"
         command = "python benchmarks/encryption_overhead.py --write"
-        path.write_text(json.dumps({"command": command, **figures}, indent=1) + "\n")
+        files.write(path, json.dumps({"command": command, **figures}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from protocols.fedlog.head import solve
 from protocols.fedlog.options import FedLog, Heads
 from protocols.fedlog.statistic import GRID, Clipping
 from protocols.lg_fedavg import LastLayers, LGFedAvg
+from securefl import files
 from securefl.rounds import (
     Algorithm,
     Answers,
@@ -497,7 +498,7 @@ def write_all(found: Accuracies, rows: list[tuple[Setting, Accuracies]]) -> None
             "rows": [{"setting": asdict(setting), "accuracies": own} for setting, own in rows],
         },
     }
-    (HERE / "results" / "fedlog_synthetic.json").write_text(json.dumps(result, indent=1) + "\n")
+    files.write(HERE / "results" / "fedlog_synthetic.json", json.dumps(result, indent=1) + "\n")
     picture = draw(found, dict(rows)[FASTER], Experiment(Setting(), ITERATIONS[-1], SEEDS[0]))
     picture.savefig(HERE.parent / "docs" / "fedlog_synthetic.png", metadata={"Software": None})
 

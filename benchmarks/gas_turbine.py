@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from studies import changed, runs
 
+from securefl import files
 from securefl.study.run import ArmRun
 
 SETTINGS = {
@@ -60,8 +61,10 @@ def main() -> None:
             print(f"  low {mean(r['low_quality'] for r in own):.2f}")
     if "--write" in sys.argv:
         path = Path(__file__).parent / "results" / "gas_turbine.json"
-        path.write_text(
-            json.dumps({"command": "python benchmarks/gas_turbine.py --write", "rows": rows}, indent=1) + "\n"
+        files.write(
+            path,
+            json.dumps({"command": "python benchmarks/gas_turbine.py --write", "rows": rows}, indent=1)
+            + "\n",
         )
 
 

@@ -27,6 +27,7 @@ import numpy as np
 import tenseal as ts
 from matching_baselines import ElementWise, Paillier, SecretSharing, System
 
+from securefl import files
 from securefl.he.keys import KeyPair
 from securefl.he.match import Arrived, Encryptor, Evaluator, Opener
 from securefl.he.pad_evaluator import PadEvaluator
@@ -288,7 +289,7 @@ def main() -> None:
     if chosen.write:
         path = Path(__file__).parent / "results" / "matching.json"
         command = "python benchmarks/matching.py --write" + (" --curve" if chosen.curve else "")
-        path.write_text(json.dumps({"command": command, **found}, indent=1) + "\n")
+        files.write(path, json.dumps({"command": command, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from flower_secagg import flower
 from numpy.typing import NDArray
 
+from securefl import files
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.grid import Grid
 from securefl.journal import Journal
@@ -391,7 +392,7 @@ def main() -> None:
 def keep(found: dict[str, Any], with_curves: bool) -> None:
     path = Path(__file__).parent / "results" / "secagg.json"
     command = "python benchmarks/secagg.py --write" + (" --curves" if with_curves else "")
-    path.write_text(json.dumps(rounded({"command": command, **found}), indent=1) + "\n")
+    files.write(path, json.dumps(rounded({"command": command, **found}), indent=1) + "\n")
 
 
 def rounded(value: Any) -> Any:
