@@ -7,6 +7,7 @@ where it refused all.
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib.metadata import EntryPoint, entry_points
 
@@ -52,11 +53,21 @@ def main() -> None:
         click.echo(escaped(f"securefl: {error}"), err=True)
         sys.exit(1)
     except OSError as error:
-        what = f"securefl: {error.strerror or error}: {error.filename or 'no file named'}"
-        click.echo(escaped(what), err=True)
+        click.echo(escaped(f"securefl: {_told(error)}"), err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+
+
+def _told(error: OSError) -> str:
+    """What is wrong with which file, and what to do where a disk is full or read-only."""
+    what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"{what}: the disk is full. Make room, and run the same command again."
+        case errno.EROFS | errno.EACCES | errno.EPERM:
+            return f"{what}: it cannot be written or read. Permit it, or name another place."
+    return what

@@ -46,6 +46,10 @@ def replacing(path: Path, *, secret: bool = False) -> Iterator[IO[bytes]]:
             # before the move: else a crash could leave an empty file under the name
             os.fsync(target.fileno())
         os.replace(draft, path)
+    except OSError as error:
+        if error.filename is not None and Path(error.filename) != draft:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # of a full disk, for one
     finally:
         draft.unlink(missing_ok=True)
     _sync_folder(path.parent)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from sys import float_info
 
 from securefl.accounting.chain import first, move, whole
 from securefl.database import Database, Kind
@@ -63,8 +64,8 @@ class Terms:
     adaptive: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.delta < 1:
-            raise ConfigError(f"Expected 0 < delta < 1, got {self.delta}.")
+        if not float_info.min <= self.delta < 1:  # below it floats lose their digits
+            raise ConfigError(f"Expected {float_info.min:.3g} <= delta < 1, got {self.delta}.")
         if self.budget is not None and not self.budget >= 0:
             raise ConfigError(f"Expected a budget of epsilon >= 0, got {self.budget}.")
         if self.schedule is not None:

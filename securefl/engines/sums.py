@@ -26,7 +26,7 @@ from securefl.plan import Plan, least
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Sum
 from securefl.signing import SigningKey
-from securefl.wire import Header, decode, encode
+from securefl.wire import Header, Limit, decode, encode
 
 MOST_INTEGERS = 2**28
 """tau: how many integers one key opens at most, over all its sums; the flooding is sized for it."""
@@ -182,7 +182,8 @@ class EncryptedSums:
         stored = self._journal.said(SERVER, header, f"request {order.agreement.context.hex()}", made)
         arrays = unpacked(stored)
         whole = arrays.pop(_REQUEST).tobytes()
-        request: SumRequest = decode(whole, header, {SumRequest: len(whole)}, SERVER)
+        most = Limit(len(whole), len(order.totals) + 3 * len(order.request.members))
+        request: SumRequest = decode(whole, header, {SumRequest: most}, SERVER)
         senders = order.agreement.roster.names(request.members)
         return {name: BlindedSum(pads, senders) for name, pads in arrays.items()}, request
 
