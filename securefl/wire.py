@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from securefl.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.keys import Commitment, PublicKey, Share, Signature
+from securefl.legible import is_legible
 from securefl.release import Delivered, Permit, Release
 
 MAGIC = b"SFL\x01"
@@ -301,6 +302,8 @@ def _read_release(reader: _Reader) -> Delivered:
     (form,) = reader.unpack("B")
     if form >= len(_FORMS):
         raise _Bad(f"a release of form {form}")
+    if not is_legible(name):  # as for the releases that we send
+        raise _Bad(f"a release of the name {name!r}")
     return Delivered(name, _FORMS[form], _read_array(reader), _read(reader, bytes))  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ from tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import RemoteProtocolError
+from securefl.legible import is_legible
 from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
 from securefl.release import NO_COST, Delivered, Release, ReleaseKey
 from securefl.wire import Header, Limit, decode
@@ -59,7 +60,11 @@ servers = st.one_of(
     st.builds(OpenReply, items=st.lists(st.binary(max_size=9), max_size=3).map(tuple)),
 )
 deliveries = st.builds(
-    Delivered, words, st.sampled_from(["open", "masked", "encrypted"]), numbers, st.binary(max_size=9)
+    Delivered,
+    words.filter(is_legible),
+    st.sampled_from(["open", "masked", "encrypted"]),
+    numbers,
+    st.binary(max_size=9),
 )
 clients = st.builds(Contribution, releases=st.lists(deliveries, max_size=3).map(tuple))
 

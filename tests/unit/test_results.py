@@ -34,6 +34,7 @@ def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any
         "asked": 1,
         "answered": [0, 0, 1, 0, 0, 0],
         "divergence": [0.5, math.nan, -1e-9, 1.0, 2.0, 3.0],
+        "ledger": {"count": 2 * number, "head": f"{number:064x}"},
         "error_bound": None,
         "blamed": {},
         "abstained": {"client-0001": "no records"},
@@ -48,6 +49,12 @@ def collected() -> results.Results:
     first = [record(1, 0.1), record(2, 0.3)]
     second = [record(n, 0.1 * n, arm="FedAvg", divergence=None) for n in (1, 2)]
     return results.collect(of, [ArmRun(of.arms[0], here, first), ArmRun(of.arms[1], here, second)])
+
+
+def test_ledgers_are_as_they_ended(collected: results.Results) -> None:
+    assert [vars(ledger) for ledger in collected.ledgers] == [
+        {"arm": arm, "seed": 3, "count": 4, "head": f"{2:064x}"} for arm in ("FedProf", "FedAvg")
+    ]
 
 
 def test_metrics_have_a_row_a_round(collected: results.Results) -> None:
