@@ -28,7 +28,7 @@ def main() -> None:
     extra_ms = median(c["wall_seconds"] - p["wall_seconds"] for p, c in pairs[1:]) / cohort * 1e3
     extra_bytes = median(c["bytes_up"] - p["bytes_up"] for p, c in pairs[1:]) / cohort
     same = sum(p["selected"] == c["selected"] for p, c in pairs)
-    first = [np.array(r[0]["divergence"]) for r in (clear.records, ckks.records)]
+    first = [np.array(r[0]["figures"]["divergence"]) for r in (clear.records, ckks.records)]
     cohort_1 = np.array(clear.records[0]["selected"]) == 0  # those selected have a newer score already
     error = float(np.abs(first[0] - first[1])[cohort_1].max())
     figures = {

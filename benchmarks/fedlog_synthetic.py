@@ -208,7 +208,7 @@ class Experiment:
     def fedlog(self) -> Outcome:
         algorithm = self.heads
         state, kept, numbers = self.round(algorithm, replace(algorithm.start(), model=self.first))
-        head = solve(state.model.astype(np.float64).reshape(2, 3))
+        head = solve(state.broadcast.astype(np.float64).reshape(2, 3))
         return self.outcome(algorithm, state, head, kept, numbers)
 
     def lg_fedavg(self) -> Outcome:
@@ -218,7 +218,7 @@ class Experiment:
         algorithm = replace(built, part=part)
         first = part.taken(0, with_head(problem.module(problem.initial), self.first_head))
         state, kept, numbers = self.round(algorithm, replace(algorithm.start(), model=first))
-        head = head_of(problem.module(part.model(0, state.model, kept[0])))
+        head = head_of(problem.module(part.model(0, state.broadcast, kept[0])))
         return self.outcome(algorithm, state, head, kept, numbers)
 
     def outcomes(self) -> dict[str, Outcome]:
@@ -227,7 +227,7 @@ class Experiment:
     def job(self, client: int, model: NDArray[np.float32]) -> Job:
         x, y = self.data.train[client]
         rng = np.random.default_rng([self.seed, client])
-        return Job(client=client, round=2, x=x, y=y, model=model, public={}, rng=rng)
+        return Job(client=client, round=2, x=x, y=y, broadcast=model, public={}, rng=rng)
 
     def round(self, algorithm: Algorithm, state: State) -> tuple[State, tuple[Kept, ...], tuple[int, int]]:
         """The package's own round, sums in the clear; it counts as the second, so FedLog asks once."""
@@ -236,7 +236,7 @@ class Experiment:
         numbers: list[tuple[int, int]] = []
 
         def ask(question: Ask, _stage: int) -> Answers:
-            values = [statistic.compute(self.job(client, question.model)) for client in question.cohort]
+            values = [statistic.compute(self.job(client, question.broadcast)) for client in question.cohort]
             sent = [value.floats(statistic.sends.grid) for value in values]
             by = question.weights
             weights = [
@@ -244,7 +244,7 @@ class Experiment:
                 for client in question.cohort
             ]
             kept.extend(value.keep or {} for value in values)
-            numbers.extend((len(question.model), len(floats)) for floats in sent)
+            numbers.extend((len(question.broadcast), len(floats)) for floats in sent)
             total = sum((w * v for w, v in zip(weights, sent, strict=True)), np.zeros(6))
             return Answers(
                 survivors=question.cohort,
@@ -253,7 +253,7 @@ class Experiment:
             )
 
         roster = Roster(clients=2, seconds=np.ones(2))
-        state = play(algorithm, state, roster, 2, np.random.default_rng(self.seed), ask)
+        state = play(algorithm, state, roster, 2, np.random.default_rng(self.seed), ask).state
         assert len(kept) == 2, "one exchange"
         return state, tuple(kept), numbers[0]
 

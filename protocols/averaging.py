@@ -28,6 +28,7 @@ from securefl.rounds import (
     Each,
     Evaluation,
     Floats,
+    Played,
     Roster,
     State,
     Statistic,
@@ -61,6 +62,10 @@ class Selection(Protocol):
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort: ...
 
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        """What an observer is shown of the choice, by name, (N,)."""
+        ...
+
 
 @dataclass(frozen=True)
 class Uniform:
@@ -73,6 +78,9 @@ class Uniform:
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
         return gumbel_top_k(roster.among(np.zeros(roster.clients)), count, rng)
+
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        return {}
 
 
 class Part(Protocol):
@@ -114,7 +122,7 @@ class Replace:
     """w + step."""
 
     def apply(self, state: State, step: Floats) -> State:
-        return State((state.model + step).astype(np.float32), state.memory)
+        return State((state.broadcast + step).astype(np.float32), state.memory)
 
 
 def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> ByDraws | ByCount | None:
@@ -177,36 +185,34 @@ class Averaging:
     def start(self) -> State:
         nobody = np.zeros(self.problem.clients)
         unknown = {name: np.full(self.problem.clients, np.nan) for name in self._watched()}
-        return State(self.averaged.initial, {**unknown, "cohort": nobody, "survivors": nobody})
+        return State(self.averaged.initial, {**unknown, "cohort": nobody})
 
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, State]:
+    ) -> Generator[Ask, Answers, Played]:
         watch, public = self.selection.watch(state)
         state = yield from self._introduce(state, roster, watch, public)
         if self.aggregation == "full":
             state = yield from self._count_records(state, roster)
         cohort = self.selection.choose(state, roster, self._count(roster.clients), rng)
-        update = Sum(self.update.sends, len(state.model))
+        update = Sum(self.update.sends, len(state.broadcast))
         due = tuple(each for each in watch if each.sends.due(number))
         answers = yield Ask(
             cohort=tuple(sorted(cohort)),
-            model=state.model,
+            broadcast=state.broadcast,
             sums=(update,),
             each=due,
             public=public if due else {},
             weights=weights(self.aggregation, cohort, state),
         )
-        state = _learn(state, answers).remember(
-            cohort=_draws(cohort, roster.clients),
-            survivors=_draws(dict.fromkeys(answers.survivors, 1), roster.clients),
-        )
-        if not answers.survivors:
-            return state
-        return self.server.apply(state, step_of(self.aggregation, answers.totals["update"]))
+        state = _learn(state, answers).remember(cohort=_draws(cohort, roster.clients))
+        if answers.survivors:
+            state = self.server.apply(state, step_of(self.aggregation, answers.totals["update"]))
+        figures = self.selection.figures(state)
+        return Played(state=state, drawn=cohort, survivors=answers.survivors, figures=figures)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        return self.averaged.evaluate(state.model, devices)
+        return self.averaged.evaluate(state.broadcast, devices)
 
     def _introduce(
         self,
@@ -222,8 +228,14 @@ class Averaging:
             known = state.memory[question.sends.name]
             cohort = tuple(k for k in roster.everyone() if np.isnan(known[k]))
             if cohort:
-                model, given = (state.model, public) if question.sends.on_model else (state.model[:0], {})
-                asked = Ask(cohort=cohort, model=model, each=(question,), public=given, introduction=1)
+                on_model = question.sends.on_model
+                asked = Ask(
+                    cohort=cohort,
+                    broadcast=state.broadcast if on_model else state.broadcast[:0],
+                    each=(question,),
+                    public=public if on_model else {},
+                    introduction=1,
+                )
                 state = _learn(state, (yield asked))
         return state
 
@@ -236,7 +248,7 @@ class Averaging:
         if "records" in state.memory:
             return state
         question = Sum(self._count_of_records.sends, 1)
-        answers = yield Ask(cohort=roster.everyone(), model=state.model[:0], sums=(question,))
+        answers = yield Ask(cohort=roster.everyone(), broadcast=state.broadcast[:0], sums=(question,))
         counted = len(answers.survivors)
         total = self.problem.records  # public, where nobody answered
         if counted:

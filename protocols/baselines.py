@@ -30,6 +30,9 @@ class BySize:
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
         return with_replacement(roster.among(np.log(known_or_mean(state.memory["size"]))), count, rng)
 
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgRP:
@@ -85,7 +88,7 @@ class Adam:
         second = self.beta2 * state.memory.get("adam_second", zeros) + (1 - self.beta2) * step**2
         unbiased = first / (1 - self.beta1**turn)
         scale = np.sqrt(second / (1 - self.beta2**turn)) + self.epsilon
-        model = (state.model + self.learning_rate * unbiased / scale).astype(np.float32)
+        model = (state.broadcast + self.learning_rate * unbiased / scale).astype(np.float32)
         moments = {"adam_turn": np.array([turn]), "adam_first": first, "adam_second": second}
         return State(model, state.memory).remember(**moments)
 
@@ -126,6 +129,9 @@ class FirstCome:
 
     def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
         return first_come(-roster.among(-roster.seconds), state.memory["cohort"], count)
+
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +183,9 @@ class ByLoss:
             explored=self.explored,
             rng=rng,
         )
+
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        return {"loss": state.memory[LOSS.name]}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,9 +84,9 @@ def bounded(problem: Problem, job: Job, update: Callable[[Job], Floats]) -> Valu
     try:
         step = update(usable(problem, job))
     except DataError:
-        step = np.zeros(len(job.model))
+        step = np.zeros(len(job.broadcast))
     if not np.isfinite(step).all():
-        step = np.zeros(len(job.model))
+        step = np.zeros(len(job.broadcast))
     grid = _grid(bound)
     return Value(integers=clipping.to_grid(step[None], grid.step, int(bound / grid.step))[0])
 
@@ -112,9 +112,9 @@ class Update:
         return bounded(self.problem, job, self._step)
 
     def _step(self, job: Job) -> Floats:
-        model = self.problem.module(job.model)
+        model = self.problem.module(job.broadcast)
         train_on(self.problem, model, job)
-        return to_vector(model).astype(np.float64) - job.model
+        return to_vector(model).astype(np.float64) - job.broadcast
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +168,7 @@ class Loss:
         return LOSS if self.bound is None else replace(LOSS, sensitivity=_OF_LOSSES, grid=GRID)
 
     def compute(self, job: Job) -> Value:
-        model, loss = self.problem.module(job.model), self.problem.loss
+        model, loss = self.problem.module(job.broadcast), self.problem.loss
         if self.bound is None:
             return Value(clear=np.array([min(mean_loss(model, job.x, job.y, loss), LARGEST_LOSS)]))
         losses = Losses(bound=self.bound)

@@ -112,9 +112,9 @@ class LastLayersUpdate:
 
         def step(job: Job) -> Floats:
             problem = self.part.bodies.of(job.client)
-            model = problem.module(self.part.model(job.client, job.model, job.kept))
+            model = problem.module(self.part.model(job.client, job.broadcast, job.kept))
             train_on(problem, model, job)
             kept["model"] = to_vector(model)
-            return self.part.taken(job.client, kept["model"]).astype(np.float64) - job.model
+            return self.part.taken(job.client, kept["model"]).astype(np.float64) - job.broadcast
 
         return replace(bounded(self.part.bodies.problem, job, step), keep=kept or None)

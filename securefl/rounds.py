@@ -224,14 +224,14 @@ class Ask:
 
     Attributes:
         cohort: client numbers, each once.
-        model: the broadcast model, float32 (d,).
-        public: further broadcast arrays that every client of the cohort may know.
+        broadcast: what every client of the cohort is sent and computes on, float32 (d,): a model, mostly.
+        public: further arrays that every client of the cohort may know.
         weights: what values weigh in the sums; None is 1 each.
         introduction: which introduction of its values this is, from 1; 0 for an Ask of the rounds.
     """
 
     cohort: tuple[int, ...]
-    model: Vector
+    broadcast: Vector
     sums: tuple[Sum, ...] = ()
     each: tuple[Each, ...] = ()
     public: Mapping[str, Floats] = field(default_factory=dict)
@@ -310,13 +310,32 @@ class Roster:
 
 @dataclass(frozen=True)
 class State:
-    """What the server remembers between rounds: the model and named arrays beside it."""
+    """What the server remembers between rounds: what it broadcasts, and named arrays beside it.
 
-    model: Vector
+    The arrays are the algorithm's own; nobody else reads them.
+    """
+
+    broadcast: Vector
     memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def remember(self, **arrays: NDArray[Any]) -> State:
         return replace(self, memory={**self.memory, **arrays})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """What a round of an algorithm ends in: the next state, and what an observer of a study is told.
+
+    Attributes:
+        drawn: how often each client was drawn for the round's sums; a client that is absent was not.
+        survivors: whose contributions are in them.
+        figures: further figures for the observer by name, float64 (N,), nan where there is none for a client.
+    """
+
+    state: State
+    drawn: Mapping[int, int] = field(default_factory=dict)
+    survivors: tuple[int, ...] = ()
+    figures: Mapping[str, Floats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +352,7 @@ class Job:
     round: int
     x: NDArray[Any]
     y: NDArray[Any]
-    model: Vector
+    broadcast: Vector
     public: Mapping[str, NDArray[Any]]
     rng: np.random.Generator
     kept: Kept = field(default_factory=dict)
@@ -378,7 +397,7 @@ class Algorithm(Protocol):
 
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, State]: ...
+    ) -> Generator[Ask, Answers, Played]: ...
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         """How good the models are; an observer's figure, which no party of the protocol sees."""
@@ -392,8 +411,8 @@ def play(
     number: int,
     rng: np.random.Generator,
     ask: Callable[[Ask, int], Answers],
-) -> State:
-    """One round: answer the algorithm's asks until it returns the next state.
+) -> Played:
+    """One round: answer the algorithm's asks until it returns what the round ends in.
 
     Args:
         number: of the round, from 1.

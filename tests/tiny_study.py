@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Roster, State, Statistic
+from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Played, Roster, State, Statistic
 from securefl.study.config import Arm, ProtocolOptions, Study, parse
 from securefl.study.run import ArmRun, run_arm
 from securefl.study.world import World, build
@@ -122,7 +122,7 @@ class _Watched:
 
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, State]:
+    ) -> Generator[Ask, Answers, Played]:
         turn = self.own.round(state, roster, number, rng)
         try:
             question = next(turn)
@@ -131,7 +131,7 @@ class _Watched:
                 self.spy.asks.append((question, answers))
                 question = turn.send(answers)
         except StopIteration as done:
-            self.spy.states.append(done.value)
+            self.spy.states.append(done.value.state)
             return done.value
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
@@ -148,7 +148,7 @@ def spied(of: Study, folder: Path, here: World | None = None) -> tuple[Spy, ArmR
 
 def same_state(a: State, b: State) -> bool:
     """Equal bit for bit, types and shapes included."""
-    arrays: list[Mapping[str, Any]] = [{**s.memory, "": s.model} for s in (a, b)]
+    arrays: list[Mapping[str, Any]] = [{**s.memory, "": s.broadcast} for s in (a, b)]
     first, second = arrays
     return first.keys() == second.keys() and all(
         first[k].dtype == second[k].dtype

@@ -101,12 +101,12 @@ class Trained:
     def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
         problem = self.bodies.of(job.client)
         model = problem.module(np.asarray(job.kept.get("model", problem.initial)))
-        if job.introduction or not job.model.size:  # there is no head to train under
+        if job.introduction or not job.broadcast.size:  # there is no head to train under
             return model, None
         width = last_dense(model).in_features
-        if job.model.size != problem.outputs * (1 + width):
+        if job.broadcast.size != problem.outputs * (1 + width):
             raise DataError(f"Expected a broadcast statistic of {problem.outputs} x {1 + width} values.")
-        statistic = job.model.astype(np.float64).reshape(problem.outputs, -1)
+        statistic = job.broadcast.astype(np.float64).reshape(problem.outputs, -1)
         with_head(model, solve(statistic))
         before = to_vector(model)
         try:

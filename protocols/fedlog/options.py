@@ -12,7 +12,19 @@ from protocols.fedlog.bodies import Body, Public, Trained
 from protocols.fedlog.head import solve
 from protocols.fedlog.statistic import Clipping, Statistic
 from securefl.errors import ConfigError, DataError
-from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Floats, Roster, State, Sum, Vector
+from securefl.rounds import (
+    Algorithm,
+    Answers,
+    Ask,
+    Device,
+    Evaluation,
+    Floats,
+    Played,
+    Roster,
+    State,
+    Sum,
+    Vector,
+)
 from securefl.training.bodies import Bodies
 from securefl.training.heads import last_dense
 from securefl.training.task import Problem
@@ -102,18 +114,19 @@ class Heads:
         size = self.problem.outputs * (1 + self.statistic.width)
         return State(
             np.zeros(0, np.float32),
-            {"sum": np.zeros(size), "counted": nobody, "cohort": nobody, "survivors": nobody},
+            {"sum": np.zeros(size), "counted": nobody},
         )
 
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, State]:
+    ) -> Generator[Ask, Answers, Played]:
         for introduction in range(self.body.introductions if number == 1 else 0):
             asked = self._ask(state, roster.everyone(), introduction + 1)
-            state = self._learn(state, asked, (yield asked))
+            state = self._learn(state, (yield asked))
         asked = self._ask(state, self._absent(state, roster))
         answers = (yield asked) if asked.cohort else NOBODY
-        return self._learn(state, asked, answers)
+        state = self._learn(state, answers)
+        return Played(state=state, drawn=dict.fromkeys(asked.cohort, 1), survivors=answers.survivors)
 
     def _absent(self, state: State, roster: Roster) -> tuple[int, ...]:
         """Whom to ask: everybody, or where the statistic cannot change whoever is not in the sum yet."""
@@ -122,18 +135,16 @@ class Heads:
 
     def _ask(self, state: State, cohort: tuple[int, ...], introduction: int = 0) -> Ask:
         question = Sum(self.statistic.sends, len(state.memory["sum"]))
-        model = state.model[:0] if self.body.once else state.model
-        return Ask(cohort=cohort, model=model, sums=(question,), introduction=introduction)
+        sent = state.broadcast[:0] if self.body.once else state.broadcast
+        return Ask(cohort=cohort, broadcast=sent, sums=(question,), introduction=introduction)
 
-    def _learn(self, state: State, asked: Ask, answers: Answers) -> State:
-        clients = np.arange(self.problem.clients)
-        there = np.isin(clients, answers.survivors).astype(float)
-        state = state.remember(cohort=np.isin(clients, asked.cohort).astype(float), survivors=there)
+    def _learn(self, state: State, answers: Answers) -> State:
         if not answers.survivors:
             return state
         total = answers.totals["statistic"].value
         if self.body.once:
             total = total + state.memory["sum"]
+            there = np.isin(np.arange(self.problem.clients), answers.survivors)
             state = state.remember(counted=state.memory["counted"] + there)
         found = total.astype(np.float32)
         state = state.remember(sum=total)
@@ -144,7 +155,7 @@ class Heads:
         return State(found, state.memory)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        head = self._head(state.model) if state.model.size else self._initial_head()
+        head = self._head(state.broadcast) if state.broadcast.size else self._initial_head()
         return self.body.evaluate(head, devices)
 
     def _head(self, mean: Vector) -> Floats:

@@ -46,7 +46,7 @@ class ByProfile:
 
     def _baseline(self, state: State) -> tuple[Anchor, Query]:
         problem = self.problem
-        model = problem.module(state.model)
+        model = problem.module(state.broadcast)
         anchor = probe_anchor(model, problem.layer, problem.shape, problem.seed)
         return anchor, query(profile(model, problem.layer, problem.server_x), anchor, self.profile.bounds)
 
@@ -66,3 +66,7 @@ class ByProfile:
         draw: Callable[[Floats, int, np.random.Generator], dict[int, int]]
         draw = with_replacement if self.replacement else gumbel_top_k
         return draw(roster.among(self.log_weights(state)), count, rng)
+
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        """The newest divergence that is known; less than 0 is the noise of an encrypted score."""
+        return {"divergence": np.maximum(state.memory["profile"], 0.0)}

@@ -102,7 +102,7 @@ class RepresentationProfile:
         return Each(self.sends, baseline, self.variant, self.bounds)
 
     def compute(self, job: Job) -> Value:
-        model, layer = self.problem.module(job.model), self.problem.layer
+        model, layer = self.problem.module(job.broadcast), self.problem.layer
         anchor = Anchor(job.public["anchor_centre"], job.public["anchor_scale"])
         if self.clip is None:
             return _value(profile(model, layer, job.x), anchor, self.bounds, self.variant)

@@ -243,7 +243,7 @@ class Clients:
                 round=at.round,
                 x=x,
                 y=y,
-                model=broadcast.model,
+                broadcast=broadcast.model,
                 public=dict(zip(broadcast.names, broadcast.arrays, strict=True)),
                 rng=self._rng(at.round, task.client),
                 kept=self.kept.get(task.client, {}),

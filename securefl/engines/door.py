@@ -2,7 +2,7 @@
 
     weights = Given(Sends(name="update", how="sum", reveals="its update"), lambda job: Value(clear=...))
     with Door(plan, [weights], records, ledger="ledger.sqlite") as door:
-        answers = door.ask(Ask(cohort=(0, 1, 2, 3), model=w, sums=(Sum(weights.sends, len(w)),)))
+        answers = door.ask(Ask(cohort=(0, 1, 2, 3), broadcast=w, sums=(Sum(weights.sends, len(w)),)))
         w = w + answers.totals["update"].value / answers.totals["update"].weight
 
 The loop keeps its model, its data and its order of things. How sums are summed, how numbers are opened and

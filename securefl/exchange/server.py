@@ -235,7 +235,7 @@ class Server:
 def broadcast_of(ask: Ask) -> Broadcast:
     """What every client of the cohort is shown."""
     names = tuple(ask.public)
-    return Broadcast(model=ask.model, names=names, arrays=tuple(ask.public[name] for name in names))
+    return Broadcast(model=ask.broadcast, names=names, arrays=tuple(ask.public[name] for name in names))
 
 
 def order_of(ask: Ask, members: Sequence[int], *, hidden: bool, again: int = 0) -> Order:

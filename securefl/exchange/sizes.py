@@ -12,7 +12,7 @@ OVERHEAD = 4096
 def limits(ask: Ask, sealed: int) -> tuple[Limit, Limit, Limit]:
     """Of broadcast or order, contribution and open request, with `sealed`-byte ciphertexts."""
     clients, asked = len(ask.cohort), len(ask.sums) + len(ask.each)
-    broadcast = 4 * ask.model.size + 8 * sum(a.size for a in ask.public.values())
+    broadcast = 4 * ask.broadcast.size + 8 * sum(a.size for a in ask.public.values())
     order = 2 * 8 * clients
     numbers = 8 * sum(sum(e.lengths()) for e in ask.each)
     contribution = 4 * sum(s.size for s in ask.sums) + numbers + sealed * len(ask.each)

@@ -94,7 +94,7 @@ class Checkpoint:
         kept: what clients keep, of those where it changed.
         """
         memory = {f"memory.{name}": array for name, array in state.memory.items()}
-        arrays = packed({"model": state.model, **memory})
+        arrays = packed({"broadcast": state.broadcast, **memory})
         devices = [(client, packed(own)) for client, own in (kept or {}).items()]
         written = json.dumps(record)
         with self._db.transaction():
@@ -125,7 +125,7 @@ class Checkpoint:
                 return None, records
             arrays = unpacked(stored[0][1])
             memory = {k.removeprefix("memory."): arrays[k] for k in arrays if k.startswith("memory.")}
-            return State(arrays["model"], memory), records
+            return State(arrays["broadcast"], memory), records
 
     def kept(self) -> dict[int, Kept]:
         """What each client keeps, as of the last finished round."""

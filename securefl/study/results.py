@@ -27,7 +27,7 @@ from securefl.study.run import ArmRun, arm_folder
 from securefl.study.tables import write_csv, write_png
 
 _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
-_DIVERGENCE = ["arm", "seed", "round", "client", "quality", "divergence"]
+_FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Results:
         answer), and epsilon against each party.
     participation: arm, seed, client, quality, selected and answered (rounds; a client that is drawn
         twice takes part once), retired (whether its budget bore no further round at the end).
-    divergence: arm, seed, round, client, quality, divergence (the newest that is known; at least 0, as
-        in the selection, where an encrypted score may come out below by its noise).
+    figures: arm, seed, round, client, quality, figure, value: what an algorithm shows the observer of its
+        clients, such as their divergence; none for a client of which it is not known.
     ledgers: of each arm and seed, the head of its ledger's chain after the last round.
     """
 
     metrics: pd.DataFrame
     participation: pd.DataFrame
-    divergence: pd.DataFrame
+    figures: pd.DataFrame
     summary: tuple[report.ArmSummary, ...]
     ledgers: tuple[report.LedgerRow, ...]
 
@@ -57,7 +57,7 @@ def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
     return Results(
         metrics,
         pd.DataFrame([row for run in runs for row in _participation(run)]),
-        pd.DataFrame([row for run in runs for row in _divergence(run)], columns=_DIVERGENCE),
+        pd.DataFrame([row for run in runs for row in _figures(run)], columns=_FIGURES),
         tuple(_summary(study, name, metrics, runs) for name in dict.fromkeys(r.arm.name for r in runs)),
         tuple(_ledger(run) for run in runs),
     )
@@ -96,7 +96,7 @@ def _participation(run: ArmRun) -> list[dict[str, Any]]:
     ]
 
 
-def _divergence(run: ArmRun) -> list[dict[str, Any]]:
+def _figures(run: ArmRun) -> list[dict[str, Any]]:
     return [
         {
             "arm": run.arm.name,
@@ -104,12 +104,13 @@ def _divergence(run: ArmRun) -> list[dict[str, Any]]:
             "round": record["round"],
             "client": k,
             "quality": quality,
-            "divergence": max(record["divergence"][k], 0.0),
+            "figure": figure,
+            "value": values[k],
         }
         for record in run.records
-        if record["divergence"] is not None
+        for figure, values in record["figures"].items()
         for k, quality in enumerate(run.world.quality)
-        if math.isfinite(record["divergence"][k])
+        if math.isfinite(values[k])
     ]
 
 
@@ -172,12 +173,13 @@ def figures(study: Study, results: Results) -> dict[str, report.ReportFigure]:
             figure=plots.bytes_and_time(results.metrics, colours=colours),
         ),
     }
-    if len(results.divergence):
+    divergence = results.figures[results.figures["figure"] == "divergence"]
+    if len(divergence):
         made["divergence"] = report.ReportFigure(
             title="Divergence of the clients' profiles",
             caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
             "the first seed.",
-            figure=plots.divergence(_of_seed(results.divergence, seed)),
+            figure=plots.divergence(_of_seed(divergence, seed).rename(columns={"value": "divergence"})),
         )
     return made
 
@@ -202,7 +204,7 @@ def write(
     """Write tables, plots, versions and the report into the run folder; returns the report's path."""
     write_csv(folder / "metrics.csv", results.metrics)
     write_csv(folder / "participation.csv", results.participation)
-    write_csv(folder / "divergence.csv", results.divergence)
+    write_csv(folder / "figures.csv", results.figures)
     files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
     files.write(folder / "versions.json", json.dumps(versions(), indent=2) + "\n")
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")

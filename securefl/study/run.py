@@ -25,7 +25,7 @@ from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of, events_of
 from securefl.release import PARTIES
-from securefl.rounds import Algorithm, Answers, Ask, Device, Each, Kept, Roster, Sends, State, play
+from securefl.rounds import Algorithm, Answers, Ask, Device, Each, Kept, Played, Roster, Sends, State, play
 from securefl.streams import stream
 from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint
@@ -246,18 +246,19 @@ class _Turn:
             return answers
 
         roster = replace(self._roster, retired=self._out())
-        state = play(self._algorithm, state, roster, number, stream(world.seed, "selection", number), ask)
+        rng = stream(world.seed, "selection", number)
+        played = play(self._algorithm, state, roster, number, rng, ask)
         changed = {k: own for k, own in self._host.kept.items() if own is not before.get(k)}
-        return state, self._record(number, state, time.perf_counter() - began), changed
+        return played.state, self._record(number, played, time.perf_counter() - began), changed
 
-    def _record(self, number: int, state: State, wall: float) -> dict[str, Any]:
+    def _record(self, number: int, played: Played, wall: float) -> dict[str, Any]:
         """One finished round in numbers: what the server knows, and what only an observer sees."""
-        evaluation = self._algorithm.evaluate(state, self._devices())
+        evaluation = self._algorithm.evaluate(played.state, self._devices())
+        clients = range(self._roster.clients)
         up, down = self._bytes()
         if number < self._study.study.rounds:
             self._retired |= self._host.retired(number + 1).keys()
         seconds, watt_hours = self._cost()
-        divergence = state.memory.get("profile")
         return {
             "arm": self._arm.name,
             "seed": self._world.seed,
@@ -271,9 +272,9 @@ class _Turn:
             "wall_seconds": wall,
             "epsilon": {party: self._ledger.worst(party) for party in PARTIES},
             "ledger": {"count": self._ledger.head.count, "head": self._ledger.head.digest.hex()},
-            "selected": [int(times) for times in state.memory["cohort"]],
-            "answered": [int(came) for came in state.memory["survivors"]],
-            "divergence": None if divergence is None else [float(d) for d in divergence],
+            "selected": [played.drawn.get(k, 0) for k in clients],
+            "answered": [int(k in played.survivors) for k in clients],
+            "figures": {name: list(map(float, values)) for name, values in played.figures.items()},
             "error_bound": self._host.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},

@@ -53,7 +53,7 @@ MODEL = np.zeros(2, np.float32)
 STRANGERS = ("client-0009", "nobody", "")
 ASK = Ask(
     cohort=(0, 1),
-    model=MODEL,
+    broadcast=MODEL,
     sums=(Sum(Sends(name="sum", how="sum", reveals="it"), 2),),
     each=(Each(Sends(name="profile", how="each", reveals="it"), Query(np.ones(1), np.ones(1))),),
 )
@@ -425,7 +425,7 @@ class TestServerOfClaims:
     """Numbers that clients state about themselves, with a public range."""
 
     size = Each(Sends(name="size", how="each", reveals="it"), least=1, most=100)
-    machine = Server(ask=Ask(cohort=(0,), model=MODEL, each=(size,)), header=HEADER, most=Limit(999, 99))
+    machine = Server(ask=Ask(cohort=(0,), broadcast=MODEL, each=(size,)), header=HEADER, most=Limit(999, 99))
 
     @pytest.mark.parametrize("claim", [-1e9, 0.0, 100.5, 1.7e308, np.inf, np.nan])
     def test_a_claim_outside_the_range_costs_the_client_its_place(self, claim: float) -> None:

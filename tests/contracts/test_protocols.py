@@ -54,9 +54,9 @@ class TestProtocol:
         spy, finished = spied(of, tmp_path)
         assert [record["round"] for record in finished.records] == [1, 2]
         for before, after in zip(spy.states, spy.states[1:], strict=False):
-            assert not np.array_equal(before.model, after.model)
-            assert np.isfinite(after.model).all()
-            assert after.model.dtype == np.float32
+            assert not np.array_equal(before.broadcast, after.broadcast)
+            assert np.isfinite(after.broadcast).all()
+            assert after.broadcast.dtype == np.float32
         for record in finished.records:
             assert 1 <= sum(record["selected"]) <= 3
             assert not record["blamed"]
@@ -91,8 +91,8 @@ class TestProtocol:
         spy, finished = spied(one(name, rounds=4, clients=8, scores=scores, extra=FAULTS), tmp_path)
         assert len(finished.records) == 4
         assert all(not record["blamed"] for record in finished.records)
-        assert not np.array_equal(spy.states[0].model, spy.states[-1].model)
-        assert all(np.isfinite(state.model).all() for state in spy.states)
+        assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
+        assert all(np.isfinite(state.broadcast).all() for state in spy.states)
         silent = [set(ask.cohort) - set(answers.survivors) for ask, answers in spy.asks]
         assert any(silent), "choose another seed: nobody was lost"
         updates = [ask for ask, _ in spy.asks if [s.sends.name for s in ask.sums] == ["update"]]
@@ -101,7 +101,7 @@ class TestProtocol:
     def test_it_survives_a_network_that_loses_everything(self, name: str, tmp_path: Path) -> None:
         spy, finished = spied(one(name, extra="[network]\ndropout = 1.0\n"), tmp_path)
         assert len(finished.records) == 2
-        assert np.array_equal(spy.states[0].model, spy.states[-1].model)
+        assert np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
 
     def test_its_state_survives_a_checkpoint(self, name: str, tmp_path: Path) -> None:
         of = one(name)

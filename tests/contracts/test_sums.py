@@ -75,7 +75,7 @@ class TestSums:
         clear, _ = spied(one(name, options, "clear"), tmp_path / "clear")
         hidden, finished = spied(one(name, options, how), tmp_path / "hidden")
         for a, b in zip(clear.states, hidden.states, strict=True):
-            assert np.array_equal(a.model, b.model)
+            assert np.array_equal(a.broadcast, b.broadcast)
         assert not any(record["blamed"] or record["abstained"] for record in finished.records)
 
     def test_what_is_opened_is_the_sum_over_the_survivors(
@@ -123,7 +123,7 @@ def test_a_dropped_client_is_not_in_the_sum(how: str, tmp_path: Path) -> None:
     masked, finished = spied(of, tmp_path / "masked", spoilt)
     clear, _ = spied(one("fedavg", "fraction = 1.0", "clear", rounds=1), tmp_path / "clear", spoilt)
     assert finished.records[0]["answered"][2] == 0
-    assert np.array_equal(masked.states[-1].model, clear.states[-1].model)
+    assert np.array_equal(masked.states[-1].broadcast, clear.states[-1].broadcast)
 
 
 @pytest.mark.parametrize("how", ["masked", "ckks"])
@@ -230,7 +230,7 @@ def test_a_spoilt_ciphertext_costs_its_sender_alone(tmp_path: Path, monkeypatch:
     spy, finished = spied(of, tmp_path)
     assert set(finished.records[0]["blamed"]) == {"client-0001", "client-0003"}
     assert finished.records[0]["answered"] == [1, 0, 1, 0, 1, 1, 1]
-    assert not np.array_equal(spy.states[0].model, spy.states[-1].model)
+    assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
 
 
 def test_clear_sums_know_no_dropout() -> None:

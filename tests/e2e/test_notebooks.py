@@ -132,7 +132,7 @@ def test_the_loop_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert 1.99 < ledger.worst("server") <= 2.0
         assert ledger.worst("key-holder") == 0
     with Door(names["plan"], [names["own"]], names["clients"], ledger="ledger.sqlite") as door:
-        eleventh = Ask(cohort=(0, 1, 2, 3, 4), model=names["w"], sums=(Sum(names["STEP"], 2),))
+        eleventh = Ask(cohort=(0, 1, 2, 3, 4), broadcast=names["w"], sums=(Sum(names["STEP"], 2),))
         with pytest.raises(BudgetExceeded, match=r"All 5 clients refused.*0 rounds like it remain"):
             door.ask(eleventh)
     with pytest.raises(BudgetExceeded, match=r"All 5 clients refused.*0 rounds like it remain"):

@@ -36,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_folder_holds_everything(finished: Path) -> None:
     names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
-    expected = {"study.toml", "metrics.csv", "participation.csv", "divergence.csv", "summary.json"}
+    expected = {"study.toml", "metrics.csv", "participation.csv", "figures.csv", "summary.json"}
     expected |= {"versions.json", "seeds.json", "report.html"}
     expected |= {f"plots/{name}.png" for name in ("accuracy", "participation", "cost", "divergence")}
     for arm in ("fedavg", "fedprof"):
@@ -58,7 +58,7 @@ def test_tables_have_a_row_for_every_observation(finished: Path) -> None:
     assert participation.groupby(["arm", "seed"])["answered"].sum().tolist() == [6, 6, 6, 6]
     assert set(metrics["survivors_lost"]) == {0}
     assert set(participation["quality"]) >= {"clean", "blurred"}
-    assert len(pd.read_csv(finished / "divergence.csv")) == 2 * 2 * 6
+    assert len(pd.read_csv(finished / "figures.csv")) == 2 * 2 * 6
 
 
 def test_epsilon_is_honest_in_every_output(finished: Path) -> None:
@@ -156,8 +156,8 @@ def test_a_client_with_nan_loses_its_own_place_only(protocol: str, tmp_path: Pat
     bad = x.copy()
     bad[0] = np.nan
     spy, finished = spied(of, tmp_path, with_records(here, 2, bad, y))
-    assert np.isfinite(spy.states[-1].model).all()
-    assert not np.array_equal(spy.states[0].model, spy.states[-1].model)
+    assert np.isfinite(spy.states[-1].broadcast).all()
+    assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
     for record in finished.records:
         assert not record["blamed"]
         assert set(record["abstained"]) == {"client-0002"}
@@ -176,12 +176,12 @@ def test_a_client_with_no_or_one_record(count: int, scores: str, aggregation: st
     here = world(of)
     x, y = here.records[1]
     spy, finished = spied(of, tmp_path, with_records(here, 1, x[:count], y[:count]))
-    assert np.isfinite(spy.states[-1].model).all()
-    assert not np.array_equal(spy.states[0].model, spy.states[-1].model)
+    assert np.isfinite(spy.states[-1].broadcast).all()
+    assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
     assert not any(record["blamed"] for record in finished.records)
     for record in finished.records:
         assert record["answered"][1] == count
-        assert math.isfinite(record["divergence"][1]) == bool(count)
+        assert math.isfinite(record["figures"]["divergence"][1]) == bool(count)
         assert sum(record["answered"]) == 5 + count
 
 
@@ -201,7 +201,7 @@ def test_constant_features_have_a_floored_variance(scores: str, tmp_path: Path) 
     here = world(of)
     x, y = here.records[0]
     finished = run(of, tmp_path, here=with_records(here, 0, np.zeros_like(x), y))
-    divergences = finished.records[-1]["divergence"]
+    divergences = finished.records[-1]["figures"]["divergence"]
     assert all(math.isfinite(d) for d in divergences)
     assert max(divergences) == divergences[0]
     assert not any(record["blamed"] or record["abstained"] for record in finished.records)
@@ -231,7 +231,7 @@ def test_encrypted_and_clear_scores_select_alike(tmp_path: Path) -> None:
     print(f"{sum(same)} of 20 rounds agree")
     assert sum(same) >= 18, f"{sum(same)} of 20 rounds agree"
     bound = sealed.records[0]["error_bound"]
-    first = zip(clear.records[0]["divergence"], sealed.records[0]["divergence"], strict=True)
+    first = zip(*(run.records[0]["figures"]["divergence"] for run in (clear, sealed)), strict=True)
     assert all(abs(a - b) <= 2 * bound for a, b in first)
 
 

@@ -44,7 +44,7 @@ def check_goes_on(folder: Path, whole: Path) -> None:
     assert all(sum(record["answered"]) == 4 for record in resumed.records)
     assert plain(resumed.records) == plain(uninterrupted.records)
     (whole / "study.toml").write_text(of.text)
-    np.testing.assert_array_equal(saved(folder)[0].model, saved(whole)[0].model, strict=True)
+    np.testing.assert_array_equal(saved(folder)[0].broadcast, saved(whole)[0].broadcast, strict=True)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

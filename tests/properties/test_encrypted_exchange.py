@@ -23,6 +23,7 @@ from securefl.rounds import (
     Each,
     Evaluation,
     Job,
+    Played,
     Roster,
     Sends,
     State,
@@ -64,9 +65,9 @@ class Toy:
 
     def round(
         self, state: State, roster: Roster, number: int, rng: np.random.Generator
-    ) -> Generator[Ask, Answers, State]:
-        yield Ask(cohort=(), model=state.model)
-        return state
+    ) -> Generator[Ask, Answers, Played]:
+        yield Ask(cohort=(), broadcast=state.broadcast)
+        return Played(state=state)
 
 
 def run(
@@ -88,7 +89,7 @@ def run(
             keys=lambda each: keys,
         )
         each = Each(PROFILE, query(BASELINE, ANCHOR, BOUNDS), Variant.FULL, BOUNDS)
-        ask = Ask(cohort=tuple(range(CLIENTS)), model=np.zeros(1, dtype=np.float32), each=(each,))
+        ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(1, dtype=np.float32), each=(each,))
         drives = engine(host) if engine else InProcess(host, tamper=tamper)
         answers, log = host.ask(drives, ask, Header(bytes(32), 1, 0, 0))
         assert {ledger.epsilon(f"client-{k:04d}", "key-holder") for k in range(CLIENTS)} == {0.0}

@@ -47,7 +47,7 @@ WEIGHTS = {k: draws / 15 for k, draws in DRAWS.items()}
 MODEL = np.zeros(3, dtype=np.float32)
 ASK = Ask(
     cohort=tuple(range(CLIENTS)),
-    model=MODEL,
+    broadcast=MODEL,
     sums=(Sum(SUM, 3),),
     each=(Each(ONE),),
     weights=ByDraws(DRAWS),

@@ -12,7 +12,7 @@ from protocols.averaging import Averaging, step_of, weights
 from protocols.baselines import ActiveFL, FedAdam, FedAvgRP
 from protocols.contributions import SIZE, UPDATE, Loss, Size, Update, ask_size
 from protocols.fedavg import FedAvg
-from securefl.rounds import Answers, Ask, ByCount, ByDraws, Job, Roster, State, Sum, Total, play
+from securefl.rounds import Answers, Ask, ByCount, ByDraws, Job, Played, Roster, State, Sum, Total, play
 from securefl.training import LocalTraining, ModelConfig, mean_loss, to_vector, train
 from securefl.training.task import Problem
 
@@ -67,6 +67,10 @@ class Clients:
 
 
 def one_round(algorithm: object, clients: Clients, state: State | None = None, number: int = 1) -> State:
+    return played(algorithm, clients, state, number).state
+
+
+def played(algorithm: object, clients: Clients, state: State | None = None, number: int = 1) -> Played:
     state = state or algorithm.start()  # type: ignore[attr-defined]
     return play(algorithm, state, ROSTER, number, np.random.default_rng(0), clients)  # type: ignore[arg-type]
 
@@ -77,7 +81,7 @@ def one_round(algorithm: object, clients: Clients, state: State | None = None, n
 def test_partial_is_the_plain_mean_over_the_survivors(problem: Problem) -> None:
     algorithm = FedAvg(fraction=1.0, aggregation="partial").build(problem)
     after = one_round(algorithm, Clients(absent=(3,)))
-    np.testing.assert_allclose(after.model, problem.initial + (1 + 2 + 3) / 3, rtol=1e-6)
+    np.testing.assert_allclose(after.broadcast, problem.initial + (1 + 2 + 3) / 3, rtol=1e-6)
 
 
 def test_full_keeps_the_old_model_for_absent_clients(problem: Problem) -> None:
@@ -85,7 +89,7 @@ def test_full_keeps_the_old_model_for_absent_clients(problem: Problem) -> None:
     algorithm = FedAvg(fraction=1.0, aggregation="full").build(problem)
     known = algorithm.start().remember(records=np.array([100.0]))
     after = one_round(algorithm, Clients(absent=(3,)), known)
-    np.testing.assert_allclose(after.model, problem.initial + 0.1 * 1 + 0.2 * 2 + 0.3 * 3, rtol=1e-6)
+    np.testing.assert_allclose(after.broadcast, problem.initial + 0.1 * 1 + 0.2 * 2 + 0.3 * 3, rtol=1e-6)
 
 
 def test_full_and_partial_shares() -> None:
@@ -108,19 +112,19 @@ def test_a_client_of_unknown_size_counts_as_an_average_one_under_full(problem: P
     """Who is absent from the sum of counts neither shrinks the cohort nor gives its weight to the others."""
     algorithm = FedAvg(fraction=1.0, aggregation="full").build(problem)
     clients = Clients(absent=(1, 2))
-    after = one_round(algorithm, clients)
+    ended = played(algorithm, clients)
     counting, training = clients.asks
     assert (counting.cohort, counting.sums[0].sends.name) == ((0, 1, 2, 3), "count")
     assert training.cohort == (0, 1, 2, 3)
     assert training.weights == ByCount(100)  # of 10 + 40 from two of four clients
-    np.testing.assert_allclose(after.model, problem.initial + 0.1 * 1 + 0.4 * 4, rtol=1e-6)
-    assert after.memory["cohort"].tolist() == [1.0, 1.0, 1.0, 1.0]
-    assert after.memory["survivors"].tolist() == [1.0, 0.0, 0.0, 1.0]
+    np.testing.assert_allclose(ended.state.broadcast, problem.initial + 0.1 * 1 + 0.4 * 4, rtol=1e-6)
+    assert ended.drawn == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert ended.survivors == (0, 3)
     nobody = Clients(absent=(0, 1, 2, 3))
     one_round(algorithm, nobody)
     assert nobody.asks[-1].weights == ByCount(problem.records)
     again = Clients()
-    one_round(algorithm, again, after, number=2)
+    one_round(algorithm, again, ended.state, number=2)
     assert len(again.asks) == 1, "counts are asked for once in a run"
 
 
@@ -149,10 +153,10 @@ def test_who_has_retired_is_not_introduced(problem: Problem) -> None:
 def test_introductions_send_the_model_only_where_it_is_read(problem: Problem) -> None:
     sizes = Clients()
     one_round(FedAvgRP(fraction=1.0).build(problem), sizes)
-    assert [ask.model.size for ask in sizes.asks] == [0, len(problem.initial)]
+    assert [ask.broadcast.size for ask in sizes.asks] == [0, len(problem.initial)]
     losses = Clients(numbers={"loss": np.ones(CLIENTS)})
     one_round(ActiveFL(fraction=1.0).build(problem), losses)
-    assert [ask.model.size for ask in losses.asks] == [len(problem.initial), 0, len(problem.initial)]
+    assert [ask.broadcast.size for ask in losses.asks] == [len(problem.initial), 0, len(problem.initial)]
 
 
 def test_multiplicities_weigh_the_mean(problem: Problem) -> None:
@@ -164,7 +168,7 @@ def test_multiplicities_weigh_the_mean(problem: Problem) -> None:
     assert draws.sum() == CLIENTS
     assert draws.max() > 1, "choose another seed: nobody was drawn twice"
     expected = problem.initial + float(draws @ np.arange(1, CLIENTS + 1)) / CLIENTS
-    np.testing.assert_allclose(after.model, expected, rtol=1e-6)
+    np.testing.assert_allclose(after.broadcast, expected, rtol=1e-6)
 
 
 # The loop ---------------------------------------------------------------------------------------
@@ -175,7 +179,7 @@ def test_nobody_answers_and_the_model_stays(problem: Problem) -> None:
         algorithm = options.build(problem)
         moved = one_round(algorithm, Clients())
         still = one_round(algorithm, Clients(absent=(0, 1, 2, 3)), moved, number=2)
-        assert np.array_equal(still.model, moved.model)
+        assert np.array_equal(still.broadcast, moved.broadcast)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +193,8 @@ def test_cohort_is_the_ceiling_of_c_n(problem: Problem, fraction: float, clients
 
     def ask(question: Ask, stage: int) -> Answers:
         asked.append(question)
-        return Answers(survivors=(), totals={"update": Total(np.zeros(len(question.model)), 0.0)}, each={})
+        nothing = Total(np.zeros(len(question.broadcast)), 0.0)
+        return Answers(survivors=(), totals={"update": nothing}, each={})
 
     algorithm = FedAvg(fraction=fraction, aggregation="partial").build(wide)
     roster = Roster(clients=clients, seconds=np.ones(clients))
@@ -253,7 +258,7 @@ def job(problem: Problem, number: int = 1) -> Job:
         round=number,
         x=data.random((9, 3), dtype=np.float32),
         y=data.integers(2, size=9),
-        model=problem.initial,
+        broadcast=problem.initial,
         public={},
         rng=np.random.default_rng(1),
     )

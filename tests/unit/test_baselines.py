@@ -39,14 +39,14 @@ def test_server_adam_is_torch_adam_on_the_negated_step() -> None:
     steps = rng.normal(size=(5, 7)) * 10.0 ** rng.integers(-6, 1, size=(5, 7))
     adam = Adam(learning_rate=0.03, beta1=0.8, beta2=0.95)
     state = State(np.linspace(-1, 1, 7, dtype=np.float32))
-    parameter = torch.nn.Parameter(torch.from_numpy(state.model.astype(np.float64)))
+    parameter = torch.nn.Parameter(torch.from_numpy(state.broadcast.astype(np.float64)))
     peer = torch.optim.Adam([parameter], lr=0.03, betas=(0.8, 0.95), eps=1e-8)
     for step in steps:
         state = adam.apply(state, step)
         parameter.grad = torch.from_numpy(-step)
         peer.step()
-        np.testing.assert_allclose(state.model, parameter.detach().numpy(), rtol=1e-5, atol=1e-7)
-    assert state.model.dtype == np.float32
+        np.testing.assert_allclose(state.broadcast, parameter.detach().numpy(), rtol=1e-5, atol=1e-7)
+    assert state.broadcast.dtype == np.float32
 
 
 def test_fedadam_hands_its_options_to_the_server_adam(problem: Problem) -> None:
@@ -63,7 +63,9 @@ def test_fedprox_pulls_towards_the_broadcast_model(problem: Problem) -> None:
     def update(options: Any) -> Any:
         algorithm = options.build(problem)
         own = next(s for s in algorithm.statistics if s.sends.name == "update")
-        job = Job(client=0, round=1, x=x, y=y, model=problem.initial, public={}, rng=np.random.default_rng(1))
+        job = Job(
+            client=0, round=1, x=x, y=y, broadcast=problem.initial, public={}, rng=np.random.default_rng(1)
+        )
         return own.compute(job).clear
 
     free = update(FedAvgRP(fraction=0.5))
@@ -71,7 +73,8 @@ def test_fedprox_pulls_towards_the_broadcast_model(problem: Problem) -> None:
     held = update(FedProx(fraction=0.5, mu=1.0))
     assert np.linalg.norm(held) < 0.9 * np.linalg.norm(free)
     by_hand = replace(problem, local=replace(problem.local, proximal=0.1))
-    job = Job(client=0, round=1, x=x, y=y, model=problem.initial, public={}, rng=np.random.default_rng(1))
+    rng = np.random.default_rng(1)
+    job = Job(client=0, round=1, x=x, y=y, broadcast=problem.initial, public={}, rng=rng)
     assert np.array_equal(update(FedProx(fraction=0.5)), Update(by_hand).compute(job).clear)
     assert problem.local.proximal == 0.0
 

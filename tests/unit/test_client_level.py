@@ -113,7 +113,7 @@ def test_a_bound_is_a_number_that_a_grid_can_have(bound: str) -> None:
 def job(here: World, **changed: Any) -> Job:
     x, y = here.records[0]
     plain = Job(
-        client=0, round=1, x=x, y=y, model=here.problem.initial, public={}, rng=stream(1, "client", 1, 0)
+        client=0, round=1, x=x, y=y, broadcast=here.problem.initial, public={}, rng=stream(1, "client", 1, 0)
     )
     return replace(plain, **changed)
 
@@ -184,14 +184,14 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
                 round=1,
                 x=here.records[k][0],
                 y=here.records[k][1],
-                model=spy.states[0].model,
+                broadcast=spy.states[0].broadcast,
                 public={},
                 rng=stream(here.seed, "client", 1, k),
             )
         ).floats(update.sends.grid)
         for k in range(6)
     ]
-    residual = spy.states[1].model - (spy.states[0].model + np.mean(steps, axis=0))
+    residual = spy.states[1].broadcast - (spy.states[0].broadcast + np.mean(steps, axis=0))
     scaled = residual / (plan.noise_multiplier * 0.5 / 6)
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(scaled))
     assert low < np.sum(scaled**2) < high
@@ -269,7 +269,7 @@ def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
         )
         model = here.problem.initial
         sends = algorithm.statistics[0].sends
-        ask = Ask(cohort=(0, 2, 5), model=model, sums=(Sum(sends, len(model)),))
+        ask = Ask(cohort=(0, 2, 5), broadcast=model, sums=(Sum(sends, len(model)),))
         answers, log = host.ask(InProcess(host), ask, Header(bytes(32), 1, 0, 0))
         assert answers.survivors == ()
         assert log.abstained["server"] == "3 clients are left, a sum needs 5."

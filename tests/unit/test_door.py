@@ -34,7 +34,7 @@ def records() -> list[tuple[NDArray[Any], NDArray[Any]]]:
 
 
 def update(job: Job) -> Value:
-    return Value(clear=job.x.sum(0) + job.model.sum())
+    return Value(clear=job.x.sum(0) + job.broadcast.sum())
 
 
 def summed(job: Job) -> Value:
@@ -43,7 +43,7 @@ def summed(job: Job) -> Value:
 
 
 def ask(cohort: tuple[int, ...] = EVERYBODY, sends: Sends = UPDATE, model: Any = NOTHING) -> Ask:
-    return Ask(cohort=cohort, model=model, sums=(Sum(sends, LENGTH),))
+    return Ask(cohort=cohort, broadcast=model, sums=(Sum(sends, LENGTH),))
 
 
 def opened(plan: Plan, path: Path, sends: Sends = UPDATE) -> Door:
@@ -179,7 +179,7 @@ def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Pa
     sends = Sends(name="profile", how="each", reveals="its profile", reveals_encrypted="a score")
     baseline = own(np.random.default_rng(4).normal(size=(40, LENGTH)))
     each = Each(sends, query(baseline, anchor, Bounds()))
-    question = Ask(cohort=EVERYBODY, model=NOTHING, each=(each,))
+    question = Ask(cohort=EVERYBODY, broadcast=NOTHING, each=(each,))
     plan, ledger = replace(OPEN, scores=scores), tmp_path / "ledger.sqlite"
     with Door(plan, [Given(sends, compute)], records(), ledger=ledger) as door:
         found = door.ask(question).each["profile"]

@@ -103,7 +103,7 @@ def statistic(clip: Clipping, classes: int = 3, q: int = 4) -> Statistic:
 
 def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     job = Job(
-        client=0, round=1, x=x.astype(np.float32), y=y, model=np.zeros(0, np.float32), public={},
+        client=0, round=1, x=x.astype(np.float32), y=y, broadcast=np.zeros(0, np.float32), public={},
         rng=np.random.default_rng(0),
     )  # fmt: skip
     return made.compute(job).floats(made.sends.grid)

@@ -130,7 +130,7 @@ def moved(body: str, client_bound: float | None = None, records: int = 6) -> lis
 
 def job(here: World, x: Any, y: Any, model: Any, kept: Mapping[str, Any] | None = None) -> Job:
     rng = np.random.default_rng(1)
-    return Job(client=0, round=1, x=x, y=y, model=model, public={}, rng=rng, kept=kept or {})
+    return Job(client=0, round=1, x=x, y=y, broadcast=model, public={}, rng=rng, kept=kept or {})
 
 
 DPSGD_CONFIG = DPSGD(
@@ -307,7 +307,7 @@ def test_bodies_may_differ_and_share_a_head(tmp_path: Path) -> None:
     arm = FEDLOG + "\nshorter = 0.5"
     spy, finished = spied(study(arm, hidden="[48, 32]"), tmp_path, world("[48, 32]"))
     assert finished.records[-1]["accuracy"] > 0.9
-    assert spy.states[-1].model.shape == (10 * 33,)
+    assert spy.states[-1].broadcast.shape == (10 * 33,)
     bodies = Bodies(world("[48, 32]").problem, 0.5)
     sizes = [len(bodies.of(client).initial) for client in range(10)]
     assert sizes[:5] == [64 * 32 + 32 + 33 * 10] * 5
@@ -394,8 +394,8 @@ def test_lg_fedavg_averages_the_last_layers_alone(layers: int, tmp_path: Path) -
     here = world("[48, 32]")
     spy, finished = spied(of, tmp_path, here)
     shared = 33 * 10 + (49 * 32 if layers == 2 else 0)
-    assert spy.states[-1].model.shape == (shared,)
-    np.testing.assert_array_equal(spy.states[0].model, here.problem.initial[-shared:])
+    assert spy.states[-1].broadcast.shape == (shared,)
+    np.testing.assert_array_equal(spy.states[0].broadcast, here.problem.initial[-shared:])
     assert finished.records[-1]["accuracy"] > 0.8, "two classes a client: 0.5 is chance"
     statistic = 10 * 4 * shared
     assert statistic < finished.records[0]["bytes_up"] < statistic + 10 * 200

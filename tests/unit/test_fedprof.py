@@ -25,7 +25,7 @@ def arm(more: str = ALPHA) -> str:
 
 def recomputed(spy: Spy, run: ArmRun, here: World, client: int) -> float:
     """The divergence of a client at the version it was last asked at, from the stored model."""
-    model = here.problem.module(spy.states[last_round(run, client)].model)
+    model = here.problem.module(spy.states[last_round(run, client)].broadcast)
     own = profile(model, here.problem.layer, here.records[client][0])
     return divergence(own, profile(model, here.problem.layer, here.problem.server_x))
 
@@ -48,7 +48,7 @@ def test_profiles_are_matched_with_the_baseline_of_their_own_version(tmp_path: P
         assert remembered[client] == pytest.approx(recomputed(spy, run, here, client), rel=1e-9)
     # the test has power: at another version the number is another one
     stale = int(np.argmin(versions))
-    model = here.problem.module(spy.states[-1].model)
+    model = here.problem.module(spy.states[-1].broadcast)
     now = divergence(
         profile(model, here.problem.layer, here.records[stale][0]),
         profile(model, here.problem.layer, here.problem.server_x),
@@ -79,7 +79,7 @@ def test_alpha_zero_runs_as_fedavg_does(tmp_path: Path) -> None:
     plain = arm("aggregation = 'partial'\n").replace("fedprof", "fedavg")
     uniform, _ = spied(study(plain, rounds=3), tmp_path / "b")
     for a, b in zip(mine.states, uniform.states, strict=True):
-        assert np.array_equal(a.model, b.model)
+        assert np.array_equal(a.broadcast, b.broadcast)
         assert np.array_equal(a.memory["cohort"], b.memory["cohort"])
 
 

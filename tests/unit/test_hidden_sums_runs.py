@@ -107,8 +107,8 @@ def test_an_unnoised_question_is_lost_after_the_signatures(
     assert sorted(rows(of, tmp_path)) == sorted(
         (client_name(k), number, 1) for k in range(CLIENTS) for number in (1, 2)
     )
-    assert np.array_equal(spy.states[0].model, spy.states[1].model)
-    assert not np.array_equal(spy.states[1].model, spy.states[2].model)
+    assert np.array_equal(spy.states[0].broadcast, spy.states[1].broadcast)
+    assert not np.array_equal(spy.states[1].broadcast, spy.states[2].broadcast)
 
 
 def test_a_culprit_at_the_very_end_leaves_the_next_round(
@@ -217,7 +217,7 @@ def test_a_value_that_cannot_change_is_asked_for_once(tmp_path: Path) -> None:
     assert [record["asked"] for record in finished.records] == [1, 0, 0]
     assert [record["bytes_up"] > 0 for record in finished.records] == [True, False, False]
     assert [record["bytes_down"] > 0 for record in finished.records] == [True, False, False]
-    assert all(np.array_equal(spy.states[1].model, later.model) for later in spy.states[2:])
+    assert all(np.array_equal(spy.states[1].broadcast, later.broadcast) for later in spy.states[2:])
     assert len(rows(of, tmp_path)) == CLIENTS
 
 
@@ -343,7 +343,7 @@ def test_unequal_orders_have_no_sum(
     of = study(arm, rounds=1)
     spy, finished = spied(of, tmp_path)
     assert finished.records[0]["answered"] == [0] * CLIENTS
-    assert np.array_equal(spy.states[0].model, spy.states[-1].model)
+    assert np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
     assert not any("update" in answers.totals for _, answers in spy.asks)
 
 

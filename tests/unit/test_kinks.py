@@ -124,7 +124,7 @@ def job(x: NDArray[Any], y: NDArray[Any]) -> Job:
         round=1,
         x=x,
         y=y,
-        model=np.zeros(0, np.float32),
+        broadcast=np.zeros(0, np.float32),
         public={},
         rng=np.random.default_rng(0),
     )

@@ -105,7 +105,7 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
     clear = of.text.replace('sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = 1', 'sum = "clear"')
     expected, _ = spied(parse(clear), tmp_path / "clear")
     for one, other in zip(spy.states, expected.states, strict=True):
-        assert np.array_equal(one.model, other.model)
+        assert np.array_equal(one.broadcast, other.broadcast)
 
 
 @pytest.mark.parametrize(("liars", "spare"), [(Liar, 0), (TwoLiars, 1)])
@@ -116,7 +116,7 @@ def test_without_a_spare_attempt_the_sum_is_not_opened(
     spy, finished = spied(study(spare), tmp_path)
     assert finished.records[0]["answered"] == [0] * CLIENTS
     assert finished.records[0]["culprits"] == [int(name[-4:]) for name in liars.lying]
-    assert np.array_equal(spy.states[0].model, spy.states[-1].model)
+    assert np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
 
 
 def cut_off_after(record: Any) -> None:
@@ -215,7 +215,7 @@ def test_a_client_refuses_a_roster_smaller_than_its_noise_was_sized_for() -> Non
         grid=Grid(step=2.0**-10, bound=16.0),
         cohort=CLIENTS,
     )
-    ask = Ask(cohort=tuple(range(CLIENTS)), model=np.zeros(0, np.float32), sums=(Sum(sends, 3),))
+    ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),))
     assert len(machines(plan, ask, range(CLIENTS))) == CLIENTS + 1
     for cohort in (
         range(4),
@@ -248,7 +248,7 @@ def machines(plan: Plan, ask: Ask, cohort: Sequence[int]) -> Any:
 def test_clients_of_any_number_are_masked() -> None:
     """A roster is in the order of names, in which client 10000 comes before client 9999."""
     sends = Sends(name="update", how="sum", reveals="it")
-    ask = Ask(cohort=(9998, 9999, 10000), model=np.zeros(0, np.float32), sums=(Sum(sends, 3),))
+    ask = Ask(cohort=(9998, 9999, 10000), broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),))
     found = machines(replace(study(0).privacy.plan(1), corrupt=0.0), ask, ask.cohort)
     assert found.keys() == {"server", "client-9998", "client-9999", "client-10000"}
 

@@ -48,7 +48,7 @@ def job(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> Job:
         round=1,
         x=x,
         y=y,
-        model=problem.initial,
+        broadcast=problem.initial,
         public={"anchor_centre": anchor.centre, "anchor_scale": anchor.scale},
         rng=stream(1, "job"),
     )

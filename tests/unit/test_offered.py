@@ -49,7 +49,7 @@ def opened(path: Path, plan: Plan = PLAN, sends: Sends = STEP) -> Door:
 
 
 def ask(sends: Sends, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> Ask:
-    return Ask(cohort=cohort, model=np.zeros(0, np.float32), sums=(Sum(sends, 3),), **more)
+    return Ask(cohort=cohort, broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),), **more)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_another_description_is_refused_and_costs_nothing(tmp_path: Path, plan: 
 def test_a_sum_is_not_asked_of_each_nor_a_number_in_a_sum(tmp_path: Path) -> None:
     each = replace(STEP, how="each")
     with opened(tmp_path) as door, pytest.raises(LocalProtocolError, match="question for 'each'"):
-        door.ask(Ask(cohort=EVERYBODY, model=np.zeros(0, np.float32), each=(Each(STEP),)))
+        door.ask(Ask(cohort=EVERYBODY, broadcast=np.zeros(0, np.float32), each=(Each(STEP),)))
     with opened(tmp_path, sends=each) as door, pytest.raises(LocalProtocolError, match="question for 'sum'"):
         door.ask(ask(each))
 

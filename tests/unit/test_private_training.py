@@ -74,7 +74,7 @@ def test_a_run_costs_its_steps_and_nothing_else(name: str, tmp_path: Path) -> No
     for party in ("server", "others"):
         assert finished.records[-1]["epsilon"][party] == pytest.approx(expected, rel=2e-3)
     assert finished.records[-1]["epsilon"]["key-holder"] == 0
-    assert not np.array_equal(spy.states[0].model, spy.states[-1].model)
+    assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
     with ledger(of, tmp_path) as book:
         assert len(book.rows()) == 3 * 4
 
@@ -88,7 +88,7 @@ def test_fedprox_pulls_its_private_training_back_too() -> None:
 def test_privacy_does_not_follow_the_experiments_seed(tmp_path: Path) -> None:
     """The same seed, twice: other samples and other noise. Without [dpsgd] the runs are the same."""
     of = private("fedavg", AVERAGING["fedavg"], rounds=1)
-    first, second = (spied(of, tmp_path / name)[0].states[-1].model for name in "ab")
+    first, second = (spied(of, tmp_path / name)[0].states[-1].broadcast for name in "ab")
     assert not np.array_equal(first, second)
 
 

@@ -33,8 +33,8 @@ def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any
         "selected": [1, 0, 2, 0, 0, 0],
         "asked": 1,
         "answered": [0, 0, 1, 0, 0, 0],
-        "divergence": [0.5, math.nan, -1e-9, 1.0, 2.0, 3.0],
         "ledger": {"count": 2 * number, "head": f"{number:064x}"},
+        "figures": {"divergence": [0.5, math.nan, 0.0, 1.0, 2.0, 3.0]},
         "error_bound": None,
         "blamed": {},
         "abstained": {"client-0001": "no records"},
@@ -47,7 +47,7 @@ def collected() -> results.Results:
     of = study(FEDPROF, FEDAVG)
     here = world(of)
     first = [record(1, 0.1), record(2, 0.3)]
-    second = [record(n, 0.1 * n, arm="FedAvg", divergence=None) for n in (1, 2)]
+    second = [record(n, 0.1 * n, arm="FedAvg", figures={}) for n in (1, 2)]
     return results.collect(of, [ArmRun(of.arms[0], here, first), ArmRun(of.arms[1], here, second)])
 
 
@@ -74,11 +74,11 @@ def test_participation_counts_rounds_and_answers(collected: results.Results) -> 
     assert own["client"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_divergence_leaves_out_the_unknown_and_floors_the_noise(collected: results.Results) -> None:
-    assert set(collected.divergence["arm"]) == {"FedProf"}
-    first = collected.divergence[collected.divergence["round"] == 1]
+def test_figures_leave_out_the_unknown(collected: results.Results) -> None:
+    assert set(collected.figures["arm"]) == {"FedProf"}
+    first = collected.figures[collected.figures["round"] == 1]
     assert first["client"].tolist() == [0, 2, 3, 4, 5]
-    assert first["divergence"].tolist() == [0.5, 0.0, 1.0, 2.0, 3.0]
+    assert first["value"].tolist() == [0.5, 0.0, 1.0, 2.0, 3.0]
 
 
 def test_summary_adds_up(collected: results.Results) -> None:
@@ -109,19 +109,19 @@ def test_json_is_strict(collected: results.Results) -> None:
 
 def test_a_study_without_profiles_has_an_empty_table(tmp_path: Path) -> None:
     of = study(FEDAVG)
-    rows = [record(n, 0.1, arm="FedAvg", divergence=None) for n in (1, 2)]
+    rows = [record(n, 0.1, arm="FedAvg", figures={}) for n in (1, 2)]
     alone = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
     results.write(of, alone, [], tmp_path, "securefl run x")
-    table = pd.read_csv(tmp_path / "divergence.csv")
+    table = pd.read_csv(tmp_path / "figures.csv")
     assert len(table) == 0
-    assert list(table.columns) == ["arm", "seed", "round", "client", "quality", "divergence"]
+    assert list(table.columns) == ["arm", "seed", "round", "client", "quality", "figure", "value"]
     assert not (tmp_path / "plots" / "divergence.png").exists()
 
 
 def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path: Path) -> None:
     of = study(FEDAVG, rounds=5)
     of = replace(of, privacy=replace(of.privacy, budget=3.0))
-    rows = [record(n, 0.1, arm="FedAvg", divergence=None) for n in (1, 2)]
+    rows = [record(n, 0.1, arm="FedAvg", figures={}) for n in (1, 2)]
     rows[1]["retired"] = [0, 2, 4]
     found = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
     said = "FedAvg: a budget of 3 bought 2 of 5 rounds; 3 of 6 clients dropped out by themselves"
