@@ -1,0 +1,143 @@
+"""A protocol from outside the package, in one file: it says what it sends and how its round goes, no more.
+
+The clients count their labels; the server sums the counts, and predicts the most frequent label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tiny_study import text
+
+from securefl.rounds import (
+    Algorithm,
+    Answers,
+    Ask,
+    Device,
+    Evaluation,
+    Job,
+    Played,
+    Roster,
+    Sends,
+    State,
+    Sum,
+    Value,
+)
+from securefl.study import config
+from securefl.study.session import run_study
+from securefl.training.task import Problem
+
+LABELS = 10
+ARM = '[[arm]]\nname = "Counting"\nprotocol = "counting"\n'
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many records of each label a client has; a record moves one count."""
+
+    clients: int
+
+    @property
+    def sends(self) -> Sends:
+        return Sends(
+            name="labels",
+            how="sum",
+            reveals="how many records have each label",
+            on_model=False,
+            sensitivity={("record", "add-remove"): 1.0},
+            cohort=self.clients,
+        )
+
+    def compute(self, job: Job) -> Value:
+        counts = np.bincount(job.y, minlength=LABELS)
+        return Value(integers=(counts / self.sends.grid.step).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Majority:
+    """Ask everybody once a round; what is most frequent is predicted."""
+
+    problem: Problem
+
+    @property
+    def statistics(self) -> tuple[Counts]:
+        return (Counts(self.problem.clients),)
+
+    def start(self) -> State:
+        return State(np.zeros(0, np.float32))
+
+    def round(
+        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+    ) -> Generator[Ask, Answers, Played]:
+        everybody = roster.everyone()
+        answers = yield Ask(
+            cohort=everybody, broadcast=state.broadcast, sums=(Sum(self.statistics[0].sends, LABELS),)
+        )
+        if answers.survivors:
+            state = State(answers.totals["labels"].value.astype(np.float32))
+        return Played(
+            state=state,
+            drawn=dict.fromkeys(everybody, 1),
+            survivors=answers.survivors,
+            figures={"turn": np.full(roster.clients, float(number))},
+        )
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        right = self.problem.server_y == int(np.argmax(state.broadcast))
+        return Evaluation(accuracy=float(np.mean(right)), loss=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting:
+    """The options of an arm: none."""
+
+    def build(self, problem: Problem) -> Algorithm:
+        return Majority(problem)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a distribution would be that has it in the entry-point group `securefl.protocols`."""
+    own = EntryPoint("counting", f"{__name__}:Counting", "securefl.protocols")
+    found = config.entry_points
+    monkeypatch.setattr(config, "entry_points", lambda group: (*found(group=group), own))
+
+
+CLEAR: Mapping[str, str] = {}
+MASKED = {'sum = "clear"': 'sum = "masked"\ndropout = 0.2\ncorrupt = 0.0'}
+NOISED = {
+    'noise = "none"': 'noise = "distributed"\nepsilon = 4.0',
+    'adjacency = "replace-one"': 'adjacency = "add-remove"',
+    'unprotected = ["labels"]': "unprotected = []",
+}
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    "changes",
+    [CLEAR, MASKED, {'sum = "clear"': 'sum = "ckks"\ndropout = 0.2\ncorrupt = 0.0'}, MASKED | NOISED],
+    ids=["clear", "masked", "ckks", "masked and noised"],
+)
+def test_a_protocol_from_outside_runs_however_it_is_summed(
+    changes: Mapping[str, str], tmp_path: Path
+) -> None:
+    written = text(ARM, unprotected='["labels"]', clients=4)
+    for old, new in changes.items():
+        assert old in written
+        written = written.replace(old, new)
+    found, page = run_study(config.parse(written), tmp_path, lambda arm, seed, record: None)
+    assert page.is_file()
+    assert found.metrics["answered"].tolist() == [4, 4]
+    assert found.participation["selected"].tolist() == [2] * 4
+    table = pd.read_csv(tmp_path / "figures.csv")
+    assert set(table["figure"]) == {"turn"}
+    assert table["value"].tolist() == [1.0] * 4 + [2.0] * 4
+    assert 0.05 < found.summary[0].final_accuracy < 0.25
+    finite = "epsilon" in "".join(changes.values())
+    assert np.isfinite(found.summary[0].epsilon["server"]) == finite
