@@ -80,6 +80,8 @@ def explaining(path: Path | str, kind: Kind) -> Iterator[None]:
         raise
     except sqlite3.Error as error:
         raise DataError(_sentence(path, kind, error)) from None
+    except OSError as error:
+        raise DataError(_of_system(path, kind, error)) from None
     except (Damaged, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(_damaged(path, kind, error)) from None
 
@@ -96,6 +98,19 @@ def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
             "and run the same command again."
         )
     return _damaged(path, kind, error)
+
+
+def _of_system(path: Path | str, kind: Kind, error: OSError) -> str:
+    match error.errno:
+        case errno.ELOOP:
+            return f"{path} is a link, and a {kind.name} is a file of its own. Remove the link."
+        case errno.ENOENT | errno.ENOTDIR:
+            return f"{Path(path).parent} is no folder, so there can be no {kind.name} in it."
+        case errno.ENOSPC | errno.EDQUOT:
+            return _full(path, error)
+        case None:
+            return _damaged(path, kind, error)
+    return _not_writable(path, error)
 
 
 def _full(path: Path | str, error: Exception) -> str:
@@ -175,19 +190,8 @@ class Database:
 
 def _only_for_its_owner(path: Path, kind: Kind) -> None:
     """SQLite gives the files it makes beside this one the same permissions. A link is not followed."""
-    try:
+    with explaining(path, kind):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        match error.errno:
-            case errno.ELOOP:
-                said = f"{path} is a link, and a {kind.name} is a file of its own. Remove the link."
-            case errno.ENOENT | errno.ENOTDIR:
-                said = f"{path.parent} is no folder, so there can be no {kind.name} in it."
-            case errno.ENOSPC | errno.EDQUOT:
-                said = _full(path, error)
-            case _:
-                said = _not_writable(path, error)
-        raise DataError(said) from None
     try:
         if os.fstat(file).st_mode & 0o077:
             os.fchmod(file, 0o600)

@@ -51,10 +51,18 @@ def head(rows: Rows) -> Head:
     return Head(*found[0])
 
 
-def whole(rows: Rows) -> Head:
-    """The newest link on file, if it is the last one of the rows; Damaged where it is not."""
+def whole(rows: Rows, noted: Head | None) -> Head:
+    """The newest link on file, if it is the last one of the rows, and goes on from a head that was noted.
+
+    Raises Damaged where it is not, or does not.
+    """
     if (found := replay(rows)) != head(rows):
         raise Damaged("its chain does not end where it should: something was changed or is gone")
+    if noted not in (None, found) and replay(rows, noted.count) != noted:
+        raise Damaged(
+            f"of {noted.count} entries that were noted it has {found.count}, or others: releases are missing "
+            "or changed, or it is an older copy"
+        )
     return found
 
 

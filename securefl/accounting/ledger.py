@@ -15,6 +15,7 @@ import math
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from securefl.accounting.chain import Head, head, move, replay
 from securefl.accounting.composition import NEAR, Filter, Running, compose
 from securefl.accounting.events import History, dump_charge, load_charge
+from securefl.accounting.note import Note
 from securefl.accounting.store import IDENTITY, KIND, Terms, connect, now
 from securefl.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
@@ -47,9 +49,25 @@ class Ledger:
         self._running = Running(terms.delta)
         self._known: dict[object, float] = {}
         self._db = connect(path, terms)
+        try:
+            with self._db.explaining():
+                self._note = Note(path)
+                self._note.write(self.head)
+        except BaseException:
+            self._db.close()
+            raise
 
     def close(self) -> None:
+        self._note.close()
         self._db.close()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """All or nothing, durably, and the new head noted."""
+        with self._db.transaction():
+            yield
+        with self._db.explaining():
+            self._note.write(self.head)
 
     def __enter__(self) -> Ledger:
         return self
@@ -105,7 +123,7 @@ class Ledger:
             LocalProtocolError: a key was used before with another charge; then nothing is reserved.
         """
         refused: dict[str, BudgetExceeded] = {}
-        with self._db.transaction():
+        with self._changing():
             for holder, asked in _by_holder(wants).items():
                 charges = [(key, charge) for key, charge in asked if not self._stands(key, charge)]
                 counted = {key: most for key, most in (introductions or {}).items() if key.holder == holder}
@@ -242,7 +260,7 @@ class Ledger:
         return self._commit([release]).contents(release)
 
     def _commit(self, releases: Sequence[Release]) -> Permit:
-        with self._db.transaction():
+        with self._changing():
             for release in releases:
                 if release.unit != self.terms.unit or not self._commits(release):
                     raise UnaccountedRelease(

@@ -16,6 +16,7 @@ from dp_accounting import DpEvent
 from securefl.accounting.chain import Head, whole
 from securefl.accounting.composition import Running
 from securefl.accounting.events import History, load_charge
+from securefl.accounting.note import noted
 from securefl.accounting.reading import read
 from securefl.accounting.store import KIND
 from securefl.database import explaining, require
@@ -39,7 +40,8 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
     Raises DataError for a file that is damaged, has lost something, or is no ledger of this version.
     """
     with explaining(path, KIND):
-        terms, releases, head = read(path, lambda db: _stored(db, path))
+        before = noted(path)  # first: a run may go on meanwhile
+        terms, releases, head = read(path, lambda db: _stored(db, path, before))
     parsed = cache(lambda charge: (load_charge(charge).by_party()[party], json.loads(charge)[party]["event"]))
     composed = _Composed(float(terms["delta"]))
     unit = terms["unit"].strip("'")
@@ -63,7 +65,9 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
     return Statement(rows, head)
 
 
-def _stored(db: sqlite3.Connection, path: Path) -> tuple[dict[str, str], list[tuple[Any, ...]], Head]:
+def _stored(
+    db: sqlite3.Connection, path: Path, noted: Head | None
+) -> tuple[dict[str, str], list[tuple[Any, ...]], Head]:
     def rows(query: str) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()
 
@@ -71,7 +75,7 @@ def _stored(db: sqlite3.Connection, path: Path) -> tuple[dict[str, str], list[tu
     require(db, path, KIND)
     state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
     releases = rows(f"SELECT at, holder, round, name, charge, {state} FROM releases ORDER BY reserved")
-    return dict(rows("SELECT name, value FROM terms")), releases, whole(rows)
+    return dict(rows("SELECT name, value FROM terms")), releases, whole(rows, noted)
 
 
 class _Composed:

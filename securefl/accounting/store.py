@@ -10,6 +10,7 @@ from pathlib import Path
 from sys import float_info
 
 from securefl.accounting.chain import first, move, whole
+from securefl.accounting.note import noted
 from securefl.database import Database, Kind
 from securefl.errors import ConfigError
 from securefl.release import PARTIES, Adjacency, Unit
@@ -84,9 +85,11 @@ def connect(path: Path | str, terms: Terms) -> Database:
     """
     db = Database(path, KIND)
     try:
+        with db.explaining():
+            before = noted(path)  # first: another process may go on meanwhile
         with db.transaction():
             _begin(db, terms)
-            whole(db.rows)
+            whole(db.rows, before)
             _agree(db, terms)
     except BaseException:
         db.close()

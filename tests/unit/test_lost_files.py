@@ -18,6 +18,8 @@ from test_client_level import DISTRIBUTED, study
 from tiny_study import plain, world
 
 from securefl.accounting.chain import move, replay
+from securefl.accounting.note import END
+from securefl.accounting.statement import statement
 from securefl.accounting.store import KIND
 from securefl.database import Database
 from securefl.errors import ConfigError, DataError
@@ -27,7 +29,7 @@ from securefl.study.run import ArmRun, arm_folder, run_arm
 from securefl.study.world import build
 
 ROUNDS, KILLED = 5, 3
-SUFFIXES = ("", "-wal", "-shm")
+SUFFIXES = ("", "-wal", "-shm", "-head")
 
 
 class Killed(Exception):
@@ -139,7 +141,8 @@ def test_whatever_is_deleted_or_edited_in_a_ledger(what: str, mended: bool, of: 
 
 
 def mend(path: Path) -> None:
-    """Number the entries anew without gaps and work the head out from them."""
+    """Number the entries anew without gaps, work the head out from them, and take the note of it away."""
+    path.with_name(path.name + END).unlink()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         try:
             rows = db.execute("SELECT rowid, reserved, committed FROM releases").fetchall()
@@ -154,8 +157,39 @@ def mend(path: Path) -> None:
         if db.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'more'").fetchone()[0]:
             return
     other = Database(path, KIND)
-    move(other, replay(other))
+    move(other, replay(other.rows))
     other.close()
+
+
+def test_releases_of_the_round_at_hand_are_missing(of: Study, cut: Path, whole: Path) -> None:
+    """No checkpoint knows of them yet: the ledger of round 2 under the note of round 3."""
+    for name in ("ledger.sqlite", "checkpoint.sqlite"):
+        for end in ("", "-wal", "-shm"):
+            shutil.copy(whole / "after-2" / (name + end), cut / (name + end))
+    refused(of, cut, "entries that were noted")
+    with pytest.raises(DataError, match="entries that were noted"):
+        statement(cut / "ledger.sqlite", party="server")
+
+
+def test_a_torn_log_is_noticed_by_whoever_reads_the_ledger(cut: Path) -> None:
+    before = statement(cut / "ledger.sqlite", party="server").releases
+    assert len(before) == KILLED * 6
+    log = cut / "ledger.sqlite-wal"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    with pytest.raises(DataError, match="entries that were noted"):
+        statement(cut / "ledger.sqlite", party="server")
+
+
+@pytest.mark.parametrize("content", [b"x" * 72, bytes(72), b"short"])
+def test_a_note_that_was_changed(content: bytes, of: Study, cut: Path) -> None:
+    (cut / "ledger.sqlite-head").write_bytes(content)
+    refused(of, cut, "its note ledger.sqlite-head is not as it was written")
+
+
+def test_a_note_may_be_missing(of: Study, cut: Path) -> None:
+    """A ledger that is copied without it can be read; a run's checkpoint still knows the head."""
+    (cut / "ledger.sqlite-head").unlink()
+    assert len(run(of, cut.parents[2]).records) == ROUNDS
 
 
 def test_an_older_ledger(of: Study, cut: Path, whole: Path) -> None:

@@ -1,0 +1,60 @@
+"""A ledger's newest head in a file beside it: what a torn or shortened log of SQLite cannot take with it.
+
+SQLite takes what is whole of a write-ahead log and says nothing of the rest, so a ledger alone cannot know
+that its end is gone. The head is noted after its transaction is on disk: a process that is killed in between
+leaves an older note, from which the ledger goes on. The note is not brought to disk by itself: after a loss
+of power it may be older, too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from securefl.accounting.chain import Head
+from securefl.database import IN_MEMORY, Damaged, seal
+
+END = "-head"
+"""What the note's name has more than the ledger's."""
+_COUNT, _DIGEST = 8, 32
+
+
+def noted(ledger: Path | str) -> Head | None:
+    """The head beside a ledger; None where there is no note. Raises Damaged for one that was changed."""
+    if ledger == IN_MEMORY:
+        return None
+    try:
+        content = _beside(ledger).read_bytes()
+    except FileNotFoundError:
+        return None
+    if not content:  # made, and not written yet
+        return None
+    body, sealed = content[: _COUNT + _DIGEST], content[_COUNT + _DIGEST :]
+    if sealed != seal("head", body):
+        raise Damaged(f"its note {_beside(ledger).name} is not as it was written")
+    return Head(int.from_bytes(body[:_COUNT], "little"), body[_COUNT:])
+
+
+class Note:
+    """The open note beside a ledger. OSError where it cannot be made."""
+
+    def __init__(self, ledger: Path | str) -> None:
+        self._file = -1
+        if ledger != IN_MEMORY:
+            self._file = os.open(_beside(ledger), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+    def write(self, head: Head) -> None:
+        """In place and in one piece, so that a reader finds the old or the new one."""
+        if self._file >= 0:
+            body = head.count.to_bytes(_COUNT, "little") + head.digest
+            os.pwrite(self._file, body + seal("head", body), 0)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+
+def _beside(ledger: Path | str) -> Path:
+    path = Path(ledger)
+    return path.with_name(path.name + END)
