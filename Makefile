@@ -1,10 +1,11 @@
 # make demo: the main job.  make test: all tests but the slow ones.  make check: lint, format, types.
+# make check-lowest: the oldest packages that pyproject.toml allows.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test slow check bench bench-secagg sweeps clean
+.PHONY: demo test slow check check-lowest bench bench-secagg sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +30,17 @@ check: $(VENV)/.tested  ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+LOWEST := .venv-lowest
+$(LOWEST)/.installed: pyproject.toml  # 6 GB: a torch this old comes with its CUDA packages
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet uv
+	$(LOWEST)/bin/uv pip install --quiet --no-cache --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[test]'
+	touch $@
+
+# Old packages warn of the newest ones below them, which is not ours to mend, so warnings are no errors here.
+check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the oldest packages that pyproject.toml allows
+	$(LOWEST)/bin/pytest -n 2 -m "not slow" -W default tests/unit tests/contracts tests/vectors
+
 bench: $(VENV)/.tested  ## figures of the README, as ratios in one run
 	$(BIN)/python benchmarks/matching.py
 	$(BIN)/python benchmarks/encryption_overhead.py
@@ -51,4 +63,4 @@ sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and hal
 	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 
 clean:
-	rm -rf $(VENV) $(FLOWER) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) $(LOWEST) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from opacus.accountants import PRVAccountant, RDPAccountant
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
-from pydantic import TypeAdapter, ValidationError
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -23,6 +22,7 @@ from securefl.accounting.events import History, steps_event
 from securefl.dp.noise import Source
 from securefl.errors import ConfigError, DataError
 from securefl.keys import SecretKey
+from securefl.study.config import convert
 from securefl.training import ModelConfig, evaluate, load_vector, to_vector
 from securefl.training import dpsgd as module
 from securefl.training.dpsgd import make_private, train_privately
@@ -662,10 +662,9 @@ def test_settings_out_of_range_are_refused_when_read(changes: dict[str, Any]) ->
         "optimizer": "sgd",
         "learning_rate": 0.1,
     }
-    adapter = TypeAdapter(DPSGD)
-    assert adapter.validate_python(settings) == config()
-    with pytest.raises(ValidationError):
-        adapter.validate_python(settings | changes, extra="forbid")
+    assert convert(DPSGD, settings, "dpsgd") == config()
+    with pytest.raises(ConfigError, match="(?i)" + next(iter(changes))):
+        convert(DPSGD, settings | changes, "dpsgd")
 
 
 def test_a_private_model_learns_real_digits() -> None:
