@@ -1,0 +1,1 @@
+"""What `endurance.py` puts runs through: kills, flipped bits, full disks, second processes, many rounds."""
