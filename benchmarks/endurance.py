@@ -152,10 +152,16 @@ def pairs(pairs: int, as_json: bool) -> None:
 
 @cli.command()
 @click.option("--rounds", default=2000, show_default=True, help="At least 200.", type=click.IntRange(min=200))
+@click.option(
+    "--case",
+    default="central",
+    show_default=True,
+    type=click.Choice([name for name, case in CASES.items() if not case.swept]),
+)
 @as_json_option
-def long(rounds: int, as_json: bool) -> None:
-    """Memory and time of the first and the last hundred rounds of a masked study with noise."""
-    end({**asdict(lasting.figures(rounds)), "failures": []}, as_json)
+def long(rounds: int, case: str, as_json: bool) -> None:
+    """Memory and time of the first and the last hundred rounds of a small study."""
+    end({"case": case, **asdict(lasting.figures(CASES[case], rounds)), "failures": []}, as_json)
 
 
 if __name__ == "__main__":

@@ -25,12 +25,15 @@ class Case:
     exact: bool = True
     swept: bool = False
 
+    def of(self, rounds: int) -> str:
+        """The study with so many rounds."""
+        return self.text.replace(f"rounds = {ROUNDS}\n", f"rounds = {rounds}\n")
+
 
 def _study(
     arm: str,
     privacy: str,
     *,
-    rounds: int = ROUNDS,
     local: str = "",
     unprotected: str = '["update"]',
     against: str = _ALL,
@@ -39,7 +42,7 @@ def _study(
     return f"""
 [study]
 name = "tiny"
-rounds = {rounds}
+rounds = {ROUNDS}
 seeds = [3]
 [data]
 source = "digits"
@@ -82,13 +85,6 @@ _CENTRAL = _words("clear", "clear", "central", "client", "zero-out")
 _BOUND = "update_bound = 1.0"
 
 
-def masked(rounds: int = ROUNDS) -> str:
-    """Clients add their shares of noise to a masked sum."""
-    words = _words("masked", "clear", "distributed", "client", "zero-out")
-    against = '["server", "others"]'
-    return _study(_FEDAVG, words, rounds=rounds, local=_BOUND, unprotected="[]", against=against)
-
-
 CASES = {
     case.name: case
     for case in (
@@ -101,7 +97,16 @@ CASES = {
                 extra=_FAULTS,
             ),
         ),
-        Case("masked", masked()),
+        Case(  # each client adds its share of the noise to a masked sum
+            "masked",
+            _study(
+                _FEDAVG,
+                _words("masked", "clear", "distributed", "client", "zero-out"),
+                local=_BOUND,
+                unprotected="[]",
+                against='["server", "others"]',
+            ),
+        ),
         Case("ckks", _study(_FEDAVG, _words("ckks", "clear", *_PLAIN))),
         Case(
             "scores",

@@ -14,7 +14,7 @@ from typing import Any
 
 from securefl.study.config import parse
 from securefl.study.session import run_study
-from trials.cases import masked
+from trials.cases import Case
 
 _HUNDRED = 100
 
@@ -33,8 +33,8 @@ class Figures:
     megabytes_on_disk: float
 
 
-def figures(rounds: int) -> Figures:
-    """Run a masked study with noise for so many rounds, in this process."""
+def figures(case: Case, rounds: int) -> Figures:
+    """Run a case for so many rounds, in this process."""
     at_start = _peak()
     ends, peaks = [time.perf_counter()], [at_start]
 
@@ -43,7 +43,7 @@ def figures(rounds: int) -> Figures:
         peaks.append(_peak())
 
     with tempfile.TemporaryDirectory() as name:
-        run_study(parse(masked(rounds)), Path(name), tell)
+        run_study(parse(case.of(rounds)), Path(name), tell)
         seconds = time.perf_counter() - ends[0]
         stored = sum(path.stat().st_size for path in Path(name).rglob("*") if path.is_file())
     took = [1000 * (after - before) for before, after in pairwise(ends[1:])]  # the first pays for set-up
