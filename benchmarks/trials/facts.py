@@ -71,12 +71,12 @@ def ledger(home: Path, party: str) -> Outcome:
 
 def charges(shown: Outcome) -> Counter[Charge]:
     """Holder, round, name, event and state of every release that `ledger show` lists."""
-    return Counter(tuple(row[name] for name in _NAMES) for row in json.loads(shown.out))
+    return Counter(tuple(row[name] for name in _NAMES) for row in json.loads(shown.out)["releases"])
 
 
 def spent(shown: Outcome) -> dict[str, float]:
     """By holder, the epsilon after its last release that `ledger show` lists."""
-    return {row["holder"]: float(row["epsilon"]) for row in json.loads(shown.out)}
+    return {row["holder"]: float(row["epsilon"]) for row in json.loads(shown.out)["releases"]}
 
 
 def differences(whole: dict[str, Facts], found: dict[str, Facts], *, exact: bool) -> list[str]:
