@@ -41,7 +41,7 @@ $(LOWEST)/.installed: pyproject.toml  # 6 GB: a torch this old comes with its CU
 check-lowest: $(LOWEST)/.installed  ## the tests of single modules, with the oldest packages that pyproject.toml allows
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" -W default tests/unit tests/contracts tests/vectors
 
-bench: $(VENV)/.tested  ## figures of the README, as ratios in one run
+bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/matching.py
 	$(BIN)/python benchmarks/encryption_overhead.py
 	$(BIN)/python benchmarks/gas_turbine.py

@@ -1,4 +1,4 @@
-"""What FedProf gains on GasTurbine (README, Figures), on the real files; minutes, so marked slow."""
+"""What FedProf gains on GasTurbine (docs/results.md), on the real files; minutes, so marked slow."""
 
 from __future__ import annotations
 

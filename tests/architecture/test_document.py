@@ -1,0 +1,65 @@
+"""docs/architecture.md names what exists, and its rooms in the order of .importlinter."""
+
+from __future__ import annotations
+
+import re
+from configparser import ConfigParser
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+QUOTED = sorted(set(re.findall(r"`([^`\n]+)`", TEXT)))
+PATHS = [quoted for quoted in QUOTED if re.fullmatch(r"(securefl|protocols|tests|docs)/[\w./-]*", quoted)]
+NAMES = [quoted for quoted in QUOTED if re.fullmatch(r"[a-z_]+(\.\w+)+", quoted)]
+
+
+def resolve(name: str) -> object:
+    """What a dotted name stands for: in the longest module of that name, the attributes that follow."""
+    parts = (name if name.startswith("protocols.") else f"securefl.{name}").split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(name)
+
+
+def layers() -> list[set[str]]:
+    """The rooms of each layer, from the ground up."""
+    parser = ConfigParser()
+    parser.read(ROOT / ".importlinter")
+    lines = parser["importlinter:contract:layers"]["layers"].split("\n")
+    return [set(re.findall(r"securefl\.(\w+)", line)) for line in reversed(lines) if line.strip()]
+
+
+def test_it_names_enough() -> None:
+    """The tests below would pass for a page without names."""
+    assert len(PATHS) > 30
+    assert len(NAMES) > 60
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_exists(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_exists(name: str) -> None:
+    resolve(name)
+
+
+@pytest.mark.parametrize("name", ["protect.nothing", "engines.host.StudyHost.nothing", "nothing.at_all"])
+def test_a_name_that_does_not_exist_is_found(name: str) -> None:
+    with pytest.raises((AttributeError, ModuleNotFoundError)):
+        resolve(name)
+
+
+def test_its_rooms_are_all_rooms_in_their_order() -> None:
+    rows = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `securefl/")]
+    assert [set(re.findall(r"securefl/(\w+)", row)) for row in rows] == layers()

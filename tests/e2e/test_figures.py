@@ -1,0 +1,96 @@
+"""The figures of docs/results.md and of the README that files in benchmarks/results have too."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+TEXT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))
+UNIT, BOUNDED = "kind unit-l2", "kind bounded, bound 1"
+ROWS = {
+    "public, unit norm, central, exact": ("public", UNIT, "central", "exact", "record"),
+    "the same, masked sum with shares of noise": ("public", UNIT, "distributed", "exact", "record"),
+    "the same, local noise": ("public", UNIT, "local", "exact", "record"),
+    r"public, \|x\| ≤ 1, central, exact": ("public", BOUNDED, "central", "exact", "record"),
+    r"public, \|x\| ≤ 1, central, the paper's σ": ("public", BOUNDED, "central", "paper", "record"),
+    "DP-SGD, unit norm, central, exact": ("dp-sgd", UNIT, "central", "exact", "record"),
+    "private, unit norm, central, exact": ("private", UNIT, "central", "exact", "record"),
+    "private, per client (bound 60)": ("private", UNIT, "central", "exact", "client"),
+}
+SETTING = ("arm.body", "arm.clip", "privacy.noise", "privacy.calibration", "privacy.unit")
+
+
+def section(heading: str) -> str:
+    return TEXT.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def cells(heading: str) -> list[list[str]]:
+    """The rows of a section's table, without heading and rule."""
+    rows = [line for line in section(heading).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows[2:]]
+
+
+def accuracies(file: str, row: str) -> list[str]:
+    """One row's accuracies by epsilon, as the table writes them."""
+    table = pd.read_csv(RESULTS / file, comment="#")
+    wanted = dict(zip(SETTING, ROWS[row], strict=True))
+    for name in wanted.keys() & set(table.columns):
+        table = table[table[name] == wanted[name]]
+    found = table.set_index("privacy.epsilon")["accuracy"]
+    return [f"{found[epsilon]:.2f}" if epsilon in found.index else "–" for epsilon in EPSILONS]
+
+
+@pytest.mark.parametrize(
+    ("heading", "file", "rows"),
+    [
+        ("What epsilon costs FedLog on digits", "fedlog_tradeoff.csv", 8),
+        ("What epsilon costs FedLog on MNIST", "fedlog_tradeoff_mnist.csv", 5),
+    ],
+)
+def test_trade_offs(heading: str, file: str, rows: int) -> None:
+    found = cells(heading)
+    assert len(found) == rows
+    for name, *numbers in found:
+        assert numbers[:-1] == accuracies(file, name), name
+
+
+def test_what_encryption_adds() -> None:
+    said = [row[1] for row in cells("What encryption adds to the demo")]
+    kept = json.loads((RESULTS / "encryption_overhead.json").read_text(encoding="utf-8"))
+    assert said == [
+        f"{kept['extra_ms_per_client_and_round']:.0f} ms",
+        f"{kept['extra_bytes_up_per_client_and_round']:,}",
+        f"{kept['rounds_with_the_same_cohort']} of {kept['rounds']}",
+        f"{kept['largest_score_difference']:.1e}, {kept['error_bound']:.1e}",
+    ]
+
+
+def test_matching() -> None:
+    kept = json.loads((RESULTS / "matching.json").read_text(encoding="utf-8"))["rows"]
+    kept = [row for row in kept if row["q"] == 84 and row["clients"] == 500]
+    said = cells("Encrypted matching")
+    assert len(said) == len(kept)
+    for (_, *numbers, ratio), row in zip(said, kept, strict=True):
+        up, between, error = numbers[4:]
+        assert (up, between, float(ratio)) == (f"{row['up']:,}", f"{row['between']:,}", row["ratio"])
+        assert float(error) == float(f"{row['error']:.0e}")
+        for number, name in zip(numbers[:4], ("client", "server", "holder", "total"), strict=True):
+            assert float(number) == pytest.approx(row[name], abs=0.5 if row[name] >= 20 else 0.006)
+
+
+def test_the_readme_says_what_its_picture_shows() -> None:
+    """From epsilon 1 on, shares of noise in a masked sum are within 0.01 of noise by a trusted server."""
+    table = pd.read_csv(RESULTS / "fedlog_tradeoff.csv", comment="#")
+    for name, value in zip(SETTING, ROWS["public, unit norm, central, exact"], strict=True):
+        if name != "privacy.noise":
+            table = table[table[name] == value]
+    by = table.pivot(index="privacy.epsilon", columns="privacy.noise", values="accuracy").loc[1:8]
+    assert len(by) == 4
+    assert (by["central"] - by["distributed"]).abs().max() < 0.01
