@@ -45,8 +45,18 @@ def protect(
 ) -> Release:
     """Make a release of one value.
 
-    Guarantees: what is noised in the ledger is noised here; what is hidden leaves as masked or encrypted
-    integers of its public grid; with a `secret`, the same value at the same place becomes the same release.
+    Guarantees:
+        - The charge follows from the plan and from what is declared, and not from the value.
+        - What its client noises carries the noise that is charged. Floats are refused there: rounded
+          afterwards, they would move by more than was declared.
+        - A noised value beyond its grid is cut to it. To refuse it would tell of the records, uncharged.
+        - A share of distributed noise has room on the grid beside its value.
+        - A weight moves two noised values no further apart.
+        - A sum that the plan hides leaves as masked or encrypted integers of its grid, or not at all.
+        - A number that the plan hides leaves encrypted, or not at all.
+        - With a `secret`, the same place gives the same noise, and another place other noise.
+        - With a `secret`, two contents of one place have two fingerprints where they are noised or their sum
+          is hidden. The ledger sends one of them.
 
     Args:
         weight: in a sum, in (0, 1].

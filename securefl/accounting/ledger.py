@@ -247,6 +247,15 @@ class Ledger:
     def send(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
         """Commit every release in these messages in one durable transaction, then encode them.
 
+        Guarantees:
+            - A release leaves under its own reservation alone: with this key, this charge and this unit.
+            - If one release of these messages may not leave, none is committed and nothing is encoded.
+            - The commit is durable before the bytes exist. A crash forgets nothing that left.
+            - What was sent leaves again only with the same fingerprint, and is not charged twice.
+            - What was charged nothing, or without noise, may be sent again without a fingerprint.
+            - No release is encoded in any other way.
+            - A message without a release is encoded, and not counted.
+
         Raises:
             UnaccountedRelease: a release was not reserved, or with another charge, or was sent before with
                 another content.

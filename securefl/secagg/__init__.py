@@ -1,4 +1,6 @@
-"""Secure aggregation: the server learns the sum over the survivors and nothing else. See SPEC.md.
+"""Secure aggregation: the server learns the sum over the survivors and nothing else.
+
+SPEC.md has every byte, `phases.py` who says what when and what is checked.
 
 After Bonawitz et al. 2017 (active adversaries), on the sparse graphs of Bell et al. 2020.
 

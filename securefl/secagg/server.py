@@ -39,7 +39,7 @@ from securefl.secagg.packing import unpack, word
 from securefl.secagg.unmasking import Aborted, Summed, Unmasking
 from securefl.signing import AgreementKey
 
-_ORDER: Final = (Advertise, Shares, MaskedInput, Consistent, Unmask)
+_DUE: Final = {Advertise: 0, Shares: 1, Complaint: 2, MaskedInput: 2, Consistent: 3, Unmask: 4}
 _PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))  # any key tells a weak one of the other side
 
 
@@ -165,7 +165,7 @@ class Server:
                     return self._opened(state, number, message)
         except CryptoError as error:
             raise RemoteProtocolError(str(error), sender=sender, phase=_phase(state)) from None
-        if not isinstance(message, Complaint) and _ORDER.index(type(message)) > state.phase:
+        if _DUE[type(message)] > state.phase:
             raise RemoteProtocolError(
                 f"A {type(message).__name__} is not due yet.", sender=sender, phase=_phase(state)
             )

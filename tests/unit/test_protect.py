@@ -1,0 +1,127 @@
+"""What `protect` promises beside the noise itself; that stands in the tests of what is noised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent
+from scipy import stats
+
+from securefl.errors import LocalProtocolError
+from securefl.grid import Grid
+from securefl.keys import SecretKey
+from securefl.plan import Plan, charge_of
+from securefl.protect import protect
+from securefl.release import Release, ReleaseKey
+from securefl.rounds import Sends, Value
+
+BOUNDED = {("record", "add-remove"): 1.0}
+GRID = Grid(step=2.0**-10, bound=64.0)
+SUM = Sends(name="own", how="sum", reveals="it", sensitivity=BOUNDED, grid=GRID, cohort=4)
+EACH = replace(SUM, how="each")
+PLAN = Plan(
+    adjacency="add-remove",
+    delta=1e-5,
+    schedule=1,
+    noise="local",
+    noise_multiplier=3.0,
+    corrupt=0.0,
+    dropout=0.2,
+)
+BARE = replace(PLAN, noise="none", unprotected=("own",))
+KEY = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
+SECRET = SecretKey(bytes(31) + b"s")
+INTEGERS = np.arange(-50, 50) * 7
+
+
+def released(plan: Plan, sends: Sends = SUM, integers: Any = INTEGERS, **given: Any) -> Release:
+    parts = {"key": KEY, "weight": 1.0, "seal": None, "secret": SECRET} | given
+    return protect(plan, sends, Value(integers=integers), **parts)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("plan", [PLAN, BARE, replace(PLAN, noise="central", against=("others",))])
+def test_the_charge_follows_from_the_plan_and_not_from_the_value(plan: Plan, trained: bool) -> None:
+    sends = replace(SUM, training=charge_of(PLAN, SUM).server)
+    charges = {
+        released(plan, sends, integers, trained=trained).charge
+        for integers in (INTEGERS, 0 * INTEGERS, -3 * INTEGERS)
+    }
+    assert charges == {charge_of(plan, sends, trained=trained)}
+
+
+def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> None:
+    """Chi-square of residuals over sigma, false alarm 1e-6; nine tenths of the noise are caught."""
+    integers = np.arange(-3000, 3000)
+    came = released(PLAN, integers=integers, secret=None)
+    assert came.charge.server == GaussianDpEvent(3.0)
+    scaled = (came._numbers - integers) * GRID.step / 3.0
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(scaled))
+    assert low < np.sum(scaled**2) < high
+    assert not low < np.sum((0.9 * scaled) ** 2) < high
+
+
+@pytest.mark.parametrize(("how", "hider"), [("masked", "mask"), ("ckks", "encrypt")])
+@pytest.mark.parametrize("noise", ["none", "distributed"])
+def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, hider: str, noise: Any) -> None:
+    """What the mask or the key is given is what would leave in the clear; no number of it is left beside."""
+    plan = replace(PLAN if noise == "distributed" else BARE, sum=how, noise=noise)
+    with pytest.raises(LocalProtocolError, match=r"but there is no (mask|key) for it"):
+        released(plan)
+    given = []
+
+    def hide(integers: Any) -> Any:
+        given.append(integers)
+        return np.full(3, 7, np.uint8) if how == "masked" else b"ciphertext"
+
+    came = released(plan, **{hider: hide})
+    clear = released(replace(plan, sum="clear"))
+    np.testing.assert_array_equal(given[0], clear._numbers)
+    left = (came.form, came._numbers.tolist(), came._sealed)
+    assert left == {"masked": ("masked", [7, 7, 7], b""), "ckks": ("encrypted", [], b"ciphertext")}[how]
+
+
+def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
+    plan = replace(BARE, scores="ckks")
+    value = Value(hidden=np.array([1.0, 2.0]), clear=np.array([3.0]))
+    parts: dict[str, Any] = {"key": KEY, "weight": 1.0}
+    with pytest.raises(LocalProtocolError, match="no key to do it with"):
+        protect(plan, EACH, value, seal=None, **parts)
+    came = protect(plan, EACH, value, seal=lambda hidden: hidden.tobytes(), **parts)
+    assert (came.form, came._numbers.tolist()) == ("encrypted", [3.0])
+    assert came._sealed == value.hidden.tobytes()
+
+
+@pytest.mark.parametrize("sends", [SUM, EACH], ids=["sum", "each"])
+def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(sends: Sends) -> None:
+    first = released(PLAN, sends)
+    again = released(PLAN, sends)
+    assert np.array_equal(first._numbers, again._numbers)
+    assert first.content == again.content != b""
+    places = [{part: 9} for part in ("round", "stage", "attempt")]
+    for place in (*places, {"session": b"other"}, {"name": "another"}):
+        moved = released(PLAN, sends, key=replace(KEY, **place))
+        assert not np.array_equal(first._numbers, moved._numbers), place
+    other = released(PLAN, sends, secret=SecretKey(bytes(32)))
+    assert not np.array_equal(first._numbers, other._numbers)
+    fresh = [released(PLAN, sends, secret=None)._numbers for _ in range(2)]
+    assert not np.array_equal(*fresh)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sends", "given"),
+    [
+        (PLAN, SUM, {}),
+        (PLAN, EACH, {}),
+        (replace(BARE, sum="masked"), SUM, {"mask": lambda integers: np.zeros(3, np.uint8)}),
+        (replace(BARE, sum="ckks"), SUM, {"encrypt": lambda integers: b"ciphertext"}),
+    ],
+    ids=["noised sum", "noised number", "masked", "encrypted"],
+)
+def test_two_values_in_one_place_have_two_fingerprints(plan: Plan, sends: Sends, given: Any) -> None:
+    """By them the ledger refuses the second: under one noise or mask, two would tell their difference."""
+    one, other = (released(plan, sends, INTEGERS + more, **given).content for more in (0, 1))
+    assert len({one, other, b""}) == 3
