@@ -13,20 +13,26 @@ import os
 import shutil
 import sqlite3
 import time
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from securefl.errors import DataError
+from securefl.errors import DataError, SecureFLError
 
 IN_MEMORY = ":memory:"
 Value = bytes | str | int | None
 _ROOM = 2**16
 """Bytes: with less left on a disk, an error of input and output is a full disk."""
-_FULL = {sqlite3.SQLITE_FULL}
+_FULL = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+}
+"""What a disk without room, a quota and a limit on the size of files come as."""
 _READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
@@ -76,19 +82,31 @@ def explaining(path: Path | str, kind: Kind) -> Iterator[None]:
     """
     try:
         yield
-    except sqlite3.IntegrityError:  # of the statement, not of the file
+    except (sqlite3.IntegrityError, sqlite3.ProgrammingError):  # of the caller, not of the file
         raise
     except sqlite3.Error as error:
         raise DataError(_sentence(path, kind, error)) from None
     except OSError as error:
         raise DataError(_of_system(path, kind, error)) from None
-    except (Damaged, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Damaged as error:
         raise DataError(_damaged(path, kind, error)) from None
 
 
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Whatever goes wrong with stored content is damage to it: who seals anew can make any decoder fail."""
+    try:
+        yield
+    except (SecureFLError, Damaged):
+        raise
+    except Exception as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from None
+
+
 def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    if code in _FULL or (code == sqlite3.SQLITE_IOERR and _no_room(path)):
+    extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    code = extended & 0xFF
+    if extended in _FULL or (code == sqlite3.SQLITE_IOERR and _no_room(path)):
         return _full(path, error)
     if code in _READ_ONLY:
         return _not_writable(path, error)
@@ -115,8 +133,8 @@ def _of_system(path: Path | str, kind: Kind, error: OSError) -> str:
 
 def _full(path: Path | str, error: Exception) -> str:
     return (
-        f"{path}: the disk is full ({error}), so nothing was written and nothing released. Make room, "
-        "and run the same command again: it goes on where it stopped."
+        f"{path}: the disk is full, or a quota or limit is reached ({error}), so nothing was written and "
+        "nothing released. Make room, and run the same command again: it goes on where it stopped."
     )
 
 

@@ -90,6 +90,10 @@ class Journal:
         """Drawn when the journal was made: a lost one that is begun anew is another one."""
         return str(self._db.rows("SELECT identity FROM journal")[0][0])
 
+    def sessions(self) -> list[bytes]:
+        """Every session that a party has been in."""
+        return [bytes(row[0]) for row in self._db.rows("SELECT DISTINCT session FROM parties")]
+
     def newest(self, session: bytes) -> int:
         """The newest round of a session that any party has seen; 0 for none."""
         query = "SELECT COALESCE(MAX(round), 0) FROM parties WHERE session = ?"

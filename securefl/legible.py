@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from securefl.errors import ConfigError
 
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Of Unicode's Default_Ignorable_Code_Point, what is in no category "other"."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """What makes a formula of a cell; the last four are the wide forms, which some spreadsheets take as well."""
 
@@ -14,9 +19,10 @@ def is_legible(text: str) -> bool:
     """Whether it holds nothing that a terminal obeys or a reader cannot see.
 
     Python calls printable what is in no category "other" (Cc, Cf with the overrides of direction, Co, Cs, Cn)
-    and in no category "separator" (Zl, Zp, Zs) but the plain space.
+    and in no category "separator" (Zl, Zp, Zs) but the plain space. Some letters and marks are drawn as
+    nothing all the same.
     """
-    return text.isprintable()
+    return text.isprintable() and not _INVISIBLE.search(text)
 
 
 def require_legible(name: str, what: str) -> None:

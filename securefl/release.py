@@ -15,7 +15,7 @@ import numpy as np
 from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 from numpy.typing import NDArray
 
-from securefl.errors import UnaccountedRelease
+from securefl.errors import ConfigError, UnaccountedRelease
 from securefl.keys import Guarded
 from securefl.legible import require_legible
 
@@ -75,6 +75,9 @@ class ReleaseKey:
     def __post_init__(self) -> None:
         require_legible(self.holder, "a holder")
         require_legible(self.name, "the name of a release")
+        place = (self.round, self.stage, self.attempt)
+        if not all(isinstance(number, int) and 0 <= number < 2**32 for number in place):
+            raise ConfigError(f"Expected round, stage and attempt from 0 to 2^32 - 1, got {place}.")
 
 
 @final

@@ -6,6 +6,7 @@ Sizes are checked before anything is parsed: a value of two bytes is seventy as 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,8 @@ LARGEST_TOML: Final = 2**16
 MOST_ELEMENTS: Final = 2**20
 """Values of the largest JSON text: profiles and anchors of 500,000 elements."""
 _DEEPEST: Final = 16
+_LONG_KEY: Final = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){32}""")
+"""A key of more than 32 parts."""
 
 
 def read_text(path: Path, most: int = LARGEST_TOML) -> str:
@@ -47,6 +50,8 @@ def toml(text: str) -> dict[str, Any]:
     """The table of a TOML text. ConfigError for none, too long a one, and too deep a one."""
     if len(text) > LARGEST_TOML:
         raise ConfigError(f"Expected at most {LARGEST_TOML:,} characters of TOML, got {len(text):,}.")
+    if _LONG_KEY.search(text):  # its parser takes minutes and gigabytes for what is refused afterwards
+        raise ConfigError(_too_deep())
     try:
         table = tomllib.loads(text)
     except RecursionError:

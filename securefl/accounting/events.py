@@ -116,7 +116,7 @@ def load_charge(stored: str) -> Charge:
     try:
         by_party = {party: load_event(_object(event)) for party, event in _object(json.loads(stored)).items()}
         return Charge(server=by_party["server"], key_holder=by_party["key-holder"], others=by_party["others"])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         raise DataError(f"The ledger holds a charge that is none: {stored[:80]!r}. Restore it.") from None
 
 

@@ -313,6 +313,10 @@ class Ledger:
         row = self._db.row(f"SELECT committed FROM releases WHERE {_KEY}", _row(key))
         return None if row is None else "reserved" if row[0] is None else "committed"
 
+    def sessions(self) -> list[bytes]:
+        """Every session that has a release."""
+        return [bytes(row[0]) for row in self._db.rows("SELECT DISTINCT session FROM releases")]
+
     def newest(self, session: bytes) -> int:
         """The newest round of a session that has a release; 0 for none."""
         query = "SELECT COALESCE(MAX(round), 0) FROM releases WHERE session = ?"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from securefl.arrays import packed, unpacked
-from securefl.database import Damaged, Database, Kind, check, seal
+from securefl.database import Damaged, Database, Kind, check, decoding, seal
 from securefl.errors import DataError, LocalProtocolError
 from securefl.rounds import Kept, State
 
@@ -20,12 +21,15 @@ KIND = Kind(
         "CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
         "CREATE TABLE rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
         "CREATE TABLE kept (client INTEGER PRIMARY KEY, arrays BLOB NOT NULL, seal BLOB NOT NULL) STRICT",
-        "CREATE TABLE state (round INTEGER PRIMARY KEY, arrays BLOB NOT NULL, seal BLOB NOT NULL) STRICT",
+        # `devices` is over all rows of `kept`
+        "CREATE TABLE state (round INTEGER PRIMARY KEY, arrays BLOB NOT NULL, devices BLOB NOT NULL, "
+        "seal BLOB NOT NULL) STRICT",
     ),
     lost="The finished rounds are lost with it, and the ledger beside it still counts what they released: "
     "restore the folder it is in from one backup, or begin a new run in another folder.",
 )
 _SESSION = "session"
+_MODULUS = 2**256
 
 
 class Checkpoint:
@@ -39,6 +43,10 @@ class Checkpoint:
 
     def __exit__(self, *_: object) -> None:
         self._db.close()
+
+    def explaining(self) -> AbstractContextManager[None]:
+        """What is wrong with what was read from it, as a DataError that names it (see `database`)."""
+        return self._db.explaining()
 
     def nonce(self) -> bytes:
         """32 random bytes, drawn when the run began."""
@@ -98,39 +106,59 @@ class Checkpoint:
         devices = [(client, packed(own)) for client, own in (kept or {}).items()]
         written = json.dumps(record)
         with self._db.transaction():
+            session = self._bound().get(_SESSION, "")
             if self._db.rows("SELECT round FROM rounds WHERE round = ?", (number,)):
                 raise LocalProtocolError(
                     f"Round {number} is finished already: another process runs in this folder; stop one of "
                     "them."
                 )
-            self._db.run("INSERT INTO rounds VALUES (?, ?, ?)", (number, written, seal(number, written)))
+            own = seal(session, number, written)
+            self._db.run("INSERT INTO rounds VALUES (?, ?, ?)", (number, written, own))
+            whole = self._keep(session, devices)
             self._db.run("DELETE FROM state")
-            self._db.run("INSERT INTO state VALUES (?, ?, ?)", (number, arrays, seal(number, arrays)))
-            for client, own in devices:
-                self._db.run("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (client, own, seal(client, own)))
+            own = seal(session, number, arrays, whole)
+            self._db.run("INSERT INTO state VALUES (?, ?, ?, ?)", (number, arrays, whole, own))
+
+    def _keep(self, session: str, devices: Sequence[tuple[int, bytes]]) -> bytes:
+        """Write what clients keep; the sum of all rows' seals mod 2^256, by which one that is gone shows."""
+        before = self._db.row("SELECT devices FROM state")
+        whole = int.from_bytes(before[0] if before else b"", "little")
+        for client, content in devices:
+            old = self._db.row("SELECT seal FROM kept WHERE client = ?", (client,))
+            new = seal(session, client, content)
+            whole += int.from_bytes(new, "little") - int.from_bytes(old[0] if old else b"", "little")
+            self._db.run("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (client, content, new))
+        return (whole % _MODULUS).to_bytes(32, "little")
 
     def load(self) -> tuple[State | None, list[dict[str, Any]]]:
         """The newest state and the records of all finished rounds, in order."""
         with self._db.explaining():
             rows = self._db.rows("SELECT round, record, seal FROM rounds ORDER BY round")
-            stored = self._db.rows("SELECT round, arrays, seal FROM state")
-            if [row[0] for row in rows] != list(range(1, len(rows) + 1)) or [row[0] for row in stored] != [
-                row[0] for row in rows[-1:]
-            ]:
+            stored = self._db.rows("SELECT round, arrays, devices, seal FROM state")
+            numbers = [row[0] for row in rows]
+            if numbers != list(range(1, len(rows) + 1)) or [row[0] for row in stored] != numbers[-1:]:
                 raise Damaged("rounds are missing")
-            for number, content, sealed in (*rows, *stored):
-                check(sealed, number, content)
-            records = [json.loads(row[1]) for row in rows]
-            if not stored:
-                return None, records
-            arrays = unpacked(stored[0][1])
-            memory = {k.removeprefix("memory."): arrays[k] for k in arrays if k.startswith("memory.")}
-            return State(arrays["broadcast"], memory), records
+            session = self._bound().get(_SESSION, "")
+            for *content, sealed in (*rows, *stored):
+                check(sealed, session, *content)
+            with decoding():
+                records = [json.loads(row[1]) for row in rows]
+                if not stored:
+                    return None, records
+                arrays = unpacked(stored[0][1])
+                memory = {k.removeprefix("memory."): arrays[k] for k in arrays if k.startswith("memory.")}
+                return State(arrays["broadcast"], memory), records
 
     def kept(self) -> dict[int, Kept]:
         """What each client keeps, as of the last finished round."""
         with self._db.explaining():
             rows = self._db.rows("SELECT client, arrays, seal FROM kept")
-            for client, arrays, sealed in rows:
-                check(sealed, client, arrays)
-            return {client: unpacked(arrays) for client, arrays, _ in rows}
+            session = self._bound().get(_SESSION, "")
+            for *content, sealed in rows:
+                check(sealed, session, *content)
+            whole = sum(int.from_bytes(row[2], "little") for row in rows) % _MODULUS
+            noted = self._db.row("SELECT devices FROM state")
+            if whole != int.from_bytes(noted[0] if noted else b"", "little"):
+                raise Damaged("what some clients kept is missing, or older")
+            with decoding():
+                return {client: unpacked(arrays) for client, arrays, _ in rows}

@@ -146,7 +146,8 @@ def _locked(folder: Path) -> _File | None:
     while True:
         file = _File(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _OPEN, 0o600))
         try:
-            if not stat.S_ISREG(os.fstat(file.number).st_mode):
+            found = os.fstat(file.number)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # another name's content is not ours
                 raise OSError(errno.EEXIST, "Not a regular file")
             fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Who opened the file before it was replaced has the lock of a file that nobody else sees.

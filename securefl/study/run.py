@@ -15,12 +15,14 @@ import numpy as np
 
 from securefl.accounting.composition import NEAR, compose, within
 from securefl.accounting.ledger import Head, Ledger
+from securefl.database import decoding
 from securefl.dp.calibration import check_delta
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess
 from securefl.engines.masked import policy_of
 from securefl.engines.scores import ScoreKeys
 from securefl.errors import ConfigError, DataError
+from securefl.files import subfolder
 from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of, events_of
@@ -49,6 +51,14 @@ class ArmRun:
 def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
     """Where checkpoint and ledger of one arm and seed are."""
     return folder / "arms" / slug(arm.name) / f"seed-{seed}"
+
+
+def _made(folder: Path, arm: Arm, seed: int) -> Path:
+    """The same, made where there is none; no part of it is somebody else's link."""
+    home = arm_folder(folder, arm, seed)
+    for part in reversed(home.relative_to(folder).parents):
+        subfolder(folder / part)
+    return subfolder(home)
 
 
 def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
@@ -118,8 +128,7 @@ def run_arm(
     """
     stop = stop or Interruption()
     algorithm, plan = composition(study, arm, world)
-    home = arm_folder(folder, arm, world.seed)
-    home.mkdir(parents=True, exist_ok=True)
+    home = _made(folder, arm, world.seed)
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms()))
         checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
@@ -132,11 +141,13 @@ def run_arm(
             journal=journal.identity,
         )
         state, records = checkpoint.load()
-        if records:
-            require_all(ledger, records[-1])
+        with checkpoint.explaining(), decoding():
+            stands = [_stands(record, world.problem.clients) for record in records]
+        if stands:
+            require_all(ledger, stands[-1])
         for record in records:
             tell(record)
-        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, records)
+        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, stands)
         state = state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
@@ -150,18 +161,51 @@ def run_arm(
     return ArmRun(arm, world, records)
 
 
-def require_all(ledger: Ledger, record: Mapping[str, Any]) -> None:
+@dataclass(frozen=True)
+class _Stands:
+    """What a run goes on with after a round."""
+
+    number: int
+    head: Head
+    epsilon: Mapping[str, float]
+    culprits: frozenset[int]
+    retired: frozenset[int]
+    spare: int
+    ended: bool
+
+
+def _stands(record: Mapping[str, Any], clients: int) -> _Stands:
+    """Of the record of a round; any error for one that is none."""
+    culprits, retired = (frozenset(map(int, record[name])) for name in ("culprits", "retired"))
+    if not culprits | retired <= set(range(clients)) or set(record["epsilon"]) != set(PARTIES):
+        raise ValueError("a record names clients or parties that there are not")
+    for name in ("accuracy", "loss", "bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
+        float(record[name])
+    if not len(record["selected"]) == len(record["answered"]) == clients:
+        raise ValueError("a record is not of all clients")
+    return _Stands(
+        number=int(record["round"]),
+        head=Head(int(record["ledger"]["count"]), bytes.fromhex(record["ledger"]["head"])),
+        epsilon={party: float(spent) for party, spent in record["epsilon"].items()},
+        culprits=culprits,
+        retired=retired,
+        spare=int(record["spare"]),
+        ended=bool(record["ended"]),
+    )
+
+
+def require_all(ledger: Ledger, stands: _Stands) -> None:
     """DataError where the ledger holds less than it did when this round ended.
 
     By its chain; and by its epsilons, for a chain that somebody made anew.
     """
-    ledger.require(Head(record["ledger"]["count"], bytes.fromhex(record["ledger"]["head"])))
-    for party, spent in record["epsilon"].items():
+    ledger.require(stands.head)
+    for party, spent in stands.epsilon.items():
         found = ledger.worst(party)
         # composed at once instead of round by round, the figure may be lower by a little
         if found * NEAR < spent:
             raise DataError(
-                f"The ledger says epsilon {found:.4g} against the {party}, and round {record['round']} ended "
+                f"The ledger says epsilon {found:.4g} against the {party}, and round {stands.number} ended "
                 f"with {spent:.4g}: releases are missing. Restore the run folder from one backup, or begin a "
                 "new run in another folder."
             )
@@ -180,13 +224,13 @@ class _Turn:
         ledger: Ledger,
         checkpoint: Checkpoint,
         journal: Journal,
-        records: Sequence[Mapping[str, Any]],
+        stands: Sequence[_Stands],
     ) -> None:
         self._study, self._arm, self._world = study, arm, world
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
         self._roster = world.roster()
         self._session = plan.session(_names(self._roster), checkpoint.nonce())
-        self._check_ages(journal, len(records))
+        self._check_ages(journal, len(stands))
         self._host = StudyHost(
             plan,
             algorithm.statistics,
@@ -195,17 +239,23 @@ class _Turn:
             rng=lambda number, client: stream(world.seed, "client", number, client),
             keys=self._fresh_keys,
             kept=checkpoint.kept(),
-            culprits=records[-1]["culprits"] if records else (),
-            spare=records[-1]["spare"] if records else None,
+            culprits=stands[-1].culprits if stands else (),
+            spare=stands[-1].spare if stands else None,
             journal=journal,
         )
         # A budget that bears not one round is refused before; what a cut-off round has spent retires nobody
         # from it.
-        self._retired = frozenset(records[-1]["retired"] if records else ())
+        self._retired = stands[-1].retired if stands else frozenset[int]()
         self._logs: list[tuple[Ask, Log]] = []
 
     def _check_ages(self, journal: Journal, finished: int) -> None:
-        """DataError where journal or checkpoint are older than what stands beside them."""
+        """DataError where journal or checkpoint are older than what stands beside them, or begun anew."""
+        if {*journal.sessions(), *self._ledger.sessions()} - {self._session}:
+            raise DataError(
+                "The checkpoint of this run is lost: the ledger or the journal beside it has another "
+                "session, whose rounds would be played and charged a second time. Restore it, or begin a new "
+                "run elsewhere."
+            )
         known, charged = journal.newest(self._session), self._ledger.newest(self._session)
         if (self._plan.sum != "clear" or self._plan.noise != "none") and known < charged:
             raise DataError(

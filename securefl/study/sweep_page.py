@@ -141,7 +141,7 @@ def cards(sweep: Sweep, out: Path) -> list[Card]:
         folder = sweep.home(out, cell)
         if not finished(folder):
             continue
-        rows = facts(folder)["card"]
+        rows = facts(folder, cell)["card"]
         like = repr([(row["party"], row["arms"], row["learns"], "∞" in row["epsilon"]) for row in rows])
         first, shown, count = found.get(like, (cell.name, rows, 0))
         found[like] = (first, shown, count + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -9,7 +10,7 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from securefl.accounting.composition import compose
-from securefl.errors import SecureFLError
+from securefl.errors import DataError, SecureFLError
 from securefl.files import replacing, write
 from securefl.plan import Plan, charge_of, noised
 from securefl.rounds import Algorithm
@@ -32,6 +33,7 @@ from securefl.study.session import run_study
 from securefl.study.sweep import Cell, Sweep
 from securefl.training import single_thread
 
+METRICS = "metrics.csv"
 FACTS = "cell.json"
 """The mark of a finished cell, written last: what its tables do not say."""
 _KILLED = "its worker process was ended from outside; if memory ran out, take fewer --workers"
@@ -54,11 +56,43 @@ def finished(folder: Path) -> bool:
     return (folder / FACTS).is_file()
 
 
-def facts(folder: Path) -> Mapping[str, Any]:
+def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
     """Of a finished cell: `card`, the rows of its privacy card; `endless`, by arm, why epsilon is infinite
-    or nothing."""
-    found: Mapping[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    return found
+    or nothing; `metrics`, its table as it was written, in bytes.
+
+    Raises DataError where the folder is another cell's, or was damaged.
+    """
+    again = f"Remove {folder / FACTS} and run the sweep again: the cell goes on from its checkpoints."
+    try:
+        found: dict[str, Any] = json.loads((folder / FACTS).read_bytes())
+        metrics = (folder / METRICS).read_bytes()
+        study, table, card, words = (found[key] for key in ("study", "metrics", "card", "endless"))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{folder} is damaged ({type(error).__name__}: {error}). {again}") from None
+    if study != _digest(cell.study.text.encode()):
+        raise DataError(
+            f"{folder} is of another cell than {cell.name}: it was copied or swapped. Put it back, or remove "
+            "it, and run the sweep again."
+        )
+    if table != _digest(metrics):
+        raise DataError(f"{folder / METRICS} is not as it was written. {again}")
+    return {"card": card, "endless": words, "metrics": metrics}
+
+
+def finish(folder: Path, study: Study, card: Sequence[Mapping[str, Any]], endless: Mapping[str, str]) -> None:
+    """Mark the cell of this study as finished, its table being written (see `facts`)."""
+    noted = {
+        "study": _digest(study.text.encode()),
+        "metrics": _digest((folder / METRICS).read_bytes()),
+        "card": card,
+        "endless": endless,
+    }
+    with replacing(folder / FACTS) as target:
+        target.write(json.dumps(noted, indent=2).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def run_cells(
@@ -225,8 +259,7 @@ def _run(study: Study, folder: Path, place: int) -> None:
         arm.name: max((arm.epsilon[p] for p in study.privacy.against), default=0.0) for arm in found.summary
     }
     words = {name: endless(*own) if isinf(spent[name]) else "" for name, own in arms.items()}
-    with replacing(folder / FACTS) as target:
-        target.write(json.dumps({"card": card, "endless": words}, indent=2).encode())
+    finish(folder, study, card, words)
 
 
 def endless(algorithm: Algorithm, plan: Plan) -> str:

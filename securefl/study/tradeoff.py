@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan, nan, sqrt
@@ -89,7 +90,8 @@ def _finished(sweep: Sweep, out: Path) -> list[Cell]:
 
 def _metrics(sweep: Sweep, cell: Cell, folder: Path) -> pd.DataFrame:
     # An arm may be called "nan"; no number is an empty field.
-    own = pd.read_csv(folder / "metrics.csv", dtype={"arm": str}, keep_default_na=False, na_values=[""])
+    table = io.BytesIO(facts(folder, cell)["metrics"])
+    own = pd.read_csv(table, dtype={"arm": str}, keep_default_na=False, na_values=[""])
     arms = {arm.name: arm for arm in cell.study.arms}
     keys = {key: [_plain(in_force(cell, key, arms[name])) for name in own["arm"]] for key in sweep.keys}
     head = pd.DataFrame(
@@ -116,7 +118,7 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
     """
     rows = []
     for cell in _finished(sweep, out):
-        words = facts(sweep.home(out, cell))["endless"]
+        words = facts(sweep.home(out, cell), cell)["endless"]
         mine = results[results["cell"] == cell.folder]
         for (arm, seed), own in mine.groupby(["arm", "seed"], sort=False):
             row = _summary(cell, own.sort_values("round"))

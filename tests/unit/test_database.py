@@ -127,7 +127,7 @@ def test_a_full_disk(path: Path) -> None:
         db.run("INSERT INTO items VALUES (1, x'')")
         ((pages,),) = db.rows("PRAGMA page_count")
         db.rows(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(DataError, match=r"the disk is full .* Make room"), db.transaction():
+        with pytest.raises(DataError, match=r"the disk is full.* Make room"), db.transaction():
             db.run("INSERT INTO items VALUES (2, zeroblob(99999))")
         db.rows("PRAGMA max_page_count = 100000")
         with db.transaction():
@@ -145,6 +145,9 @@ def test_a_full_disk(path: Path) -> None:
         (sqlite3.SQLITE_CORRUPT, "is damaged"),
         (sqlite3.SQLITE_NOTADB, "is damaged"),
         (sqlite3.SQLITE_IOERR, "is damaged"),
+        (sqlite3.SQLITE_IOERR_READ, "is damaged"),
+        (sqlite3.SQLITE_IOERR_WRITE, "disk is full, or a quota or limit is reached"),
+        (sqlite3.SQLITE_IOERR_FSYNC, "disk is full"),
     ],
 )
 def test_each_kind_of_trouble_has_its_sentence(path: Path, code: int, said: str) -> None:

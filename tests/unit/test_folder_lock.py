@@ -127,7 +127,7 @@ def test_a_forked_child_that_ends_gives_nothing_back(tmp_path: Path) -> None:
         kill(process)
 
 
-@pytest.mark.parametrize("what", ["link", "pipe", "folder"])
+@pytest.mark.parametrize("what", ["link", "second name", "pipe", "folder"])
 def test_what_is_no_file_is_not_locked(what: str, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("mine")
@@ -135,6 +135,8 @@ def test_what_is_no_file_is_not_locked(what: str, tmp_path: Path) -> None:
     lock.parent.mkdir()
     if what == "link":
         lock.symlink_to(target)
+    elif what == "second name":
+        lock.hardlink_to(target)
     elif what == "pipe":
         os.mkfifo(lock)
     else:

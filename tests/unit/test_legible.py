@@ -30,7 +30,20 @@ def test_names_of_people_are_legible(name: str) -> None:
     require_legible(name, "a name")
 
 
-@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "\u202egnp.exe", "\ufeffx", "\ud800", "a\u200bb"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a\nb",
+        "\x1b[31mred",
+        "\u202egnp.exe",
+        "\ufeffx",
+        "\ud800",
+        "a\u200bb",
+        "FedAvg\u3164",
+        "a\ufe0f",
+        "\u115f",
+    ],
+)
 def test_a_name_that_deceives_is_refused_and_shown_without_its_trick(name: str) -> None:
     with pytest.raises(ConfigError, match="Expected a holder of printable letters") as refused:
         require_legible(name, "a holder")

@@ -13,7 +13,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from test_client_level import DISTRIBUTED, study
 from tiny_study import plain, world
 
@@ -21,8 +23,9 @@ from securefl.accounting.chain import move, replay
 from securefl.accounting.note import END
 from securefl.accounting.statement import statement
 from securefl.accounting.store import KIND
-from securefl.database import Database
+from securefl.database import Database, seal
 from securefl.errors import ConfigError, DataError
+from securefl.rounds import State
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
 from securefl.study.run import ArmRun, arm_folder, run_arm
@@ -245,12 +248,83 @@ def test_a_deleted_file(name: str, of: Study, cut: Path) -> None:
     refused(of, cut, "not the one that the run began with")
 
 
-def test_a_deleted_checkpoint(of: Study, cut: Path) -> None:
-    """The rounds begin anew in another session; the ledger goes on."""
+@pytest.mark.parametrize("how", ["deleted", "empty", "one byte"])
+def test_a_lost_checkpoint(how: str, of: Study, cut: Path) -> None:
+    """The rounds would begin anew in another session, and be charged a second time."""
+    path = cut / "checkpoint.sqlite"
     for suffix in SUFFIXES:
-        (cut / ("checkpoint.sqlite" + suffix)).unlink(missing_ok=True)
-    epsilon = run(of, cut.parents[2]).records[0]["epsilon"]
-    assert epsilon["server"] > 0
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    if how != "deleted":
+        path.write_bytes(b"S" if how == "one byte" else b"")
+    refused(of, cut, "The checkpoint of this run is lost")
+
+
+def test_half_a_log_of_the_checkpoint(of: Study, cut: Path) -> None:
+    log = cut / "checkpoint.sqlite-wal"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    refused(of, cut, "older copy", "is lost", "rounds are missing")
+
+
+def test_an_older_checkpoint_that_forgot_its_session(of: Study, cut: Path, whole: Path) -> None:
+    take(whole / "after-1", "checkpoint.sqlite", cut)
+    with closing(sqlite3.connect(cut / "checkpoint.sqlite", isolation_level=None)) as db:
+        db.execute("DELETE FROM bound WHERE name = 'session'")
+    refused(of, cut, "a row is not as it was written", "is lost")
+
+
+def test_what_clients_kept_is_whole_and_of_this_run(tmp_path: Path) -> None:
+    def kept(number: int) -> dict[int, dict[str, NDArray[np.float64]]]:
+        return {client: {"model": np.full(3, number + client / 10)} for client in range(4)}
+
+    state = State(np.zeros(2, np.float32))
+    for name in ("one", "other"):
+        with Checkpoint(tmp_path / name) as checkpoint:
+            checkpoint.nonce()
+            for number in (1, 2, 3):
+                some = {client: own for client, own in kept(number).items() if client % 2 or number == 1}
+                checkpoint.save(number, state, {}, some)
+            assert set(checkpoint.kept()) == {0, 1, 2, 3}
+            assert checkpoint.kept()[1]["model"][0] == 3.1
+            assert checkpoint.kept()[2]["model"][0] == 1.2
+    with closing(sqlite3.connect(tmp_path / "one", isolation_level=None)) as db:
+        db.execute("ATTACH ? AS other", (str(tmp_path / "other"),))
+        for statement, said in (
+            ("DELETE FROM kept WHERE client = 2", "missing, or older"),
+            ("REPLACE INTO kept SELECT * FROM other.kept WHERE client = 2", "not as it was written"),
+            ("REPLACE INTO state SELECT * FROM other.state", "not as it was written"),
+            ("REPLACE INTO rounds SELECT * FROM other.rounds WHERE round = 2", "not as it was written"),
+        ):
+            db.execute("BEGIN")
+            db.execute(statement)
+            db.execute("COMMIT")
+            with Checkpoint(tmp_path / "one") as checkpoint, pytest.raises(DataError, match=said):
+                (checkpoint.load(), checkpoint.kept())
+
+
+RECORDS = [
+    ("$.epsilon", "7"),
+    ("$.epsilon.bob", "1"),
+    ("$.ledger", "null"),
+    ("$.ledger.head", '"no hex"'),
+    ("$.culprits", '"abc"'),
+    ("$.retired", "[99]"),
+    ("$.spare", '"x"'),
+    ("$.accuracy", "null"),
+    ("$.selected", "[1]"),
+]
+
+
+@pytest.mark.parametrize(("what", "instead"), RECORDS)
+def test_a_record_that_somebody_sealed_anew(what: str, instead: str, of: Study, cut: Path) -> None:
+    with closing(sqlite3.connect(cut / "checkpoint.sqlite", isolation_level=None)) as db:
+        set_it = "UPDATE rounds SET record = json_set(record, ?, json(?)) WHERE round = 3"
+        db.execute("UPDATE rounds SET record = replace(replace(record, 'Infinity', '9e999'), 'NaN', 'null')")
+        db.execute(set_it, (what, instead))
+        (session,) = db.execute("SELECT value FROM bound WHERE name = 'session'").fetchone()
+        for number, record in db.execute("SELECT round, record FROM rounds").fetchall():
+            sealed = seal(session, number, record)
+            db.execute("UPDATE rounds SET seal = ? WHERE round = ?", (sealed, number))
+    refused(of, cut, "checkpoint.sqlite is damaged")
 
 
 def test_arms_and_seeds_that_were_swapped(of: Study, cut: Path) -> None:
@@ -297,6 +371,15 @@ def test_a_link_is_not_followed(of: Study, cut: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"checkpoint\.sqlite is a link"):
         run(of, cut.parents[2])
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_link_in_place_of_a_folder_is_not_followed(of: Study, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "arms").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="got a symbolic link"):
+        run(of, tmp_path / "run")
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_checkpoint_keeps_its_session(tmp_path: Path) -> None:

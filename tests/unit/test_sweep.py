@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,12 +16,12 @@ import pandas as pd
 import pytest
 from tiny_study import FEDAVG, text
 
-from securefl.errors import ConfigError
+from securefl.errors import ConfigError, DataError
 from securefl.study import sweep_page
 from securefl.study.config import parse
 from securefl.study.sweep import Sweep, claim, has_sweep, in_force, parse_sweep, show
 from securefl.study.sweep_command import as_json
-from securefl.study.sweep_run import FACTS
+from securefl.study.sweep_run import FACTS, METRICS, finish
 from securefl.study.tradeoff import (
     Point,
     filters,
@@ -203,12 +204,45 @@ def fill(found: Sweep, out: Path, *, leave: int = 0) -> None:
                 "epsilon": f"{asked:.3g}".replace("inf", "∞"),
             }
         ]
-        (folder / FACTS).write_text(json.dumps({"card": card, "endless": endless}))
+        finish(folder, cell.study, card, endless)
 
 
 @pytest.fixture
 def swept() -> Sweep:
     return sweep(EPSILONS, *LISTS, study=NOISED.replace("target = 0.2", "target = 0.25") + ARMS)
+
+
+def test_a_cell_that_was_copied_over_another_is_refused(swept: Sweep, tmp_path: Path) -> None:
+    fill(swept, tmp_path)
+    first, second = (tmp_path / "cells" / cell.folder for cell in swept.cells[:2])
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    with pytest.raises(DataError, match=r"is of another cell than .* copied or swapped"):
+        results_table(swept, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (FACTS, b'{"card": [], "en'),
+        (FACTS, b"{}"),
+        (FACTS, b"[]"),
+        (FACTS, b"\xff"),
+        (METRICS, b"arm,seed\n"),
+        (METRICS, None),
+    ],
+)
+def test_a_cell_that_was_damaged_is_named(
+    name: str, content: bytes | None, swept: Sweep, tmp_path: Path
+) -> None:
+    fill(swept, tmp_path)
+    path = tmp_path / "cells" / swept.cells[1].folder / name
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"Remove .*cell\.json and run the sweep again") as caught:
+        results_table(swept, tmp_path)
+    assert str(path.parent) in str(caught.value)
 
 
 def test_tables_have_every_row_and_key(swept: Sweep, tmp_path: Path) -> None:

@@ -66,13 +66,27 @@ def test_a_byte_order_mark_is_no_part_of_a_study(tmp_path: Path) -> None:
         ("a = " + "{a = " * 10_000, "at most 16 levels"),
         ("[" + ".".join("a" * 2_000) + "]", "at most 16 levels"),
         ("[model]\nhidden." + ".".join("a" * 2_000) + " = 1", "at most 16 levels"),
+        ("a." * 30_000 + "a = 1", "at most 16 levels"),
+        ("[" + "a . " * 15_000 + "b]", "at most 16 levels"),
         ("a = " + "[" * 17 + "]" * 17, "at most 16 levels"),
         ("a = " + "9" * 10_000, "This is not TOML"),
         ("a = ", "This is not TOML"),
         ('"\\u001b[2J" = 1', r"keys of printable letters, got '\\x1b\[2J'"),
         ('[model]\n"\\u202ehidden" = 1', "keys of printable letters"),
     ],
-    ids=["lists", "tables", "dotted", "dotted in a section", "17", "digits", "cut", "escape", "override"],
+    ids=[
+        "lists",
+        "tables",
+        "dotted",
+        "in a section",
+        "long",
+        "spaced",
+        "17",
+        "digits",
+        "cut",
+        "escape",
+        "override",
+    ],
 )
 def test_what_is_no_study_is_one_sentence(text: str, what: str) -> None:
     for reader in (parse, parse_sweep):
@@ -85,6 +99,7 @@ def test_what_is_no_study_is_one_sentence(text: str, what: str) -> None:
 def test_as_many_levels_as_a_study_has_are_read() -> None:
     assert toml("a = " + "[" * 15 + "]" * 15)
     assert toml(DEMO)
+    assert toml(f"a = [{', '.join(['0.25'] * 5_000)}]\nb = '{'x' * 15_000}'\nc = '{'a b. ' * 1_000}'")
 
 
 @pytest.mark.parametrize("text", ["[]", "[[], {}]", '{"a": [1, 2, 3], "b,": "[{"}', "7", '[["a"], ["b"]]'])
