@@ -207,7 +207,7 @@ class Experiment:
 
     def fedlog(self) -> Outcome:
         algorithm = self.heads
-        state, kept, numbers = self.round(algorithm, replace(algorithm.start(), model=self.first))
+        state, kept, numbers = self.round(algorithm, replace(algorithm.start(), broadcast=self.first))
         head = solve(state.broadcast.astype(np.float64).reshape(2, 3))
         return self.outcome(algorithm, state, head, kept, numbers)
 
@@ -217,7 +217,7 @@ class Experiment:
         assert isinstance(built, Averaging)
         algorithm = replace(built, part=part)
         first = part.taken(0, with_head(problem.module(problem.initial), self.first_head))
-        state, kept, numbers = self.round(algorithm, replace(algorithm.start(), model=first))
+        state, kept, numbers = self.round(algorithm, replace(algorithm.start(), broadcast=first))
         head = head_of(problem.module(part.model(0, state.broadcast, kept[0])))
         return self.outcome(algorithm, state, head, kept, numbers)
 

@@ -41,7 +41,8 @@ def test_a_run_folder_holds_everything(finished: Path) -> None:
     expected |= {f"plots/{name}.png" for name in ("accuracy", "participation", "cost", "divergence")}
     for arm in ("fedavg", "fedprof"):
         for seed in (3, 4):
-            expected |= {f"arms/{arm}/seed-{seed}/{name}.sqlite" for name in ("ledger", "checkpoint", "acts")}
+            own = ("ledger.sqlite", "ledger.sqlite-head", "checkpoint.sqlite", "acts.sqlite")
+            expected |= {f"arms/{arm}/seed-{seed}/{name}" for name in own}
     assert names == {*expected, LOCK}
     assert json.loads((finished / "seeds.json").read_text()) == [3, 4]
     assert (finished / "study.toml").read_text() == study(seeds="[3, 4]", scores="ckks", extra=SPOILT).text
