@@ -320,14 +320,14 @@ def checked(cohort: Cohort, operations: Sequence[Course | Show | Restart]) -> No
     event(f"opened {min(questions, 2)} questions, {min(attempts, 2)} attempts")
 
 
-@examples(2000)
+@examples(800)
 @given(cohorts, sequences)
 def test_no_combination_of_opened_sums_has_fewer_honest_clients(cohort: Cohort, operations: Any) -> None:
     checked(cohort, operations)
 
 
 @pytest.mark.slow
-@examples(4000)
+@examples(6000)
 @given(cohorts, sequences)
 def test_no_combination_in_many_sequences(cohort: Cohort, operations: Any) -> None:
     checked(cohort, operations)
