@@ -257,13 +257,16 @@ class StudyHost:
             return answers
         totals = dict(answers.totals)
         for question in promised:
-            total, source = totals[question.sends.name], self._source(question, totals, header)
+            total, source = (
+                totals[question.sends.name],
+                self._source(question, totals[question.sends.name], header),
+            )
             drawn = noise(self._plan, question.sends, question.size, source)
             value = total.value + drawn * question.sends.grid.step
             totals[question.sends.name] = replace(total, value=value)
         return replace(answers, totals=totals)
 
-    def _source(self, question: Sum, totals: Mapping[str, Total], header: Header) -> Source:
+    def _source(self, question: Sum, total: Total, header: Header) -> Source:
         """What the server's noise on a total is drawn from: the same if the round is played again.
 
         Fresh noise on the same total would be a second release of it. Another total, or one at another place,
@@ -273,7 +276,7 @@ class StudyHost:
         if secret is None:
             raise LocalProtocolError(f"Round {header.round} is over; rounds go up.")
         name = question.sends.name.encode()
-        of = hashlib.sha256(totals[question.sends.name].value.tobytes()).digest()
+        of = hashlib.sha256(total.value.tobytes()).digest()
         return Source(derived(secret, b"central|" + fields(u32(*header.place()), name, of)))
 
     def error_bound(self) -> float | None:

@@ -54,7 +54,7 @@ def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
 
 
 def _made(folder: Path, arm: Arm, seed: int) -> Path:
-    """The same, made where there is none; no part of it is somebody else's link."""
+    """The folder of one arm and seed, made where there is none. DataError where a part of it is a link."""
     home = arm_folder(folder, arm, seed)
     for part in reversed(home.relative_to(folder).parents):
         subfolder(folder / part)
@@ -144,7 +144,7 @@ def run_arm(
         with checkpoint.explaining(), decoding():
             stands = [_stands(record, world.problem.clients) for record in records]
         if stands:
-            require_all(ledger, stands[-1])
+            _require_all(ledger, stands[-1])
         for record in records:
             tell(record)
         turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, stands)
@@ -175,7 +175,7 @@ class _Stands:
 
 
 def _stands(record: Mapping[str, Any], clients: int) -> _Stands:
-    """Of the record of a round; any error for one that is none."""
+    """What the record of a round says of it. Raises any error for a record that cannot be one."""
     culprits, retired = (frozenset(map(int, record[name])) for name in ("culprits", "retired"))
     if not culprits | retired <= set(range(clients)) or set(record["epsilon"]) != set(PARTIES):
         raise ValueError("a record names clients or parties that there are not")
@@ -194,7 +194,7 @@ def _stands(record: Mapping[str, Any], clients: int) -> _Stands:
     )
 
 
-def require_all(ledger: Ledger, stands: _Stands) -> None:
+def _require_all(ledger: Ledger, stands: _Stands) -> None:
     """DataError where the ledger holds less than it did when this round ended.
 
     By its chain; and by its epsilons, for a chain that somebody made anew.
@@ -304,7 +304,7 @@ class _Turn:
     def _record(self, number: int, played: Played, wall: float) -> dict[str, Any]:
         """One finished round in numbers: what the server knows, and what only an observer sees."""
         evaluation = self._algorithm.evaluate(played.state, self._devices())
-        clients = range(self._roster.clients)
+        clients, head = range(self._roster.clients), self._ledger.head
         up, down = self._bytes()
         if number < self._study.study.rounds:
             self._retired |= self._host.retired(number + 1).keys()
@@ -321,7 +321,7 @@ class _Turn:
             "watt_hours": watt_hours,
             "wall_seconds": wall,
             "epsilon": {party: self._ledger.worst(party) for party in PARTIES},
-            "ledger": {"count": self._ledger.head.count, "head": self._ledger.head.digest.hex()},
+            "ledger": {"count": head.count, "head": head.digest.hex()},
             "selected": [played.drawn.get(k, 0) for k in clients],
             "answered": [int(k in played.survivors) for k in clients],
             "figures": {name: list(map(float, values)) for name, values in played.figures.items()},
