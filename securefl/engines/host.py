@@ -257,10 +257,8 @@ class StudyHost:
             return answers
         totals = dict(answers.totals)
         for question in promised:
-            total, source = (
-                totals[question.sends.name],
-                self._source(question, totals[question.sends.name], header),
-            )
+            total = totals[question.sends.name]
+            source = self._source(question, total, header)
             drawn = noise(self._plan, question.sends, question.size, source)
             value = total.value + drawn * question.sends.grid.step
             totals[question.sends.name] = replace(total, value=value)
