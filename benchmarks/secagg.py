@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from securefl import files
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.grid import Grid
+from securefl.hiding import Hide
 from securefl.journal import Journal
 from securefl.machine import Step
 from securefl.messages import client_name
@@ -53,7 +54,6 @@ from securefl.secagg import (
     Channels,
     Client,
     Identity,
-    Masked,
     Policy,
     Roster,
     Server,
@@ -193,7 +193,7 @@ class Round:
             self.steps[name] = self.machines[name].provide(self.steps[name].state, answer)
 
     def _mask(self, name: str) -> None:
-        order: Masked = self.steps[name].need.order
+        order: Hide = self.steps[name].need.order
         values = update(int(name.split("-")[1]), self.vector.length)
         self.summed += values
         began = self.costs.client[name]
@@ -203,7 +203,7 @@ class Round:
         at = self.header
         key = ReleaseKey(name, at.session, at.round, at.stage, at.attempt, self.vector.name)
         with self.costs.of(name):
-            masked = order.mask(0, integers)
+            masked = order.conceal[self.vector.name](integers).numbers
         self.ledger.reserve([(key, NO_COST)])
         with self.costs.of(name):
             release = Release(key=key, unit="record", form="masked", charge=NO_COST, _numbers=masked)

@@ -88,7 +88,7 @@ class Plan:
         require_delta(self.delta)
         if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
             raise ConfigError(said)
-        if self.corrupt is None and (self.sum != "clear" or self.noise == "distributed"):
+        if self.corrupt is None and (self.hidden or self.noise == "distributed"):
             raise ConfigError(
                 "Expected `corrupt`, the largest share of a cohort that may collude with the server: sums "
                 "are hidden or noise is shared among clients. State it; 0 says that none may collude."
@@ -98,6 +98,11 @@ class Plan:
                 "Expected least_cohort >= 1, least_honest >= 1 and 0 < largest_share <= 1, "
                 f"got {self.least_cohort}, {self.least_honest} and {self.largest_share}."
             )
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the server learns the totals of sums alone."""
+        return self.sum != "clear"
 
     def survivors(self, cohort: int) -> int:
         """The least number of contributions in a sum over this many clients; of fewer there is no sum."""
@@ -187,7 +192,7 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
                 return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
             case "distributed":
                 _check_grid(plan, sends)
-                seen = event if plan.sum != "clear" else _own_share(plan, sends)
+                seen = event if plan.hidden else _own_share(plan, sends)
                 return Charge(server=seen, key_holder=NoOpDpEvent(), others=_others(plan, sends))
             case "central" if SERVER not in plan.against:
                 return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)

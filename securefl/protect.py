@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from securefl.dp.gaussian import TAIL, discrete, rounded
 from securefl.dp.noise import Source
 from securefl.entropy import derived, fingerprint
 from securefl.errors import DataError, LocalProtocolError
+from securefl.hiding import Conceal, Concealed
 from securefl.keys import SecretKey
 from securefl.plan import Plan, charge_of, noised, own_sigma, placement, reach
 from securefl.release import Form, Release, ReleaseKey
@@ -37,9 +37,7 @@ def protect(
     *,
     key: ReleaseKey,
     weight: float,
-    seal: Callable[[Floats], bytes] | None,
-    mask: Callable[[NDArray[np.int64]], NDArray[np.uint8]] | None = None,
-    encrypt: Callable[[NDArray[np.int64]], bytes] | None = None,
+    conceal: Conceal | None = None,
     trained: bool = True,
     secret: SecretKey | None = None,
 ) -> Release:
@@ -52,24 +50,23 @@ def protect(
         - A noised value beyond its grid is cut to it. To refuse it would tell of the records, uncharged.
         - A share of distributed noise has room on the grid beside its value.
         - A weight moves two noised values no further apart.
-        - A sum that the plan hides leaves as masked or encrypted integers of its grid, or not at all.
-        - A number that the plan hides leaves encrypted, or not at all.
+        - A sum that the plan hides leaves as concealed integers of its grid, or not at all.
+        - A number that the plan hides leaves concealed, or not at all.
         - With a `secret`, the same place gives the same noise, and another place other noise.
         - With a `secret`, two contents of one place have two fingerprints where they are noised or their sum
           is hidden. The ledger sends one of them.
 
     Args:
         weight: in a sum, in (0, 1].
-        seal: encrypts the hidden part for the key holder; needed where `plan.scores` is "ckks".
-        mask, encrypt: hide the integers of this sum; needed where `plan.sum` is "masked" or "ckks".
+        conceal: hides the integers of a sum, or the hidden part of a number; needed where the plan hides it.
         trained: as for `charge_of`.
         secret: what the client's noise is drawn from, under the release's key; the operating system's
             without.
 
     Raises:
         DataError: the value is not finite or outside its declared bound; the client abstains.
-        LocalProtocolError: what is to be noised are no integers of the grid; or there is something to
-            encrypt and nothing to encrypt it with.
+        LocalProtocolError: what is to be noised are no integers of the grid; or the plan hides the value and
+            there is nothing to hide it with.
     """
     charge = charge_of(plan, sends, trained=trained)
     source = Source(None if secret is None else derived(secret, b"noise" + _place(key)))
@@ -83,7 +80,8 @@ def protect(
         sums = _with_noise(plan, sends, value.integers, source)
         value = Value(clear=sums) if value.then is None else value.then(sums)
     numbers: NDArray[Any]
-    sealed, form = b"", "open"
+    form: Form = "open"
+    sealed = b""
     if sends.how == "sum":
         if not 0 < weight <= 1:
             raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
@@ -92,34 +90,35 @@ def protect(
         else:
             numbers = sends.grid.quantise(weight * value.floats(sends.grid))
         content = _content(plan, sends, secret, key, numbers)
-        if plan.sum == "masked":
-            if mask is None:
-                raise LocalProtocolError(f"The plan masks {sends.name!r}, but there is no mask for it.")
-            numbers, form = mask(numbers.astype(np.int64)), "masked"
-        elif plan.sum == "ckks":
-            if encrypt is None:
-                raise LocalProtocolError(f"The plan encrypts {sends.name!r}, but there is no key for it.")
-            numbers, sealed, form = np.zeros(0), encrypt(numbers.astype(np.int64)), "encrypted"
+        if plan.hidden:
+            hidden = _concealed(sends, conceal, numbers.astype(np.int64))
+            numbers, sealed, form = hidden.numbers, hidden.sealed, hidden.form
     elif not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
         raise DataError(f"The {sends.name} is not finite; clean the records.")
     else:
         numbers = np.concatenate([value.hidden, value.clear])
         content = _content(plan, sends, secret, key, numbers)
-        if plan.scores == "ckks" and value.hidden.size:
-            if seal is None:
-                raise LocalProtocolError(
-                    f"The plan encrypts {sends.name!r}, but there is no key to do it with."
-                )
-            numbers, sealed, form = value.clear, seal(value.hidden), "encrypted"
+        if plan.scores != "clear" and value.hidden.size:
+            hidden = _concealed(sends, conceal, value.hidden)
+            numbers = np.concatenate([hidden.numbers, value.clear])
+            sealed, form = hidden.sealed, hidden.form
     return Release(
         key=key,
         unit=plan.unit,
-        form=cast(Form, form),
+        form=form,
         charge=charge,
         _numbers=numbers,
         _sealed=sealed,
         content=content,
     )
+
+
+def _concealed(sends: Sends, conceal: Conceal | None, numbers: NDArray[Any]) -> Concealed:
+    if conceal is None:
+        raise LocalProtocolError(
+            f"The plan hides {sends.name!r}, but there is nothing to hide it with: it is not sent."
+        )
+    return conceal(numbers)
 
 
 def _place(key: ReleaseKey) -> bytes:

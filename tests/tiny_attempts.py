@@ -22,12 +22,13 @@ from tiny_secagg import CHARGE, PLAN, entropy, identity
 from securefl.acts import Begin, Record
 from securefl.agreement import Roster
 from securefl.errors import RemoteProtocolError
+from securefl.hiding import Hide
 from securefl.journal import Journal
 from securefl.keys import SecretKey
 from securefl.machine import Step
 from securefl.messages import client_name
 from securefl.release import SERVER, Release, ReleaseKey
-from securefl.secagg import Agreement, Channels, Client, Masked, Policy, Vector, centred
+from securefl.secagg import Agreement, Channels, Client, Policy, Vector, centred
 from securefl.secagg.agreement import Closed
 from securefl.secagg.dealing import SALT_BYTES, Dealing, Published, published
 from securefl.secagg.messages import (
@@ -300,11 +301,11 @@ class Attempt:
     def _answer(self, k: int, order: Any) -> Any:
         if isinstance(order, Begin | Record):
             return self.clients.answer(k, order)
-        assert isinstance(order, Masked)
+        assert isinstance(order, Hide)
         value = self.clients.value(k, self.vector, self.header.round)
         at = self.header
         key = ReleaseKey(order.client, at.session, at.round, at.stage, at.attempt, self.vector.name)
-        masked = order.mask(0, np.array([value]))
+        masked = order.conceal[self.vector.name](np.array([value])).numbers
         return (Release(key=key, unit="record", form="masked", charge=CHARGE, _numbers=masked),)
 
     def _keep(self, k: int, message: Any) -> None:

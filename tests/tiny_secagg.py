@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.acts import Begin, Record
 from securefl.engines.inprocess import Faults, InProcess, Traffic
+from securefl.hiding import Hide
 from securefl.journal import Answer, Journal
 from securefl.keys import SecretKey
 from securefl.messages import client_name
@@ -25,7 +26,6 @@ from securefl.secagg import (
     Channels,
     Client,
     Identity,
-    Masked,
     Parameters,
     Policy,
     Roster,
@@ -133,10 +133,10 @@ def assert_exact(agreed: Agreement, summed: Any) -> None:
         np.testing.assert_array_equal(total, expected(agreed, summed.survivors)[vector.name])
 
 
-def release(order: Masked, number: int, name: str, values: NDArray[Any]) -> Release:
+def release(order: Hide, name: str, values: NDArray[Any]) -> Release:
     at = order.header
     key = ReleaseKey(order.client, at.session, at.round, at.stage, at.attempt, name)
-    masked = order.mask(number, values)
+    masked = order.conceal[name](values).numbers
     return Release(key=key, unit="record", form="masked", charge=CHARGE, _numbers=masked)
 
 
@@ -163,7 +163,7 @@ class Host:
         match order:
             case Begin() | Record():
                 return self.record(order)
-            case Masked():
+            case Hide():
                 return None if order.client in self.abstaining else self.masked(order)
             case Unmasking():
                 return order.run()
@@ -173,11 +173,10 @@ class Host:
         [answer] = self.journal.record([order])
         return answer
 
-    def masked(self, order: Masked) -> tuple[Release, ...]:
+    def masked(self, order: Hide) -> tuple[Release, ...]:
         number = self.agreed.roster.numbers[order.client]
         releases = tuple(
-            release(order, at, vector.name, integers(number, vector))
-            for at, vector in enumerate(order.vectors)
+            release(order, vector.name, integers(number, vector)) for vector in self.agreed.vectors
         )
         assert not self.ledger.reserve([(one.key, one.charge) for one in releases])
         return releases

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from securefl.dp.noise import Source
 from securefl.entropy import derived
 from securefl.errors import BudgetExceeded, DataError
 from securefl.exchange import Contribute
-from securefl.exchange.encrypted import Encrypt
+from securefl.hiding import Conceal, Hide
 from securefl.journal import Journal
 from securefl.keys import SecretKey
 from securefl.messages import Order, client_name
@@ -24,8 +23,7 @@ from securefl.messages import task as told
 from securefl.plan import Plan, charge_of
 from securefl.protect import protect
 from securefl.release import NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
-from securefl.rounds import Floats, Job, Kept, Sends, Statistic, Value, draw_weight
-from securefl.secagg import Masked
+from securefl.rounds import Job, Kept, Sends, Statistic, Value, draw_weight
 from securefl.wire import Header
 
 Records = tuple[NDArray[Any], NDArray[Any]]
@@ -34,23 +32,20 @@ _OVER = "The declared schedule is over."
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What one client is to release in one exchange; `masks` or `encryptors` by name, for hidden sums."""
+    """What one client is to release in one exchange; `conceal` by name, what hides what the plan hides."""
 
     client: int
     header: Header
     wants: tuple[str, ...]
     order: Contribute
-    masks: Mapping[str, Callable[[NDArray[np.int64]], NDArray[np.uint8]]] = field(default_factory=dict)
-    encryptors: Mapping[str, Callable[[NDArray[np.int64]], bytes]] = field(default_factory=dict)
+    conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
 
 class Clients:
     """Records, streams and kept state of all clients, and the ledger in front of them.
 
     `kept` is what each had on its device before the Ask at hand: what it makes of that one counts once all
-    is over (`settle`). `orders` is the newest order of each, which an aggregation carries out; `seal`
-    encrypts the hidden part of a value, once there is a key for it, and `encryptors` the vectors of the sum
-    at hand.
+    is over (`settle`). `orders` is the newest order of each, which an aggregation carries out.
     """
 
     def __init__(
@@ -76,8 +71,6 @@ class Clients:
         self.moved: dict[str, tuple[int, int]] = {}
         self.refused: dict[str, BudgetExceeded] = {}
         self.orders: dict[int, Contribute] = {}
-        self.seal: Callable[[Floats], bytes] | None = None
-        self.encryptors: Mapping[str, Callable[[NDArray[np.int64]], bytes]] = {}
 
     def retired(self, number: int) -> dict[int, BudgetExceeded]:
         """The clients whose ledger does not bear all that one takes part with in round `number`, and why."""
@@ -102,19 +95,24 @@ class Clients:
         match order:
             case Contribute():
                 self.orders[order.client] = order
-                return Task(client=order.client, header=order.header, wants=order.order.wants, order=order)
-            case Masked():
-                masks = {v.name: partial(order.mask, i) for i, v in enumerate(order.vectors)}
-                return self._second(order.client, order.header, masks=masks)
-            case Encrypt():
-                return self._second(order.client, order.header, encryptors=self.encryptors)
+                return Task(
+                    client=order.client,
+                    header=order.header,
+                    wants=order.order.wants,
+                    order=order,
+                    conceal=order.conceal,
+                )
+            case Hide():
+                return self._second(order)
         return None
 
-    def _second(self, name: str, header: Header, **hiding: Mapping[str, Any]) -> Task:
+    def _second(self, order: Hide) -> Task:
         """The sums of the order that came before: only who was given one takes part in an aggregation."""
-        number = next(k for k in self.orders if client_name(k) == name)
-        order = self.orders[number]
-        return Task(client=number, header=header, wants=order.order.sums, order=order, **hiding)
+        number = next(k for k in self.orders if client_name(k) == order.client)
+        first = self.orders[number]
+        return Task(
+            client=number, header=order.header, wants=first.order.sums, order=first, conceal=order.conceal
+        )
 
     def contribute_many(
         self, tasks: Sequence[Task]
@@ -214,9 +212,7 @@ class Clients:
                 self._value(task, name, secret),
                 key=key,
                 weight=self._weight(task, sends),
-                seal=self.seal,
-                mask=task.masks.get(name),
-                encrypt=task.encryptors.get(name),
+                conceal=task.conceal.get(name),
                 trained=not task.order.order.introduction,
                 secret=secret,
             )

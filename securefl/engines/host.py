@@ -29,6 +29,7 @@ from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, l
 from securefl.exchange.encrypted import Blind, Opened, Take, Unopened
 from securefl.exchange.server import broadcast_of, order_of
 from securefl.exchange.totals import OpenTotals
+from securefl.hiding import Concealed
 from securefl.journal import Journal
 from securefl.messages import REFUSED, client_name, task
 from securefl.plan import Plan, least, noised
@@ -148,11 +149,18 @@ class StudyHost:
         sealed = [e for e in ask.each if e.query is not None and self._plan.scores == "ckks"]
         if sealed and self._keys is None:
             self._keys = self._make_keys(sealed[0])
-            self._clients.seal = self._keys.encryptor.encrypt
         size = self._keys.evaluator.ciphertext_bytes if sealed and self._keys else 0
         told, contribution, request = limits(ask, size)
+        conceal = {e.sends.name: self._sealed for e in sealed}
         machines: dict[str, Any] = {
-            client_name(k): Client(number=k, header=header, plan=self._plan, offers=self._offers, most=told)
+            client_name(k): Client(
+                number=k,
+                header=header,
+                plan=self._plan,
+                offers=self._offers,
+                most=told,
+                conceal=conceal,
+            )
             for k in ask.cohort
         }
         machines[SERVER] = Server(
@@ -236,9 +244,7 @@ class StudyHost:
             return self._cohorts.machines(attempt)
         if self._sums is None:
             self._sums = EncryptedSums(self._plan, self._cohorts, self._journal)
-        machines = self._sums.machines(attempt)
-        self._clients.encryptors = {name: of.encryptor.encrypt for name, of in self._sums.parts.items()}
-        return machines
+        return self._sums.machines(attempt)
 
     def _run(self, engine: InProcess, machines: Mapping[str, Any], header: Header) -> dict[str, Any]:
         results, traffic = engine.run(machines, header)
@@ -333,6 +339,10 @@ class StudyHost:
         raise AssertionError(f"no work for {order}")
 
     # The server and the key holder --------------------------------------------------------------
+
+    def _sealed(self, hidden: Any) -> Concealed:
+        assert self._keys is not None
+        return Concealed("encrypted", sealed=self._keys.encryptor.encrypt(hidden))
 
     def _gate(self, sender: str, sealed: bytes) -> None:
         assert self._keys is not None

@@ -123,6 +123,7 @@ class EncryptedSums:
                 identity=identity,
                 agreement=told_to(agreed, attempt.told[identity.name]),
                 signers=enough,
+                encrypt={name: parts.encryptor.encrypt for name, parts in self.parts.items()},
             )
             for identity in identities
             if identity.name in attempt.told

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from securefl.errors import RemoteProtocolError
+from securefl.hiding import Conceal
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import Broadcast, Contribution, Order
 from securefl.plan import Plan, noised
@@ -34,12 +35,16 @@ class Answered:
 
 @dataclass(frozen=True, kw_only=True)
 class Contribute:
-    """The slow work of a client: compute, charge and protect what was ordered."""
+    """The slow work of a client: compute, charge and protect what was ordered.
+
+    conceal: by name, what hides the numbers that the plan hides.
+    """
 
     client: int
     header: Header
     order: Order
     broadcast: Broadcast
+    conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
 
 ClientState = Waiting | Working | Answered
@@ -47,13 +52,18 @@ ClientState = Waiting | Working | Answered
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """A client of one exchange. `offers` are the values it is willing to be asked for, by name."""
+    """A client of one exchange.
+
+    offers: the values it is willing to be asked for, by name. conceal: by name, what hides the numbers that
+    its plan hides.
+    """
 
     number: int
     header: Header
     plan: Plan
     offers: Mapping[str, Sends]
     most: Limit
+    conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
     def begin(self) -> Step[ClientState]:
         return Step(Waiting())
@@ -73,7 +83,11 @@ class Client:
         if state.order is None or state.broadcast is None:
             return Step(state)
         work = Contribute(
-            client=self.number, header=self.header, order=state.order, broadcast=state.broadcast
+            client=self.number,
+            header=self.header,
+            order=state.order,
+            broadcast=state.broadcast,
+            conceal=self.conceal,
         )
         return Step(Working(), need=Need(work))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,12 @@ from securefl.acts import entering
 from securefl.agreement import Agreement, Identity, fields, tagged, u32
 from securefl.errors import CryptoError, RemoteProtocolError
 from securefl.exchange.sizes import OVERHEAD
+from securefl.hiding import Concealed, Hide
 from securefl.keys import Commitment, SecretKey, Signature
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import REFUSED, EncryptedInput, OpenReply, SumRequest
 from securefl.release import KEY_HOLDER, SERVER, Delivered, Release
-from securefl.wire import Header, Limit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Encrypt:
-    """Slow work of a client: compute, charge and encrypt one release for each name; None abstains."""
-
-    client: str
-    header: Header
-    names: tuple[str, ...]
+from securefl.wire import Limit
 
 
 @dataclass(frozen=True)
@@ -101,11 +94,15 @@ class Encrypting:
 
 @dataclass(frozen=True, kw_only=True)
 class SumClient:
-    """A client of one encrypted sum. `signers`: the fewest clients that the key holder opens a total for."""
+    """A client of one encrypted sum.
+
+    signers: the fewest clients that the key holder opens a total for. encrypt: by the name of each vector.
+    """
 
     identity: Identity
     agreement: Agreement
     signers: int
+    encrypt: Mapping[str, Callable[[NDArray[np.int64]], bytes]]
 
     def begin(self) -> Step[Encrypting]:
         return Step(Encrypting(), need=Need(entering(self.identity.name, self.agreement, self.signers)))
@@ -123,8 +120,8 @@ class SumClient:
         if answer is None:
             return Step(done, result="abstained" if state.entered else "refused")
         if isinstance(answer, SecretKey):
-            names = tuple(vector.name for vector in self.agreement.vectors)
-            order = Encrypt(client=self.identity.name, header=self.agreement.header, names=names)
+            conceal = {v.name: partial(_encrypted, self.encrypt[v.name]) for v in self.agreement.vectors}
+            order = Hide(client=self.identity.name, header=self.agreement.header, conceal=conceal)
             return Step(replace(state, entered=True), need=Need(order))
         member = self.agreement.roster.numbers[self.identity.name]
         text = signed_input(self.agreement, member, input_digest([release._sealed for release in answer]))
@@ -133,6 +130,10 @@ class SumClient:
 
     def deadline(self, state: Encrypting) -> Step[Encrypting]:
         return Step(state) if state.sent else Step(replace(state, sent=True), result="missed")
+
+
+def _encrypted(encrypt: Callable[[NDArray[np.int64]], bytes], integers: NDArray[Any]) -> Concealed:
+    return Concealed("encrypted", sealed=encrypt(integers))
 
 
 # The server -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ signs one set, and each share is opened for a client that signed the same dealer
 from securefl.acts import Begin, Record
 from securefl.agreement import Identity, Member, Question, Roster, Vector
 from securefl.secagg.agreement import Agreement, Channels
-from securefl.secagg.client import Client, Masked
+from securefl.secagg.client import Client
 from securefl.secagg.packing import centred
 from securefl.secagg.parameters import Parameters, Policy, parameters
 from securefl.secagg.server import Server
@@ -26,7 +26,6 @@ __all__ = [
     "Channels",
     "Client",
     "Identity",
-    "Masked",
     "Member",
     "Parameters",
     "Policy",

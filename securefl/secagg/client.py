@@ -8,17 +8,18 @@ host's: the client asks for masked releases and never sees an integer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from securefl.acts import Act, Record, entering
 from securefl.agreement import Vector, digest
 from securefl.entropy import drawn
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.hiding import Concealed, Hide
 from securefl.keys import Commitment, SecretKey, Share
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.release import SERVER, Release
@@ -43,24 +44,8 @@ from securefl.secagg.packing import pack, reduce, words
 from securefl.secagg.parameters import Policy
 from securefl.secagg.shamir import SECRET_BYTES
 from securefl.signing import AgreementKey
-from securefl.wire import Header
 
 _ORDER: Final = (RosterClosed, Dealt, Survivors, Quorum)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Masked:
-    """Slow work: compute, charge and mask one release per vector; None abstains.
-
-    `mask(i, integers)` gives the packed bytes (uint8) of vector i from a flat vector of integers, for the
-    `_numbers` of a release of form "masked" and of the vector's name. It works once per vector: two
-    values under one mask would tell their difference.
-    """
-
-    client: str
-    header: Header
-    vectors: tuple[Vector, ...]
-    mask: Callable[[int, NDArray[Any]], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,9 +242,8 @@ class Client:
         pairs = {**opened.pairs, self.channels.own: state.own}
         held = Holding(closed=state.closed, dealers=opened.dealers, pairs=pairs)
         masker = self._masker(state, [dealer for dealer in pairs if dealer != self.channels.own])
-        order = Masked(
-            client=self.name, header=self.agreement.header, vectors=self.agreement.vectors, mask=masker
-        )
+        conceal = {vector.name: partial(masker, i) for i, vector in enumerate(self.agreement.vectors)}
+        order = Hide(client=self.name, header=self.agreement.header, conceal=conceal)
         return Step(held, need=Need(order))
 
     def _masker(self, state: Dealing, near: Sequence[int]) -> _Masker:
@@ -333,7 +317,7 @@ class _Masker:
         self._subtract = subtract
         self._left = set(range(len(vectors)))
 
-    def __call__(self, number: int, integers: NDArray[Any]) -> NDArray[np.uint8]:
+    def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
         if number not in self._left:
             raise LocalProtocolError(f"Vector {number} is masked already, or unknown: a mask serves once.")
         vector = self._vectors[number]
@@ -345,4 +329,4 @@ class _Masker:
         self._left.remove(number)
         apply(fresh, number, add=self._add, subtract=self._subtract)
         reduce(fresh, vector.bits)
-        return pack(fresh, vector.bits)
+        return Concealed("masked", pack(fresh, vector.bits))

@@ -11,9 +11,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal
 
 from securefl.acts import Act, Begin
+from securefl.hiding import Hide
 from securefl.release import SERVER as TO_SERVER
 from securefl.secagg import client, server
-from securefl.secagg.client import Advertised, Beginning, Dealing, Finished, Holding, Masked
+from securefl.secagg.client import Advertised, Beginning, Dealing, Finished, Holding
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
@@ -91,13 +92,13 @@ CLIENT: Final = (
                 "neighbour among them opens to shares that match their hashes."),
     Row(Dealing, Dealt, follows=Finished, sends=(Complaint, TO_SERVER), result="complained",
         checked="A box does not, and its dealer signed it."),
-    Row(Dealing, "mask", follows=Holding, asks=Masked,
+    Row(Dealing, "mask", follows=Holding, asks=Hide,
         checked="The record holds these dealers."),
     Row(Dealing, "mask", follows=Finished, result="refused",
         checked="The record holds other dealers, or a newer attempt."),
-    Row(Holding, Masked, follows=Holding, sends=(MaskedInput, TO_SERVER),
+    Row(Holding, Hide, follows=Holding, sends=(MaskedInput, TO_SERVER),
         checked="There is one masked release for each vector."),
-    Row(Holding, Masked, follows=Finished, result="abstained",
+    Row(Holding, Hide, follows=Finished, result="abstained",
         checked="The host abstains."),
     Row(Holding, Survivors, follows=client.Agreeing, asks="sign",
         checked="Its input is out. Survivors and dropped partition the dealers. At least the least "

@@ -20,7 +20,6 @@ from securefl.errors import RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Server
 from securefl.exchange.encrypted import (
     Blind,
-    Encrypt,
     Opened,
     SumClient,
     SumServer,
@@ -29,6 +28,7 @@ from securefl.exchange.encrypted import (
     signed_input,
 )
 from securefl.exchange.totals import SumKeyHolder
+from securefl.hiding import Hide
 from securefl.keys import Commitment, SecretKey, Signature
 from securefl.machine import Step
 from securefl.messages import (
@@ -504,7 +504,9 @@ ELSEWHERE = (
 
 class TestSumClient(Contract):
     header = PLACE
-    machine = SumClient(identity=OWNERS[0], agreement=AGREED, signers=2)
+    machine = SumClient(
+        identity=OWNERS[0], agreement=AGREED, signers=2, encrypt={"sum": lambda integers: b"ciphertext"}
+    )
     good = ()
     bad = (("server", OpenReply(items=())), ("client-0001", OpenReply(items=())))
 
@@ -533,7 +535,7 @@ class TestSumClient(Contract):
         assert (refused.out, refused.need, refused.result) == ((), None, "refused")
         working = self.machine.provide(self.machine.begin().state, SecretKey(bytes(32)))
         assert working.out == ()
-        assert isinstance(working.need.order, Encrypt)
+        assert isinstance(working.need.order, Hide)
         assert self.machine.provide(working.state, None).result == "abstained"
 
 

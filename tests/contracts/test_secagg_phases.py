@@ -282,8 +282,8 @@ def test_what_stands_in_no_row_is_ignored_before_its_time_and_refused_after_it(
 
 INTRODUCTION = """\
 Printed from `phases.py`, to which a test holds the machines. The names of states are theirs. What stands in
-no row changes nothing. The host is asked for *begin*, *deal*, *mask* and *sign* (section 3), for *masked*
-releases, and by the server to take the masks off (*unmasking*)."""
+no row changes nothing. The host is asked for *begin*, *deal*, *mask* and *sign* (section 3), to *hide*
+its values, and by the server to take the masks off (*unmasking*)."""
 
 
 def test_the_specification_shows_these_tables() -> None:

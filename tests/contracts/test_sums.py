@@ -61,7 +61,7 @@ class Watched:
         self, plan: Plan, sends: Sends, value: Value, *, key: ReleaseKey, weight: float, **hiding: Any
     ) -> Release:
         if sends.how == "sum":
-            shown = self._protect(replace(plan, sum="clear"), sends, value, key=key, weight=weight, seal=None)
+            shown = self._protect(replace(plan, sum="clear"), sends, value, key=key, weight=weight)
             self.clear[key.round, key.stage, int(key.holder[-4:])] = shown._numbers
         return self._protect(plan, sends, value, key=key, weight=weight, **hiding)
 
@@ -155,7 +155,7 @@ def test_the_server_never_sees_a_single_contribution(tmp_path: Path, monkeypatch
 
     def watched(self: Any, number: int, integers: Any) -> Any:
         out = original(self, number, integers)
-        seen.append(np.asarray(out))
+        seen.append(np.asarray(out.numbers))
         return out
 
     monkeypatch.setattr(machine._Masker, "__call__", watched)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from tiny_secagg import Outcome, aggregate, agreement, assert_exact, entropy, id
 from securefl.acts import entering
 from securefl.engines.inprocess import Faults
 from securefl.errors import RemoteProtocolError
+from securefl.hiding import Concealed, Hide
 from securefl.keys import Commitment, PublicKey, Share, Signature
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import client_name
 from securefl.release import SERVER
-from securefl.secagg import Aborted, Agreement, Masked, Parameters, Record, Summed
+from securefl.secagg import Aborted, Agreement, Parameters, Record, Summed
 from securefl.secagg import messages as m
 from securefl.secagg.packing import word
 
@@ -133,8 +135,8 @@ class SecondClient:
         shares = tuple(map(Share, self.inner.unmask().values()))
         return self.say("out", m.Unmask(shares=shares), "answered")
 
-    def mask(self, vector: int, integers: NDArray[Any]) -> NDArray[np.uint8]:
-        return np.frombuffer(self.inner.mask(vector, integers.tolist()), np.uint8)
+    def mask(self, vector: int, integers: NDArray[Any]) -> Concealed:
+        return Concealed("masked", np.frombuffer(self.inner.mask(vector, integers.tolist()), np.uint8))
 
     def provide(self, state: str, answer: Any) -> Step[str]:
         match state:
@@ -149,8 +151,8 @@ class SecondClient:
             case "deal":
                 return self.say("dealt", shares(self.inner.own, self.dealing))
             case "mask":
-                header, vectors = self.agreement.header, self.agreement.vectors
-                order = Masked(client=self.name, header=header, vectors=vectors, mask=self.mask)
+                conceal = {v.name: partial(self.mask, i) for i, v in enumerate(self.agreement.vectors)}
+                order = Hide(client=self.name, header=self.agreement.header, conceal=conceal)
                 return Step("masking", need=Need(order))
             case "masking":
                 signature = Signature(self.inner.sign_input())

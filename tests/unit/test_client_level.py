@@ -19,6 +19,7 @@ from securefl.engines.host import StudyHost
 from securefl.engines.inprocess import InProcess
 from securefl.errors import ConfigError
 from securefl.grid import Grid
+from securefl.hiding import Concealed
 from securefl.plan import Plan, least
 from securefl.protect import noise, protect
 from securefl.release import ReleaseKey
@@ -223,7 +224,7 @@ def test_a_sum_beyond_the_grid_is_clipped_and_not_refused() -> None:
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
     limit, far = OWN.grid.limit, np.iinfo(np.int64)
     value = Value(integers=np.array([limit + 1, -limit - 9, 3 * limit // 8, far.max, 0, far.min]))
-    released = protect(plan, OWN, value, key=key, weight=1.0, seal=None)
+    released = protect(plan, OWN, value, key=key, weight=1.0)
     np.testing.assert_allclose(released._numbers * OWN.grid.step, [8.0, -8.0, 3.0, 8.0, 0.0, -8.0], atol=0.1)
 
 
@@ -283,11 +284,10 @@ def test_the_grid_cuts_no_share_of_noise_off() -> None:
 
     def mask(numbers: Any) -> Any:
         seen.append(numbers)
-        return np.zeros(1, np.uint8)
+        return Concealed("masked", np.zeros(1, np.uint8))
 
-    protect(
-        SHARES, OWN, Value(integers=np.full(4000, OWN.grid.limit)), key=key, weight=1.0, seal=None, mask=mask
-    )
+    most = Value(integers=np.full(4000, OWN.grid.limit))
+    protect(SHARES, OWN, most, key=key, weight=1.0, conceal=mask)
     sigma = 0.5 * 2**10 / np.sqrt(3)  # of 4 clients, without one's own
     assert np.std(seen[0]) == pytest.approx(sigma, rel=0.06)
 
@@ -308,7 +308,7 @@ def test_weights_only_shorten_what_is_noised(weight: float) -> None:
     integers = np.array([3, -7, 5, 1, -1])
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "update")
     value = Value(integers=integers)
-    released = protect(plan, sends, value, key=key, weight=weight, seal=None)
+    released = protect(plan, sends, value, key=key, weight=weight)
     assert np.array_equal(released._numbers, np.trunc(weight * integers))
 
 

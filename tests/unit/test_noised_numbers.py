@@ -260,7 +260,7 @@ def released(plan: Plan, sends: Sends, sums: NDArray[np.int64], number: int) -> 
         return Value(clear=np.zeros(1))
 
     key = ReleaseKey("client-0000", bytes(32), number, 0, 0, sends.name)
-    protect(plan, sends, Value(integers=sums, then=then), key=key, weight=1.0, seal=None)
+    protect(plan, sends, Value(integers=sums, then=then), key=key, weight=1.0)
     return seen[0]
 
 
@@ -272,7 +272,7 @@ def test_what_is_charged_as_noised_must_be_something_to_noise() -> None:
     with pytest.raises(
         LocalProtocolError, match="'own' is charged as noised, so its value must come as integers"
     ):
-        protect(plan, sends, Value(clear=np.array([5.0])), key=key, weight=1.0, seal=None)
+        protect(plan, sends, Value(clear=np.array([5.0])), key=key, weight=1.0)
 
 
 @pytest.mark.parametrize("name", ["fedprof", "active_fl"])

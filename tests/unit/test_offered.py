@@ -159,7 +159,7 @@ def test_nothing_is_rounded_after_its_sensitivity_was_declared() -> None:
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "step")
 
     def release(x: np.ndarray[Any, Any], **given: Any) -> Any:
-        return protect(plan, tiny, Value(**given), key=key, weight=1.0, seal=None)._numbers
+        return protect(plan, tiny, Value(**given), key=key, weight=1.0)._numbers
 
     floats = 0.5 * tiny.grid.step + np.array([-1, 1])[:, None] * np.full(10_000, 5e-9)
     with pytest.raises(LocalProtocolError, match="integers of its grid"):
@@ -175,7 +175,7 @@ def test_weights_move_integers_no_further_apart(weight: float) -> None:
     one = rng.integers(-GRID.limit, GRID.limit, 100_000)
     other = one + rng.integers(-3, 4, len(one))
     came = [
-        protect(plan, STEP, Value(integers=v), key=key, weight=weight, seal=None)._numbers.astype(np.int64)
+        protect(plan, STEP, Value(integers=v), key=key, weight=weight)._numbers.astype(np.int64)
         for v in (one, other)
     ]
     assert (np.abs(came[0] - came[1]) <= np.abs(one - other)).all()

@@ -32,12 +32,13 @@ from securefl.accounting.ledger import Ledger
 from securefl.acts import Begin
 from securefl.agreement import u32
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.hiding import Hide
 from securefl.journal import Journal
 from securefl.keys import Commitment, PublicKey, SecretKey, Share, Signature
 from securefl.machine import Step
 from securefl.messages import client_name
 from securefl.release import SERVER, Delivered
-from securefl.secagg import Aborted, Agreement, Client, Masked, Policy, Server, Summed
+from securefl.secagg import Aborted, Agreement, Client, Policy, Server, Summed
 from securefl.secagg.agreement import Closed, Entry, advertised
 from securefl.secagg.checks import read_survivors
 from securefl.secagg.client import Agreeing
@@ -592,11 +593,11 @@ class Restarted:
         while self.step.need is not None:
             self.said += [envelope.message for envelope in self.step.out]
             order = self.step.need.order
-            if isinstance(order, Masked):
+            if isinstance(order, Hide):
                 number = self.machine.channels.own
                 answer: Any = tuple(
-                    release(order, at, vector.name, integers(number, vector))
-                    for at, vector in enumerate(order.vectors)
+                    release(order, vector.name, integers(number, vector))
+                    for vector in self.machine.agreement.vectors
                 )
             else:
                 [answer] = self.journal.record([order])
@@ -677,8 +678,8 @@ def test_masked_inputs_under_two_sets_of_dealers_would_bare_the_input() -> None:
     for message in (dealt, fewer(dealt)):
         step = machine.provide(machine.receive(state, SERVER, message).state, True)
         assert step.need is not None
-        vector = step.need.order.vectors[0]
-        packed = step.need.order.mask(0, integers(0, vector))
+        vector = machine.agreement.vectors[0]
+        packed = np.asarray(step.need.order.conceal[vector.name](integers(0, vector)).numbers)
         sent.append(unpack(packed, vector.length, vector.bits))
     last = dealt.dealers[-1]
     alone = np.zeros(len(sent[0]), np.uint32)

@@ -22,11 +22,12 @@ from tiny_secagg import (
 
 from securefl.agreement import Question
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.hiding import Hide
 from securefl.keys import SecretKey
 from securefl.machine import Need
 from securefl.messages import client_name
 from securefl.release import SERVER
-from securefl.secagg import Aborted, Begin, Channels, Client, Identity, Masked, Policy, Roster, Server, Vector
+from securefl.secagg import Aborted, Begin, Channels, Client, Identity, Policy, Roster, Server, Vector
 from securefl.secagg import client as states
 from securefl.wire import peek
 
@@ -226,7 +227,7 @@ def test_a_question_is_one_value_in_whatever_stage_and_attempt() -> None:
 
 
 def test_the_order_names_place_and_vectors_and_hides_the_mask() -> None:
-    outcome_orders: list[Masked] = []
+    outcome_orders: list[Hide] = []
     agreed = agreement()
 
     class Listening:
@@ -238,14 +239,15 @@ def test_the_order_names_place_and_vectors_and_hides_the_mask() -> None:
 
         def provide(self, state: Any, answer: Any) -> Any:
             step = self.inner.provide(state, answer)
-            if step.need is not None and isinstance(step.need.order, Masked):
+            if step.need is not None and isinstance(step.need.order, Hide):
                 outcome_orders.append(step.need.order)
             return step
 
     aggregate(agreed, machines={client_name(0): Listening(0)})
     (order,) = outcome_orders
-    assert (order.client, order.header, order.vectors) == (client_name(0), agreed.header, VECTORS)
-    assert "mask" not in repr(order).lower().replace("masked", "")
+    assert (order.client, order.header) == (client_name(0), agreed.header)
+    assert tuple(order.conceal) == tuple(vector.name for vector in VECTORS)
+    assert "mask" not in repr(order).lower()
 
 
 def test_states_never_show_secrets() -> None:

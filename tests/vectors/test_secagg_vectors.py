@@ -288,10 +288,8 @@ def first_masked(given: Given) -> Any:
     step = recorded(one, one.receive(state, SERVER, handed(raw(given))))
     assert step.need is not None
     order = step.need.order
-    names = [vector.name for vector in order.vectors]
     releases = tuple(
-        release(order, at, name, np.array(x))
-        for at, (name, x) in enumerate(zip(names, given["x"], strict=True))
+        release(order, name, np.array(x)) for name, x in zip(order.conceal, given["x"], strict=True)
     )
     message = one.provide(step.state, releases).out[0].message
     packed = [np.asarray(sent._numbers).tobytes() for sent in releases]
