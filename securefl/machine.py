@@ -37,6 +37,12 @@ class Need:
     order: Any
 
 
+class Work(Protocol):
+    """An order that carries all it needs: a host runs it anywhere and provides what it returns."""
+
+    def run(self) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Step(Generic[S]):
     """What a machine does next. `result` is set once, when the machine is done."""

@@ -1,4 +1,4 @@
-"""The messages of one exchange, and of an encrypted sum; who may send each is part of its class.
+"""The messages of one exchange; who may send each is part of its class.
 
 server      --Broadcast, Order-->  client
 client      --Contribution------>  server         (only Releases)
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.agreement import digest, fields
-from securefl.keys import Commitment, Signature
 from securefl.release import Release
 from securefl.wire import Header, encode, message
 
@@ -25,6 +24,8 @@ def client_name(number: int) -> str:
 
 
 REFUSED = b""
+OVERHEAD = 4096
+"""Bytes of headers, names and lengths of one message, generously."""
 
 
 @message("broadcast", version=1, sender="server")
@@ -76,35 +77,6 @@ class Contribution:
     """A client's releases, in the order of `Order.wants`."""
 
     releases: tuple[Release, ...]
-
-
-@message("encrypted-input", version=1, sender="client")
-@dataclass(frozen=True, kw_only=True)
-class EncryptedInput:
-    """One encrypted release per vector, and a signature over the agreement and the ciphertexts."""
-
-    releases: tuple[Release, ...]
-    signature: Signature
-
-
-@message("sum-request", version=1, sender="server")
-@dataclass(frozen=True, kw_only=True)
-class SumRequest:
-    """Blinded totals to be opened, and what shows the key holder that a cohort stands behind them.
-
-    Attributes:
-        items: one blinded total per vector.
-        task: digest of what the cohort was told.
-        members: numbers in the pinned roster of whose inputs are said to be in the totals, ascending.
-        inputs: digest of each member's ciphertexts.
-        signatures: each member's, over the agreement and that digest.
-    """
-
-    items: tuple[bytes, ...]
-    task: bytes
-    members: tuple[int, ...]
-    inputs: tuple[Commitment, ...]
-    signatures: tuple[Signature, ...]
 
 
 @message("open-request", version=1, sender="server")

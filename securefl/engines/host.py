@@ -20,15 +20,11 @@ from securefl.agreement import fields, u32
 from securefl.dp.noise import Source
 from securefl.engines.clients import Clients, Records
 from securefl.engines.inprocess import InProcess, Traffic
-from securefl.engines.masked import Attempt, Cohorts, centred_totals, nobody, totals
 from securefl.engines.scores import ScoreKeys
-from securefl.engines.sums import EncryptedSums
 from securefl.entropy import derived
 from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, limits
-from securefl.exchange.encrypted import Blind, Opened, Take, Unopened
 from securefl.exchange.server import broadcast_of, order_of
-from securefl.exchange.totals import OpenTotals
 from securefl.hiding import Concealed
 from securefl.journal import Journal
 from securefl.messages import REFUSED, client_name, task
@@ -36,8 +32,7 @@ from securefl.plan import Plan, least, noised
 from securefl.protect import noise
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Answers, Ask, Each, Kept, Statistic, Sum, Total
-from securefl.secagg import Aborted, Summed, Unmasking
-from securefl.secagg.checks import CONSISTENCY, UNMASK
+from securefl.sums import Attempt, Opened, Way, way_of
 from securefl.wire import Header
 
 
@@ -67,6 +62,7 @@ class StudyHost:
         culprits: clients that were proven to cheat; they are in no hidden sum any more.
         spare: how many more attempts at hidden sums the run has; by default the plan's.
         journal: where parties record what they must not do twice, or otherwise, in a hidden sum.
+        way: of summing, where it is none that `sums.way_of` knows.
         keys: makes the session's score keys from the number of profiled elements, when first needed.
     """
 
@@ -83,6 +79,7 @@ class StudyHost:
         culprits: Iterable[int] = (),
         spare: int | None = None,
         journal: Journal | None = None,
+        way: Way | None = None,
     ) -> None:
         self._plan = plan
         statistics = {s.sends.name: s for s in offered}
@@ -93,8 +90,9 @@ class StudyHost:
         self._make_keys = keys
         self._keys: ScoreKeys | None = None
         self._log = Log(Traffic())
-        self._cohorts = Cohorts(plan, self._journal)
-        self._sums: EncryptedSums | None = None
+        self._way = way_of(plan, self._journal) if way is None else way
+        if way is not None and way.word != plan.sum:
+            raise ConfigError(f"Expected a plan with sum = {way.word!r} for this way, got {plan.sum!r}.")
         self.spare = plan.spare if spare is None else spare
         self._culprits = set(culprits)
 
@@ -125,10 +123,10 @@ class StudyHost:
         if ask.sums and len(ask.cohort) < enough:  # to ask would cost budgets, and open nothing
             self._log.abstained[SERVER] = f"{len(ask.cohort)} clients are left, a sum needs {enough}."
             return nobody(ask), self._log
-        if self._plan.sum == "clear" or not ask.sums:
+        if self._way is None or not ask.sums:
             answers = self._exchange(engine, ask, header)
         else:
-            answers = self._hidden(engine, ask, header)
+            answers = self._hidden(engine, ask, header, self._way)
         self._clients.settle()
         return self._as_promised(ask, answers, header), self._log
 
@@ -178,7 +176,7 @@ class StudyHost:
         answers: Answers = self._run(engine, machines, header)[SERVER]
         return answers
 
-    def _hidden(self, engine: InProcess, ask: Ask, header: Header) -> Answers:
+    def _hidden(self, engine: InProcess, ask: Ask, header: Header, way: Way) -> Answers:
         """Orders and numbers, then attempts at the sums.
 
         An attempt that ends before anybody has signed is tried again while there is a spare one. Afterwards a
@@ -189,10 +187,10 @@ class StudyHost:
             told = task(
                 header, order_of(ask, sorted(ask.cohort), hidden=True, again=again), broadcast_of(ask)
             )
-            found, header, signed = self._attempts(engine, ask, header, told, again)
+            found, header, final = self._attempts(engine, ask, header, told, again, way)
             if found is not None:
                 return replace(found, each=each)
-            anew = signed and all(noised(self._plan, question.sends) for question in ask.sums)
+            anew = final and all(noised(self._plan, question.sends) for question in ask.sums)
             if not anew or not self.spare:
                 return replace(nobody(ask), each=each)
             self.spare -= 1
@@ -201,9 +199,9 @@ class StudyHost:
             self._exchange(engine, ask, header, hidden=True, again=again)
 
     def _attempts(
-        self, engine: InProcess, ask: Ask, header: Header, told: bytes, again: int
+        self, engine: InProcess, ask: Ask, header: Header, told: bytes, again: int, way: Way
     ) -> tuple[Answers | None, Header, bool]:
-        """Attempts without proven culprits: the sums or None, the last place, and whether anybody signed."""
+        """Attempts without proven culprits: the sums or None, the last place, and whether it was final."""
         while True:
             header = _next(header)
             attempt = Attempt(
@@ -216,35 +214,19 @@ class StudyHost:
                 told=self._clients.tasks(),
             )
             try:
-                machines = self._machines(attempt)
+                machines = way.machines(attempt)
             except ConfigError as error:  # the cohort is too small for what the plan asks for
                 self._log.abstained[SERVER] = str(error)
                 return None, header, False
-            signed = False
-            match self._run(engine, machines, header).get(SERVER):
-                case Summed() as summed:
-                    integers = centred_totals(machines[SERVER].agreement, summed)
-                    return totals(ask, integers, summed.survivors), header, True
-                case Opened() as opened:
-                    return totals(ask, opened.totals, opened.survivors), header, True
-                case Aborted(phase=phase, reason=reason, culprit=culprit):
-                    signed = phase in (CONSISTENCY, UNMASK)
-                    self._log.abstained[SERVER] = f"No sum, in phase {phase}: {reason}"
-                    if culprit is not None:
-                        self._log.traffic.blamed[culprit] = reason
-                        self._culprits |= {k for k in attempt.cohort if client_name(k) == culprit}
-                case Unopened(reason=reason, asked=signed):
-                    self._log.abstained[SERVER] = f"No sum: {reason}"
-            if signed or not self.spare:
-                return None, header, signed
+            found = way.outcome(machines[SERVER], self._run(engine, machines, header).get(SERVER))
+            if isinstance(found, Opened):
+                return _answers(ask, found), header, True
+            self._log.abstained[SERVER] = found.reason
+            self._log.traffic.blamed |= found.culprits
+            self._culprits |= {k for k in attempt.cohort if client_name(k) in found.culprits}
+            if found.final or not self.spare:
+                return None, header, found.final
             self.spare -= 1
-
-    def _machines(self, attempt: Attempt) -> dict[str, Any]:
-        if self._plan.sum == "masked":
-            return self._cohorts.machines(attempt)
-        if self._sums is None:
-            self._sums = EncryptedSums(self._plan, self._cohorts, self._journal)
-        return self._sums.machines(attempt)
 
     def _run(self, engine: InProcess, machines: Mapping[str, Any], header: Header) -> dict[str, Any]:
         results, traffic = engine.run(machines, header)
@@ -322,21 +304,13 @@ class StudyHost:
 
     def _serve(self, order: Any) -> Any:
         match order:
-            case Blind():
-                return self._sums and self._sums.blind(order)
-            case Take():
-                return self._sums and self._sums.take(order.blinded, order.replies)
-            case Unmasking():
-                return order.run()
             case Match():
                 return self._match(order)
             case Open():
                 return self._open_scores(order.items)
-            case OpenTotals():
-                return self._sums and self._sums.open(order.items)
             case Unblind():
                 return self._unblind(order)
-        raise AssertionError(f"no work for {order}")
+        return order.run()
 
     # The server and the key holder --------------------------------------------------------------
 
@@ -391,6 +365,18 @@ class StudyHost:
         except RemoteProtocolError as error:
             self._log.abstained[error.sender] = str(error)
             return None
+
+
+def _answers(ask: Ask, opened: Opened) -> Answers:
+    """What the server has of a hidden sum; the numbers of the ask come from elsewhere."""
+    survivors = tuple(k for k in ask.cohort if client_name(k) in set(opened.survivors))
+    totals = {s.sends.name: ask.total(s, opened.totals[s.sends.name], survivors) for s in ask.sums}
+    return Answers(survivors=survivors, totals=totals, each={})
+
+
+def nobody(ask: Ask) -> Answers:
+    """No sum was opened."""
+    return Answers(survivors=(), totals={}, each={each.sends.name: {} for each in ask.each})
 
 
 def _next(header: Header) -> Header:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securefl.errors import RemoteProtocolError
-from securefl.exchange.sizes import OVERHEAD
 from securefl.machine import Envelope, Expects, Need, Step
-from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order, client_name
+from securefl.messages import OVERHEAD, Broadcast, Contribution, OpenReply, OpenRequest, Order, client_name
 from securefl.release import KEY_HOLDER, Delivered
 from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Sum, Value
+from securefl.sums import clear
 from securefl.wire import Header, Limit
 
 
@@ -22,7 +21,7 @@ from securefl.wire import Header, Limit
 class Collecting:
     """Running sums (grid integers) and each client's delivered numbers so far."""
 
-    sums: Mapping[str, NDArray[np.int64]]
+    sums: clear.Totals
     numbers: Mapping[int, Mapping[str, Delivered]]
 
 
@@ -91,7 +90,7 @@ class Server:
     gate: Callable[[str, bytes], None] = _let_nothing_in
 
     def begin(self) -> Step[ServerState]:
-        state = Collecting({s.sends.name: np.zeros(s.size, np.int64) for s in self._sums}, {})
+        state = Collecting(clear.nothing(self._sums), {})
         everyone = tuple(client_name(k) for k in self.ask.cohort)
         cohort = sorted(self.ask.cohort)
         if self.hidden:  # all clients of a hidden sum act on the same bytes
@@ -134,17 +133,9 @@ class Server:
         by_name: dict[str, Delivered] = {release.name: release for release in delivered}
         for each in self.ask.each:
             self._check_number(each, by_name[each.sends.name], sender)
-        sums = {
-            s.sends.name: state.sums[s.sends.name] + self._check_sum(s, by_name[s.sends.name], sender)
-            for s in self._sums
-        }
+        sums = clear.added(state.sums, self._sums, by_name, sender)
         numbers = {each.sends.name: by_name[each.sends.name] for each in self.ask.each}
         return Collecting(sums, {**state.numbers, client: numbers})
-
-    def _check_sum(self, question: Sum, came: Delivered, sender: str) -> NDArray[np.int64]:
-        if came.form != "open" or came.sealed:
-            raise RemoteProtocolError("Expected an open sum.", sender=sender, phase="contribution")
-        return question.sends.grid.check(came.numbers, question.size, sender)
 
     def _check_number(self, each: Each, came: Delivered, sender: str) -> None:
         sealed = each.sends.name in self.encrypted
@@ -228,7 +219,7 @@ class Server:
                     client: _in_the_clear(question, state.numbers[client][question.sends.name])
                     for client in survivors
                 }
-        totals = {s.sends.name: self.ask.total(s, state.sums[s.sends.name], survivors) for s in self._sums}
+        totals = clear.answers(state.sums, self._sums, self.ask, survivors)
         return Answers(survivors=survivors, totals=totals, each=each)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from securefl.messages import OVERHEAD
 from securefl.rounds import Ask
 from securefl.wire import Limit
-
-OVERHEAD = 4096
-"""Bytes of headers, names and lengths of one message, generously."""
 
 
 def limits(ask: Ask, sealed: int) -> tuple[Limit, Limit, Limit]:

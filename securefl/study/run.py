@@ -19,7 +19,6 @@ from securefl.database import decoding
 from securefl.dp.calibration import check_delta
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess
-from securefl.engines.masked import policy_of
 from securefl.engines.scores import ScoreKeys
 from securefl.errors import ConfigError, DataError
 from securefl.files import subfolder
@@ -34,6 +33,7 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study, slug
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.world import World
+from securefl.sums import way_of
 from securefl.wire import Header
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -96,18 +96,19 @@ def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
 
     A cohort whose size is not known beforehand counts as one of all clients.
     """
+    way = way_of(plan, Journal())
+    if way is None:
+        return
     for sends in sent:
         size = sends.cohort or clients
-        if plan.sum == "clear" or sends.how != "sum":
+        if sends.how != "sum":
             continue
         if size < 2:
             raise ConfigError(
                 f"{sends.name!r} is summed over cohorts of {size}, whose sum would be its own value: it is "
                 "never opened. Ask more clients a round."
             )
-        if plan.sum == "masked":
-            policy = policy_of(plan, size, [sends])
-            policy.check(policy.parameters(size))
+        way.check(sends, size)
 
 
 def run_arm(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,6 @@ from securefl.acts import Begin, Record
 from securefl.agreement import Agreement, Identity, Roster, Vector
 from securefl.errors import RemoteProtocolError
 from securefl.exchange import Client, KeyHolder, Server
-from securefl.exchange.encrypted import (
-    Blind,
-    Opened,
-    SumClient,
-    SumServer,
-    Unopened,
-    input_digest,
-    signed_input,
-)
-from securefl.exchange.totals import SumKeyHolder
 from securefl.hiding import Hide
 from securefl.keys import Commitment, SecretKey, Signature
 from securefl.machine import Step
@@ -35,18 +26,24 @@ from securefl.messages import (
     REFUSED,
     Broadcast,
     Contribution,
-    EncryptedInput,
     OpenReply,
     OpenRequest,
-    SumRequest,
     client_name,
 )
 from securefl.plan import Plan
 from securefl.profiles import Query
 from securefl.release import Delivered
 from securefl.rounds import Ask, Each, Sends, Sum
+from securefl.sums import Opened, Unopened
+from securefl.sums.encrypted.client import SumClient, input_digest, signed_input
+from securefl.sums.encrypted.key_holder import SumKeyHolder
+from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
+from securefl.sums.encrypted.server import Blind, SumServer
 from securefl.wire import Header, Limit
 
+NOBODY: Any = None
+"""In place of a part that is not asked."""
+COUNTING: Any = SimpleNamespace(add=lambda name, total, message, sender: (total or 0) + 1)
 HEADER = Header(bytes(32), 1, 0, 0)
 PLACE = Header(bytes(32), 1, 1, 0)
 MODEL = np.zeros(2, np.float32)
@@ -546,7 +543,7 @@ class TestSumServer(Contract):
         least=2,
         message_bytes=99,
         reply_bytes=99,
-        add=lambda name, total, message, sender: (total or 0) + 1,
+        part=COUNTING,
     )
     good = (("client-0000", sealed(0)), ("client-0001", sealed(1)), ("client-0002", sealed(2)))
     bad = (
@@ -591,7 +588,7 @@ class TestSumServer(Contract):
         step = self.machine.deadline(one)
         assert (step.need, step.out) == (None, ())
         assert isinstance(step.result, Unopened)
-        assert not step.result.asked
+        assert not step.result.final
 
     def test_the_request_shows_whose_inputs_are_said_to_be_in_it(self) -> None:
         request = self.states()["asking"].request
@@ -600,7 +597,7 @@ class TestSumServer(Contract):
     def test_a_refusal_is_not_asked_again(self) -> None:
         step = self.machine.receive(self.states()["asking"], "key-holder", OpenReply(items=(REFUSED,)))
         assert isinstance(step.result, Unopened)
-        assert step.result.asked
+        assert step.result.final
 
     def test_the_sum_is_over_those_that_came(self) -> None:
         step = self.machine.provide(self.states()["taking"], {"sum": np.zeros(2)})
@@ -610,7 +607,7 @@ class TestSumServer(Contract):
 
 class TestSumKeyHolder(Contract):
     header = PLACE
-    machine = SumKeyHolder(agreement=AGREED, least=2, most_bytes=999)
+    machine = SumKeyHolder(agreement=AGREED, least=2, most_bytes=999, part=NOBODY)
     good = (("server", requested(0, 2)),)
     bad = (
         ("server", requested(0)),  # one below the least

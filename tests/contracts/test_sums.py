@@ -12,11 +12,10 @@ import pytest
 from tiny_study import run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.engines import clients, sums
+from securefl.engines import clients
 from securefl.engines.host import Log, StudyHost
 from securefl.errors import ConfigError
 from securefl.he.keys import KeyPair
-from securefl.he.sums import SumEncryptor
 from securefl.plan import Plan
 from securefl.release import Release, ReleaseKey
 from securefl.rounds import Answers, Ask, ByDraws, Sends, Value
@@ -24,6 +23,8 @@ from securefl.secagg import client as machine
 from securefl.study.config import Study, parse
 from securefl.study.results import collect, privacy_card
 from securefl.study.run import arm_folder, composition
+from securefl.sums.encrypted import keys
+from securefl.sums.encrypted.parts import SumEncryptor
 from securefl.wire import Header
 
 OPTIONS = {"fedlog": ["", 'body = "private"'], "lg_fedavg": ["", "layers = 2"]}
@@ -202,7 +203,7 @@ def test_a_key_whose_openings_are_used_up_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One key's openings are enough for two of these sums, of 8,192 integers each; the run has five."""
-    monkeypatch.setattr(sums, "MOST_INTEGERS", 2 * 8192)
+    monkeypatch.setattr(keys, "MOST_INTEGERS", 2 * 8192)
     made, original = [], KeyPair.generate
 
     def counted(*args: Any) -> KeyPair:

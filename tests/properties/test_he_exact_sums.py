@@ -12,8 +12,8 @@ from tiny_he import SIGNER
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.he.sum_terms import Integers, plus
-from securefl.he.sums import Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
+from securefl.sums.encrypted.parts import Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
+from securefl.sums.encrypted.terms import Integers, plus
 
 PLACE = Place(session=b"session", round=1, attempt=0, stage="train", name="update")
 SPREADS = st.sampled_from(["uniform", "edges", "highest", "lowest"])

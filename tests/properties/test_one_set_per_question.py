@@ -29,13 +29,14 @@ from securefl import agreement as agreed
 from securefl.acts import Begin, Record
 from securefl.agreement import Agreement, Question, Roster, Vector
 from securefl.errors import ConfigError, RemoteProtocolError
-from securefl.exchange.encrypted import input_digest, signed_input
-from securefl.exchange.totals import SumKeyHolder
 from securefl.journal import Journal
 from securefl.keys import Commitment, SecretKey
-from securefl.messages import REFUSED, SumRequest
+from securefl.messages import REFUSED
 from securefl.release import SERVER
 from securefl.secagg import Policy
+from securefl.sums.encrypted.client import input_digest, signed_input
+from securefl.sums.encrypted.key_holder import SumKeyHolder
+from securefl.sums.encrypted.messages import SumRequest
 from securefl.wire import Header
 
 # The same question, one that differs in round, ask or name, one that cannot change in two rounds, one put
@@ -50,6 +51,10 @@ ASKED: Final = (
     {"number": 2, "name": "count", "once": True, "ask": 1},
 )
 CLOSE, DEAL, SURVIVE, QUORUM = range(4)
+
+
+NOBODY: Any = None
+"""In place of a part that is not asked."""
 
 
 @dataclass(frozen=True)
@@ -529,7 +534,7 @@ class Holder:
             self._show(agreement, request)
 
     def _show(self, agreement: Agreement, request: SumRequest) -> None:
-        holder = SumKeyHolder(agreement=agreement, least=3, most_bytes=2**20)
+        holder = SumKeyHolder(agreement=agreement, least=3, most_bytes=2**20, part=NOBODY)
         holder, state = self.machines.get(agreement.context, (holder, holder.begin().state))
         try:
             step = holder.receive(state, SERVER, request)

@@ -116,12 +116,12 @@ def test_what_is_a_secret_refuses_every_way_around(kind: type[Any]) -> None:
 
 
 PUBLIC = {
-    "securefl.engines.masked.Attempt": "digests of what clients were told",
-    "securefl.exchange.encrypted.Adding": "digests and signatures",
+    "securefl.sums.way.Attempt": "digests of what clients were told",
+    "securefl.sums.encrypted.server.Adding": "digests and signatures",
     "securefl.he.match.Arrived": "a ciphertext, and what its client shows the evaluator",
     "securefl.he.match.Baseline": "the evaluator's own, encoded; it holds native objects without a pickle",
     "securefl.he.pads.Masked": "a client's masked message",
-    "securefl.he.sums.Total": "ciphertexts",
+    "securefl.sums.encrypted.parts.EncryptedTotal": "ciphertexts",
     "securefl.matching.sealed.Sealed": "sealed to its receiver",
     "securefl.matching.sealed.Scores": "encrypted, and signed",
     "securefl.hiding.Concealed": "what everybody may see of a hidden value",

@@ -16,9 +16,15 @@ from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.he.sum_terms import Integers, centred, gaussians, uniform
-from securefl.he.sums import Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms, Total
 from securefl.signing import SigningKey
+from securefl.sums.encrypted.parts import (
+    Place,
+    SumEncryptor,
+    SumEvaluator,
+    SumOpener,
+    SumTerms,
+)
+from securefl.sums.encrypted.terms import Integers, centred, gaussians, uniform
 
 SETS = pytest.mark.parametrize("parameters", [STRONG, COMPACT, STRONG_ENCRYPTED], ids=lambda p: p.name)
 PLACE = Place(session=b"session", round=3, attempt=0, stage="train", name="update")
@@ -62,17 +68,17 @@ class Parties:
         rng = np.random.default_rng(seed)
         return rng.integers(-self.terms.bound, self.terms.bound + 1, (clients, self.terms.length))
 
-    def total(self, vectors: Integers) -> Total:
+    def total(self, vectors: Integers) -> EncryptedTotal:
         return self.added([self.client.encrypt(vector) for vector in vectors])
 
-    def added(self, messages: list[bytes]) -> Total:
+    def added(self, messages: list[bytes]) -> EncryptedTotal:
         total = None
         for i, message in enumerate(messages):
             total = self.evaluator.add(total, message, sender=f"client {i}")
         assert total is not None
         return total
 
-    def summed(self, total: Total) -> Integers:
+    def summed(self, total: EncryptedTotal) -> Integers:
         blinded, request = self.evaluator.request(total)
         return self.evaluator.unblind(blinded, self.opener.open(request))
 

@@ -18,14 +18,17 @@ from tiny_secagg import identity
 from securefl.acts import Record
 from securefl.agreement import Agreement, Roster, Vector
 from securefl.errors import RemoteProtocolError
-from securefl.exchange.encrypted import input_digest, signed_input
-from securefl.exchange.totals import OpenTotals, SumKeyHolder
 from securefl.journal import Journal
 from securefl.keys import Commitment, Signature
-from securefl.messages import REFUSED, OpenReply, SumRequest
+from securefl.messages import REFUSED, OpenReply
 from securefl.release import SERVER
+from securefl.sums.encrypted.client import input_digest, signed_input
+from securefl.sums.encrypted.key_holder import OpenTotals, SumKeyHolder
+from securefl.sums.encrypted.messages import SumRequest
 from securefl.wire import Header
 
+NOBODY: Any = None
+"""In place of a part that is not asked."""
 SESSION = hashlib.sha256(b"a session").digest()
 MEMBERS, LEAST = 6, 4
 EVERYBODY = tuple(range(MEMBERS))
@@ -71,7 +74,7 @@ class Holder:
 
     def asked(self, of: Agreement, what: SumRequest) -> OpenReply:
         """A machine for the attempt, as after a restart, is shown one request."""
-        machine = SumKeyHolder(agreement=of, least=LEAST, most_bytes=2**20)
+        machine = SumKeyHolder(agreement=of, least=LEAST, most_bytes=2**20, part=NOBODY)
         return self.shown(machine, machine.begin().state, what)[1]
 
     def shown(self, machine: SumKeyHolder, state: Any, what: SumRequest) -> tuple[Any, OpenReply]:
@@ -141,7 +144,7 @@ def test_a_restart_opens_the_same_total_again(tmp_path: Path) -> None:
 def test_one_machine_answers_one_request() -> None:
     """A doubled request costs nothing; another one is the server's fault."""
     of, holder = agreement(), Holder(Journal())
-    machine = SumKeyHolder(agreement=of, least=LEAST, most_bytes=2**20)
+    machine = SumKeyHolder(agreement=of, least=LEAST, most_bytes=2**20, part=NOBODY)
     state, first = holder.shown(machine, machine.begin().state, request(of))
     state, again = holder.shown(machine, state, request(of))
     assert again == first
@@ -279,6 +282,6 @@ def test_signatures_of_one_attempt_do_not_stand_for_another_set(holder: Holder) 
 
 
 def test_only_the_server_asks(holder: Holder) -> None:
-    machine = SumKeyHolder(agreement=agreement(), least=LEAST, most_bytes=2**20)
+    machine = SumKeyHolder(agreement=agreement(), least=LEAST, most_bytes=2**20, part=NOBODY)
     with pytest.raises(RemoteProtocolError, match="Only the server"):
         machine.receive(machine.begin().state, "client-0001", request(agreement()))

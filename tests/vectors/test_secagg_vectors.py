@@ -23,7 +23,6 @@ from securefl import agreement
 from securefl.agreement import digest
 from securefl.entropy import Random
 from securefl.errors import ConfigError, CryptoError, RemoteProtocolError
-from securefl.exchange.encrypted import input_digest, signed_input
 from securefl.keys import Commitment, PublicKey, SecretKey, Share, Signature
 from securefl.release import SERVER, Delivered
 from securefl.secagg import (
@@ -56,6 +55,7 @@ from securefl.secagg.messages import (
 from securefl.secagg.packing import pack, unpack, word
 from securefl.secagg.shamir import combine, split
 from securefl.signing import AgreementKey, SigningKey
+from securefl.sums.encrypted.client import input_digest, signed_input
 from securefl.wire import Header
 
 STREAMS: dict[bytes, Random] = {}

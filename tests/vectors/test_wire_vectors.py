@@ -15,7 +15,8 @@ import pytest
 
 from securefl.errors import RemoteProtocolError
 from securefl.keys import Commitment, Signature
-from securefl.messages import Broadcast, OpenReply, OpenRequest, Order, SumRequest
+from securefl.messages import Broadcast, OpenReply, OpenRequest, Order
+from securefl.sums.encrypted.messages import SumRequest
 from securefl.wire import Header, Limit, decode, encode
 
 FILE = Path(__file__).parent / "wire" / "messages.json"

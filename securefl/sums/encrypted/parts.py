@@ -5,7 +5,7 @@
     key holder  decrypts, takes the noise off by rounding; replies integers mod p_j, one place opened once
     evaluator   takes its pads off: the sum, bit for bit
 
-The coding stands in `sum_terms`. What each party sees, and why it learns no more than its output (all of them
+The coding stands in `terms`. What each party sees, and why it learns no more than its output (all of them
 semi-honest, key holder and server not colluding, no client colluding with the server):
 
 * A client sees the public key.
@@ -54,11 +54,11 @@ from securefl.he.gate import Residues
 from securefl.he.keys import EncryptionKey, KeyPair, agreed
 from securefl.he.openings import Openings
 from securefl.he.seal import Ring
-from securefl.he.sum_terms import Integers, Place, SumTerms, centred, gaussians, plus, uniform
 from securefl.keys import Guarded, PublicKey, Signature
 from securefl.signing import SIGNATURE_BYTES, SigningKey, verify
+from securefl.sums.encrypted.terms import Integers, Place, SumTerms, centred, gaussians, plus, uniform
 
-__all__ = ["BlindedSum", "Place", "SumEncryptor", "SumEvaluator", "SumOpener", "SumTerms", "Total"]
+__all__ = ["BlindedSum", "EncryptedTotal", "Place", "SumEncryptor", "SumEvaluator", "SumOpener", "SumTerms"]
 
 
 class SumEncryptor:
@@ -79,7 +79,7 @@ class SumEncryptor:
 
 
 @dataclass(frozen=True, eq=False)
-class Total:
+class EncryptedTotal:
     """Ciphertexts added up so far, residues (ciphertexts, 2, primes, N), and whose they are."""
 
     residues: Residues = field(repr=False)
@@ -122,7 +122,7 @@ class SumEvaluator:
         raw = gate.body(message, self._tags["sum"], _size(self._terms), sender=sender)
         return _ciphertexts(raw, self._terms, sender)
 
-    def add(self, total: Total | None, message: bytes, *, sender: str) -> Total:
+    def add(self, total: EncryptedTotal | None, message: bytes, *, sender: str) -> EncryptedTotal:
         """`total` and one client more; None begins one. What is refused leaves `total` as it was.
 
         Raises RemoteProtocolError(sender) for what does not pass the gate, a sender that is in `total`
@@ -130,7 +130,7 @@ class SumEvaluator:
         """
         residues = self.admit(message, sender=sender)
         if total is None:
-            return Total(residues, (sender,))
+            return EncryptedTotal(residues, (sender,))
         if sender in total.senders or len(total.senders) >= self._terms.clients:
             raise RemoteProtocolError(
                 f"Expected one vector a client of at most {self._terms.clients} clients, another one came.",
@@ -138,9 +138,9 @@ class SumEvaluator:
                 phase="gate",
             )
         whole = plus(total.residues, residues, self._terms.parameters.primes)
-        return Total(whole, (*total.senders, sender))
+        return EncryptedTotal(whole, (*total.senders, sender))
 
-    def request(self, total: Total) -> tuple[BlindedSum, bytes]:
+    def request(self, total: EncryptedTotal) -> tuple[BlindedSum, bytes]:
         """Ask for the total: what stays here, and the signed bytes for the key holder.
 
         Every call draws new pads, and the key holder answers one request for each place: keep the bytes and

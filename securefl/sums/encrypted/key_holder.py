@@ -10,23 +10,36 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from securefl.acts import Record
 from securefl.agreement import Agreement, Question, fields, u32
 from securefl.errors import CryptoError, RemoteProtocolError
-from securefl.exchange.encrypted import signed_input
 from securefl.machine import Envelope, Expects, Need, Step
-from securefl.messages import REFUSED, OpenReply, SumRequest
+from securefl.messages import REFUSED, OpenReply
 from securefl.release import KEY_HOLDER, SERVER
+from securefl.sums.encrypted.client import signed_input
+from securefl.sums.encrypted.messages import SumRequest
 from securefl.wire import Limit
+
+
+class Opening(Protocol):
+    """What the key holder does with its key (`way.KeyHolderPart`)."""
+
+    def open(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """One reply per blinded total; an item that it refuses is empty."""
+        ...
 
 
 @dataclass(frozen=True)
 class OpenTotals:
     """Slow work of the key holder: decrypt the blinded totals."""
 
+    part: Opening
     items: tuple[bytes, ...]
+
+    def run(self) -> tuple[bytes, ...]:
+        return self.part.open(self.items)
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,7 @@ class SumKeyHolder:
     agreement: Agreement
     least: int
     most_bytes: int
+    part: Opening
 
     def begin(self) -> Step[Ready]:
         return Step(Ready())
@@ -115,7 +129,7 @@ class SumKeyHolder:
             return self._reply(state, tuple(answer))
         if answer is not True:
             return self._reply(state, (REFUSED,) * len(state.request.items))
-        return Step(replace(state, recorded=True), need=Need(OpenTotals(state.request.items)))
+        return Step(replace(state, recorded=True), need=Need(OpenTotals(self.part, state.request.items)))
 
     @staticmethod
     def _reply(state: Ready, items: tuple[bytes, ...]) -> Step[Ready]:

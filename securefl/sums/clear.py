@@ -1,0 +1,42 @@
+"""Sums in the clear: the server of the exchange adds open integers as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.errors import RemoteProtocolError
+from securefl.release import Delivered
+from securefl.rounds import Ask, Sum, Total
+
+Totals = Mapping[str, NDArray[np.int64]]
+"""The running sums by name, in units of their grids."""
+
+
+def nothing(asked: Sequence[Sum]) -> Totals:
+    """Sums of nobody yet."""
+    return {question.sends.name: np.zeros(question.size, np.int64) for question in asked}
+
+
+def added(totals: Totals, asked: Sequence[Sum], came: Mapping[str, Delivered], sender: str) -> Totals:
+    """The sums with one client's vectors more; RemoteProtocolError for one that its grid has not."""
+    return {
+        question.sends.name: totals[question.sends.name]
+        + _checked(question, came[question.sends.name], sender)
+        for question in asked
+    }
+
+
+def answers(totals: Totals, asked: Sequence[Sum], ask: Ask, survivors: Sequence[int]) -> dict[str, Total]:
+    """What the ask is answered with."""
+    return {
+        question.sends.name: ask.total(question, totals[question.sends.name], survivors) for question in asked
+    }
+
+
+def _checked(question: Sum, came: Delivered, sender: str) -> NDArray[np.int64]:
+    if came.form != "open" or came.sealed:
+        raise RemoteProtocolError("Expected an open sum.", sender=sender, phase="contribution")
+    return question.sends.grid.check(came.numbers, question.size, sender)

@@ -1,0 +1,81 @@
+"""A client of one encrypted sum: it enters the attempt on record, encrypts, signs and is done."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.acts import entering
+from securefl.agreement import Agreement, Identity, fields, tagged, u32
+from securefl.errors import RemoteProtocolError
+from securefl.hiding import Concealed, Hide
+from securefl.keys import SecretKey
+from securefl.machine import Envelope, Expects, Need, Step
+from securefl.release import SERVER, Release
+from securefl.sums.encrypted.messages import EncryptedInput
+
+
+@dataclass(frozen=True)
+class Encrypting:
+    entered: bool = False
+    sent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumClient:
+    """A client of one encrypted sum.
+
+    signers: the fewest clients that the key holder opens a total for. encrypt: by the name of each vector.
+    """
+
+    identity: Identity
+    agreement: Agreement
+    signers: int
+    encrypt: Mapping[str, Callable[[NDArray[np.int64]], bytes]]
+
+    def begin(self) -> Step[Encrypting]:
+        return Step(Encrypting(), need=Need(entering(self.identity.name, self.agreement, self.signers)))
+
+    def expects(self, state: Encrypting) -> Expects:
+        return Expects(self.agreement.header, {})
+
+    def receive(self, state: Encrypting, sender: str, message: Any) -> Step[Encrypting]:
+        raise RemoteProtocolError("Nothing is sent to a client here.", sender=sender, phase="encrypting")
+
+    def provide(self, state: Encrypting, answer: SecretKey | tuple[Release, ...] | None) -> Step[Encrypting]:
+        done = replace(state, entered=True, sent=True)
+        if state.sent:
+            return Step(state)
+        if answer is None:
+            return Step(done, result="abstained" if state.entered else "refused")
+        if isinstance(answer, SecretKey):
+            conceal = {v.name: partial(_encrypted, self.encrypt[v.name]) for v in self.agreement.vectors}
+            order = Hide(client=self.identity.name, header=self.agreement.header, conceal=conceal)
+            return Step(replace(state, entered=True), need=Need(order))
+        member = self.agreement.roster.numbers[self.identity.name]
+        text = signed_input(self.agreement, member, input_digest([release._sealed for release in answer]))
+        said = EncryptedInput(releases=answer, signature=self.identity.signing.sign(text))
+        return Step(done, out=(Envelope((SERVER,), said),), result="answered")
+
+    def deadline(self, state: Encrypting) -> Step[Encrypting]:
+        return Step(state) if state.sent else Step(replace(state, sent=True), result="missed")
+
+
+def signed_input(agreement: Agreement, member: int, digest: bytes) -> bytes:
+    """What a client signs with its ciphertexts, whose digest this is."""
+    return tagged(b"encrypted", agreement.context, fields(u32(member), digest))
+
+
+def input_digest(sealed: Sequence[bytes]) -> bytes:
+    """SHA-256 over a client's ciphertexts, one per vector."""
+    return hashlib.sha256(fields(*sealed)).digest()
+
+
+def _encrypted(encrypt: Callable[[NDArray[np.int64]], bytes], integers: NDArray[Any]) -> Concealed:
+    return Concealed("encrypted", sealed=encrypt(integers))

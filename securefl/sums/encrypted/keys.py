@@ -1,0 +1,45 @@
+"""The key holder's key of the round at hand."""
+
+from __future__ import annotations
+
+from securefl.he.keys import KeyPair
+from securefl.he.openings import Openings
+from securefl.he.parameters import STRONG
+from securefl.journal import Journal
+from securefl.release import KEY_HOLDER
+from securefl.wire import Header
+
+MOST_INTEGERS = 2**28
+"""tau: how many integers one key opens at most, over all its sums; the flooding is sized for it."""
+
+
+class SumKeys:
+    """The key holder's key of the round at hand. It serves until the next sum could use its openings up.
+
+    Each key opens few enough integers for its flooding, and no key tells anything of another. A key is on
+    record, with how much it had opened before, for the rounds in which it is used.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.pair = KeyPair.generate(STRONG)
+        self.openings = Openings()
+        self._before, self._round, self._renewed = 0, 0, 0
+
+    def enter(self, header: Header, integers: int) -> None:
+        """Take the key that is on record for a sum of so many integers, or put one there."""
+        if header.round != self._round:
+            self._round, self._renewed = header.round, 0
+            self._take(header)
+        if self._before + self.openings.opened + integers > MOST_INTEGERS:
+            self._renewed += 1
+            self.pair, self.openings, self._before = KeyPair.generate(STRONG), Openings(), 0
+            self._take(header)
+
+    def _take(self, header: Header) -> None:
+        opened = self._before + self.openings.opened
+        own = opened.to_bytes(8, "little") + self.pair.stored()
+        stored = self._journal.said(KEY_HOLDER, header, f"key {self._renewed}", lambda: own)
+        if stored != own:  # of this round, before it was cut off
+            self.pair, self.openings = KeyPair.restored(stored[8:], STRONG), Openings()
+            self._before = int.from_bytes(stored[:8], "little")

@@ -1,0 +1,38 @@
+"""The messages of an encrypted sum; the key holder's reply is a `messages.OpenReply`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from securefl.keys import Commitment, Signature
+from securefl.release import Release
+from securefl.wire import message
+
+
+@message("encrypted-input", version=1, sender="client")
+@dataclass(frozen=True, kw_only=True)
+class EncryptedInput:
+    """One encrypted release per vector, and a signature over the agreement and the ciphertexts."""
+
+    releases: tuple[Release, ...]
+    signature: Signature
+
+
+@message("sum-request", version=1, sender="server")
+@dataclass(frozen=True, kw_only=True)
+class SumRequest:
+    """Blinded totals to be opened, and what shows the key holder that a cohort stands behind them.
+
+    Attributes:
+        items: one blinded total per vector.
+        task: digest of what the cohort was told.
+        members: numbers in the pinned roster of whose inputs are said to be in the totals, ascending.
+        inputs: digest of each member's ciphertexts.
+        signatures: each member's, over the agreement and that digest.
+    """
+
+    items: tuple[bytes, ...]
+    task: bytes
+    members: tuple[int, ...]
+    inputs: tuple[Commitment, ...]
+    signatures: tuple[Signature, ...]

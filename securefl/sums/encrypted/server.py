@@ -1,0 +1,221 @@
+"""The server of one encrypted sum: adds ciphertexts, has the total opened under a pad, takes the pad off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.agreement import Agreement
+from securefl.errors import CryptoError, RemoteProtocolError
+from securefl.keys import Commitment, Signature
+from securefl.machine import Envelope, Expects, Need, Step
+from securefl.messages import OVERHEAD, REFUSED, OpenReply
+from securefl.release import KEY_HOLDER, Delivered
+from securefl.sums.encrypted.client import input_digest, signed_input
+from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
+from securefl.sums.way import Opened, Unopened
+from securefl.wire import Limit
+
+
+class Arithmetic(Protocol):
+    """What the server does under encryption (`way.ServerPart`)."""
+
+    def add(self, name: str, total: Any, message: bytes, sender: str) -> Any:
+        """`total` (or None) with one message more.
+
+        It checks the message before any native library sees it, and leaves `total` as it was.
+        """
+        ...
+
+    def blind(self, totals: Mapping[str, Any], request: SumRequest) -> tuple[Any, SumRequest]:
+        """What stays here, and the request, with items in the order of the names, put on record.
+
+        Where one stands on record of this agreement already, it is that one: after a restart the server asks
+        for the same again.
+        """
+        ...
+
+    def take(self, blinded: Any, replies: tuple[bytes, ...]) -> Mapping[str, NDArray[np.int64]] | None:
+        """The integers by name, or None where a reply is none or the total is impossible."""
+        ...
+
+
+@dataclass(frozen=True)
+class Blind:
+    """Slow work of the server: blind the totals. `request` has no items yet."""
+
+    part: Arithmetic
+    totals: Mapping[str, Any]
+    request: SumRequest
+
+    def run(self) -> tuple[Any, SumRequest]:
+        return self.part.blind(self.totals, self.request)
+
+
+@dataclass(frozen=True)
+class Take:
+    """Slow work of the server: take the blinding off."""
+
+    part: Arithmetic
+    blinded: Any
+    replies: tuple[bytes, ...]
+
+    def run(self) -> Mapping[str, NDArray[np.int64]] | None:
+        return self.part.take(self.blinded, self.replies)
+
+
+@dataclass(frozen=True)
+class Adding:
+    """The totals so far by name, and of whose contributions: digest and signature by member."""
+
+    totals: Mapping[str, Any]
+    inputs: Mapping[int, tuple[bytes, Signature]] = field(repr=False)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(sorted(self.inputs))
+
+
+@dataclass(frozen=True)
+class Blinding:
+    pass
+
+
+@dataclass(frozen=True)
+class Asking:
+    """`again` is how often the request goes out once more when the reply is late: it is the same request."""
+
+    blinded: Any
+    request: SumRequest
+    again: int = 2
+
+
+@dataclass(frozen=True)
+class Taking:
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ended:
+    pass
+
+
+SumState = Adding | Blinding | Asking | Taking | Ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumServer:
+    """The server of one encrypted sum.
+
+    least: contributions, below which nothing is opened. message_bytes, reply_bytes: the most of one
+    contribution, and of the reply.
+    """
+
+    agreement: Agreement
+    least: int
+    message_bytes: int
+    reply_bytes: int
+    part: Arithmetic
+
+    def begin(self) -> Step[SumState]:
+        return Step(Adding({}, {}))
+
+    def expects(self, state: SumState) -> Expects:
+        vectors = len(self.agreement.vectors)
+        limits = {
+            EncryptedInput: Limit(self.message_bytes + OVERHEAD, vectors),
+            OpenReply: Limit(self.reply_bytes + OVERHEAD, vectors),
+        }
+        return Expects(self.agreement.header, limits)
+
+    def receive(self, state: SumState, sender: str, message: Any) -> Step[SumState]:
+        if isinstance(message, OpenReply):
+            return self._replied(state, sender, message)
+        number = self.agreement.roster.numbers.get(sender)
+        if number is None:
+            raise RemoteProtocolError("It is not in the cohort.", sender=sender, phase="contribution")
+        if not isinstance(state, Adding) or number in state.inputs:
+            return Step(state)
+        state = self._added(state, number, sender, message)
+        everybody = len(state.inputs) == len(self.agreement.roster.members)
+        return self._collected(state) if everybody else Step(state)
+
+    def _added(self, state: Adding, number: int, sender: str, said: EncryptedInput) -> Adding:
+        came: tuple[Any, ...] = said.releases
+        delivered: tuple[Delivered, ...] = came
+        names = [vector.name for vector in self.agreement.vectors]
+        if [(one.name, one.form, one.numbers.size) for one in delivered] != [
+            (name, "encrypted", 0) for name in names
+        ]:
+            raise RemoteProtocolError(
+                f"Expected an encrypted vector for each of {names}.", sender=sender, phase="contribution"
+            )
+        digest = input_digest([one.sealed for one in delivered])
+        try:
+            self.agreement.check(number, said.signature, signed_input(self.agreement, number, digest))
+        except CryptoError:
+            raise RemoteProtocolError(
+                "It did not sign these ciphertexts under this agreement.", sender=sender, phase="contribution"
+            ) from None
+        totals = {
+            one.name: self.part.add(one.name, state.totals.get(one.name), one.sealed, sender)
+            for one in delivered
+        }
+        return Adding(totals, {**state.inputs, number: (digest, said.signature)})
+
+    def _collected(self, state: Adding) -> Step[SumState]:
+        if len(state.inputs) < self.least:
+            return _closed(f"Expected at least {self.least} contributions, {len(state.inputs)} came.")
+        request = SumRequest(
+            items=(),
+            task=self.agreement.task,
+            members=state.members,
+            inputs=tuple(Commitment(state.inputs[member][0]) for member in state.members),
+            signatures=tuple(state.inputs[member][1] for member in state.members),
+        )
+        return Step(Blinding(), need=Need(Blind(self.part, state.totals, request)))
+
+    def provide(self, state: SumState, answer: Any) -> Step[SumState]:
+        match state:
+            case Blinding():
+                blinded, request = answer
+                return Step(Asking(blinded, request), out=(Envelope((KEY_HOLDER,), request),))
+            case Taking() if answer is None:
+                return _closed("The opened total is no sum of vectors within the bounds.", asked=True)
+            case Taking(members=members):
+                survivors = self.agreement.roster.names(members)
+                return Step(Ended(), result=Opened(totals=answer, survivors=survivors))
+        return Step(state)
+
+    def _replied(self, state: SumState, sender: str, reply: OpenReply) -> Step[SumState]:
+        if sender != KEY_HOLDER:
+            raise RemoteProtocolError("Only the key holder opens.", sender=sender, phase="opening")
+        if not isinstance(state, Asking):
+            return Step(state)
+        if len(reply.items) != len(state.request.items):
+            raise RemoteProtocolError("Expected one item a vector.", sender=sender, phase="opening")
+        if REFUSED in reply.items:
+            return _closed(
+                "The key holder refused: it has opened another total of this question.", asked=True
+            )
+        return Step(Taking(state.request.members), need=Need(Take(self.part, state.blinded, reply.items)))
+
+    def deadline(self, state: SumState) -> Step[SumState]:
+        """Go on with what came; ask the key holder again, which costs nothing; end without a sum."""
+        match state:
+            case Adding():
+                return self._collected(state)
+            case Asking(again=again) if again:
+                return Step(replace(state, again=again - 1), out=(Envelope((KEY_HOLDER,), state.request),))
+            case Ended():
+                return Step(state)
+            case _:
+                return _closed("The key holder did not answer.", asked=True)
+
+
+def _closed(reason: str, *, asked: bool = False) -> Step[SumState]:
+    return Step(Ended(), result=Unopened(reason=f"No sum: {reason}", final=asked))
