@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import sqrt
-from typing import Literal
+from typing import Final, Literal
 
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
@@ -30,14 +30,17 @@ from securefl.release import (
 )
 from securefl.rounds import Sends
 
+CLEAR: Final = "clear"
+"""The word of sums in which the server sees each contribution."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """All that a guarantee hangs on; its digest names the session.
 
     Attributes:
-        sum: how sums are summed: "clear"; or "masked", by secure aggregation, or "ckks", encrypted under the
-            key holder's key, of which the server learns the total alone.
+        sum: how sums are summed: "clear"; or by a way of which the server learns the total alone, such as
+            "masked" or "ckks" (`sums`).
         scores: how `each` numbers are opened: "clear", or "ckks" (encrypted; the server learns the
             numbers, the key holder nothing).
         noise: where noise is added to sums that declare a sensitivity: by each client ("local"), in shares of
@@ -62,7 +65,7 @@ class Plan:
         releases: by name, the most releases of one holder that the noise was calibrated for.
     """
 
-    sum: Literal["clear", "masked", "ckks"] = "clear"
+    sum: str = CLEAR
     scores: Literal["clear", "ckks"] = "clear"
     noise: Literal["none", "local", "distributed", "central"] = "none"
     noise_multiplier: float = 0.0
@@ -102,7 +105,7 @@ class Plan:
     @property
     def hidden(self) -> bool:
         """Whether the server learns the totals of sums alone."""
-        return self.sum != "clear"
+        return self.sum != CLEAR
 
     def survivors(self, cohort: int) -> int:
         """The least number of contributions in a sum over this many clients; of fewer there is no sum."""

@@ -62,7 +62,6 @@ class StudyHost:
         culprits: clients that were proven to cheat; they are in no hidden sum any more.
         spare: how many more attempts at hidden sums the run has; by default the plan's.
         journal: where parties record what they must not do twice, or otherwise, in a hidden sum.
-        way: of summing, where it is none that `sums.way_of` knows.
         keys: makes the session's score keys from the number of profiled elements, when first needed.
     """
 
@@ -79,7 +78,6 @@ class StudyHost:
         culprits: Iterable[int] = (),
         spare: int | None = None,
         journal: Journal | None = None,
-        way: Way | None = None,
     ) -> None:
         self._plan = plan
         statistics = {s.sends.name: s for s in offered}
@@ -90,9 +88,7 @@ class StudyHost:
         self._make_keys = keys
         self._keys: ScoreKeys | None = None
         self._log = Log(Traffic())
-        self._way = way_of(plan, self._journal) if way is None else way
-        if way is not None and way.word != plan.sum:
-            raise ConfigError(f"Expected a plan with sum = {way.word!r} for this way, got {plan.sum!r}.")
+        self._way = way_of(plan, self._journal)
         self.spare = plan.spare if spare is None else spare
         self._culprits = set(culprits)
 

@@ -24,6 +24,7 @@ from securefl.legible import require_legible
 from securefl.plan import Plan
 from securefl.release import Adjacency, Unit, neighbours_missing
 from securefl.rounds import Algorithm, Sends
+from securefl.sums import words
 from securefl.texts import read_text, toml
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.dpsgd_config import DPSGD
@@ -96,7 +97,7 @@ class PrivacySection:
     allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as it is.
     """
 
-    sum: Literal["clear", "masked", "ckks"]
+    sum: str
     scores: Literal["clear", "ckks"]
     noise: Literal["none", "local", "distributed", "central"]
     unit: Unit
@@ -119,6 +120,9 @@ class PrivacySection:
 
     def __post_init__(self) -> None:
         require_delta(self.delta)
+        if self.sum not in words():
+            known = ", ".join(map(repr, words()))
+            raise ValueError(f"Expected sum among {known}, got {self.sum!r}{near(self.sum, words())}.")
         if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
             raise ValueError(said)
         if not self.budget >= 0:
@@ -130,7 +134,7 @@ class PrivacySection:
         together = self.noise == "distributed" or self.sum != "clear"
         if together != (self.dropout is not None):
             raise ValueError(
-                'Expected `dropout` with sum = "masked" or "ckks", or noise = "distributed", and else none.'
+                'Expected `dropout` with a `sum` other than "clear", or noise = "distributed", and else none.'
             )
         if together:
             self._check_together()

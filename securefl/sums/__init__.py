@@ -3,30 +3,46 @@
 clear        the server of an exchange adds open integers
 masked       clients mask each other's integers (`secagg`)
 encrypted    clients encrypt, the key holder opens the total under a pad
-two_server   clients split integers between server and key holder
 
 Whatever the way, the same integers of one public grid are added, so the same totals come out, bit for bit.
+Another distribution adds a way under the entry-point group `securefl.sums`: the name is the word of a plan,
+and the object makes a `Way` of a plan and a journal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Final
+
 from securefl.errors import ConfigError
 from securefl.journal import Journal
-from securefl.plan import Plan
+from securefl.plan import CLEAR, Plan
 from securefl.sums.encrypted import Encrypted
 from securefl.sums.masked import Masked
 from securefl.sums.way import Attempt, Opened, Unopened, Way
 
-__all__ = ["Attempt", "Encrypted", "Masked", "Opened", "Unopened", "Way", "way_of"]
+__all__ = ["Attempt", "Encrypted", "Masked", "Opened", "Unopened", "Way", "way_of", "words"]
 
-_HIDDEN: tuple[type[Masked] | type[Encrypted], ...] = (Masked, Encrypted)
+_OURS: Final[Mapping[str, Callable[[Plan, Journal], Way]]] = {"masked": Masked, "ckks": Encrypted}
+
+
+def words() -> tuple[str, ...]:
+    """All that `[privacy] sum` may say."""
+    return (CLEAR, *_OURS, *(point.name for point in entry_points(group="securefl.sums")))
 
 
 def way_of(plan: Plan, journal: Journal) -> Way | None:
-    """The plan's way of summing; None where it sums in the clear, which needs no attempt."""
+    """The plan's way of summing; None where it sums in the clear, which needs no attempt.
+
+    ConfigError for a word that neither this package nor another one knows.
+    """
     if not plan.hidden:
         return None
-    for way in _HIDDEN:
-        if way.word == plan.sum:
-            return way(plan, journal)
-    raise ConfigError(f"Expected a way of summing that is known here, or one of yours, got {plan.sum!r}.")
+    if plan.sum in _OURS:
+        return _OURS[plan.sum](plan, journal)
+    for point in entry_points(group="securefl.sums"):
+        if point.name == plan.sum:
+            way: Way = point.load()(plan, journal)
+            return way
+    raise ConfigError(f"Expected sum among {', '.join(words())}, got {plan.sum!r}.")

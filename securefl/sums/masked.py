@@ -25,7 +25,6 @@ class Masked:
     Channels are agreed once for a cohort, and kept over its rounds.
     """
 
-    word = "masked"
     key_holder_learns = ""
 
     def __init__(self, plan: Plan, journal: Journal) -> None:

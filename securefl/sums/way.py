@@ -111,11 +111,6 @@ class Way(Protocol):
     """A way of summing under one plan. One object serves a session."""
 
     @property
-    def word(self) -> str:
-        """What a plan calls it."""
-        ...
-
-    @property
     def key_holder_learns(self) -> str:
         """What the key holder learns, in words; empty where the way has none."""
         ...

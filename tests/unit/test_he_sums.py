@@ -18,6 +18,7 @@ from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.signing import SigningKey
 from securefl.sums.encrypted.parts import (
+    EncryptedTotal,
     Place,
     SumEncryptor,
     SumEvaluator,

@@ -15,7 +15,6 @@ from tiny_study import plain, same_state, spied, text, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.acts import Begin, Record
-from securefl.engines import masked
 from securefl.engines.host import StudyHost
 from securefl.engines.inprocess import InProcess
 from securefl.errors import ConfigError, DataError, RemoteProtocolError
@@ -31,6 +30,7 @@ from securefl.secagg import Client
 from securefl.secagg.messages import Shares
 from securefl.study.config import Study, parse
 from securefl.study.run import arm_folder, composition, run_arm
+from securefl.sums import Attempt, masked
 from securefl.wire import Header, Limit, peek
 
 CLIENTS = 7
@@ -131,13 +131,13 @@ def test_a_noised_question_that_was_lost_is_put_anew_and_charged_again(
 ) -> None:
     """Fresh noise makes it another value; the noise was calibrated for both."""
     asked: list[int] = []
-    real = masked.Attempt.vectors
+    real = Attempt.vectors
 
-    def vectors(self: masked.Attempt) -> Any:
+    def vectors(self: Attempt) -> Any:
         asked.append(self.again)
         return real(self)
 
-    monkeypatch.setattr(masked.Attempt, "vectors", vectors)
+    monkeypatch.setattr(Attempt, "vectors", vectors)
     of = study("fedlog", spare=1, rounds=2, noised=True)
     _, undisturbed = spied(of, tmp_path / "undisturbed")
     assert set(asked) == {0}

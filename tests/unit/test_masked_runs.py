@@ -14,7 +14,6 @@ from tiny_study import FEDAVG, plain, run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.acts import Begin, Record
-from securefl.engines import masked
 from securefl.engines.host import StudyHost
 from securefl.errors import BudgetExceeded, ConfigError
 from securefl.grid import Grid
@@ -27,6 +26,7 @@ from securefl.secagg import Client
 from securefl.secagg.messages import Shares
 from securefl.study.config import Study, parse
 from securefl.study.run import arm_folder, composition, run_arm
+from securefl.sums import Attempt, Masked, masked
 from securefl.wire import Header
 
 CLIENTS = 7
@@ -233,7 +233,7 @@ def test_a_client_refuses_a_roster_smaller_than_its_noise_was_sized_for() -> Non
 
 def machines(plan: Plan, ask: Ask, cohort: Sequence[int]) -> Any:
     """The machines of one attempt over some of the ordered cohort, all of whom were told the same."""
-    attempt = masked.Attempt(
+    attempt = Attempt(
         ask=ask,
         again=0,
         cohort=cohort,
@@ -242,7 +242,7 @@ def machines(plan: Plan, ask: Ask, cohort: Sequence[int]) -> Any:
         task=bytes(32),
         told={client_name(k): bytes(32) for k in cohort},
     )
-    return masked.Cohorts(plan, Journal()).machines(attempt)
+    return Masked(plan, Journal()).machines(attempt)
 
 
 def test_clients_of_any_number_are_masked() -> None:

@@ -38,7 +38,6 @@ _REQUEST = "/request"
 class Encrypted:
     """`sum = "ckks"`: under the key holder's key, of which the server learns the total alone."""
 
-    word = "ckks"
     key_holder_learns = "blinded integers, uniform to it"
 
     def __init__(self, plan: Plan, journal: Journal) -> None:
