@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from securefl.journal import Journal
 from securefl.plan import Plan, noised, placement
 from securefl.rounds import Sends
+from securefl.sums import way_of
 
 
 def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
@@ -13,7 +15,7 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
     encrypted = [s for s in sends if plan.scores == "ckks" and s.reveals_encrypted]
     match party:
         case "server":
-            single = [s for s in sends if s.how == "each" or plan.sum == "clear"]
+            single = [s for s in sends if s.how == "each" or not plan.hidden]
             seen = [_told(plan, s, s.reveals_encrypted if s in encrypted else s.reveals) for s in single]
             summed = [
                 f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in sends if s not in single
@@ -21,8 +23,11 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
             told = ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
             return f"{told} ({_colluding(plan)})" if summed else told
         case "key-holder":
-            takes_part = encrypted or plan.sum == "ckks"
-            return "blinded integers, uniform to it" if takes_part else "nothing: it takes no part"
+            with Journal() as journal:
+                way = way_of(plan, journal) if any(s.how == "sum" for s in sends) else None
+            seen = ["blinded integers, uniform to it"] if encrypted else []
+            seen += [way.key_holder_learns] if way is not None and way.key_holder_learns else []
+            return ", and ".join(dict.fromkeys(seen)) or "nothing: it takes no part"
         case _:
             return "the broadcast models, and each client whether it was selected itself"
 
@@ -41,7 +46,7 @@ def _told(plan: Plan, sends: Sends, reveals: str) -> str:
     match placement(plan, sends):
         case "local":
             return f"{reveals}, with noise"
-        case "distributed" if plan.sum != "clear":
+        case "distributed" if plan.hidden:
             return f"{reveals}, noise of the honest clients' shares included"
         case "distributed":
             return (

@@ -96,12 +96,11 @@ def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
 
     A cohort whose size is not known beforehand counts as one of all clients.
     """
-    way = way_of(plan, Journal())
-    if way is None:
-        return
+    with Journal() as journal:
+        way = way_of(plan, journal)
     for sends in sent:
         size = sends.cohort or clients
-        if sends.how != "sum":
+        if way is None or sends.how != "sum":
             continue
         if size < 2:
             raise ConfigError(
