@@ -2,8 +2,8 @@
 
     python tools/files_touched.py [--json]
 
-Plays one round of a tiny study under a trace. A file counts if one of its functions is given a carrier of the
-value, or gives one back: an object that holds the value, or what it has become. Two ways are followed: a
+Plays the first Ask of a tiny study under a trace. A file counts if one of its functions is given the value or
+gives it back: an object that carries it, or an array or bytes that were made of it. Two ways are followed: a
 profile from its client to the score (FedProf, encrypted scores), and FedLog's phi from its client to the head
 eta (sums in the clear, and masked). A test holds the counts (tests/architecture/test_files_touched.py).
 """
@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (ROOT / "securefl", ROOT / "protocols")
@@ -73,41 +75,82 @@ WAYS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+class Trace:
+    """Follows a value: what a function makes of what it is given is followed too.
+
+    Followed are carriers, and arrays and bytes that a function returns which was given something followed.
+    """
+
+    def __init__(self, carriers: Sequence[str]) -> None:
+        self._carriers = frozenset(carriers)
+        self._followed: dict[int, Any] = {}
+        self._given: dict[int, bool] = {}
+        self.files: dict[str, set[str]] = {}
+
+    def __call__(self, frame: FrameType, event: str, result: Any) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event not in ("call", "return") or not any(room in file.parents for room in ROOMS):
+            return
+        if event == "call":
+            given = any(map(self.follows, frame.f_locals.values()))
+            self._given[id(frame)] = given
+        else:
+            given = self._given.pop(id(frame), False)
+            if given:
+                self.follow(result)
+            given = given or self.follows(result)
+        if given:
+            self.files.setdefault(str(file.relative_to(ROOT)), set()).add(frame.f_code.co_name)
+
+    def follows(self, value: Any) -> bool:
+        found = False
+        for one in held(value):
+            if type(one).__name__ in self._carriers:
+                self.follow(list(getattr(one, "__dict__", {}).values()))
+                found = True
+            found = found or id(one) in self._followed
+        return found
+
+    def follow(self, value: Any) -> None:
+        for one in held(value):
+            if isinstance(one, np.ndarray | bytes) and len(one) > 8:
+                self._followed[id(one)] = one  # kept, so that no other object gets its number
+
+
 def held(value: Any, depth: int = 2) -> Iterator[Any]:
     """A value, and what stands in it where it is a collection."""
     yield value
     if depth and isinstance(value, Mapping):
         value = tuple(value.values())
-    if depth and isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if depth and isinstance(value, tuple | list):
         for one in value[:64]:
             yield from held(one, depth - 1)
 
 
-def touched(study: str, carriers: Sequence[str]) -> list[str]:
-    """The files whose functions have a carrier in hand, below the root."""
+def touched(study: str, carriers: Sequence[str]) -> dict[str, set[str]]:
+    """By file below the root, the functions that have the value in hand."""
+    from securefl.engines.host import StudyHost
     from securefl.study import world
     from securefl.study.config import parse
     from securefl.study.run import run_arm
 
-    found: set[str] = set()
-
-    def trace(frame: FrameType, event: str, result: Any) -> None:
-        file = Path(frame.f_code.co_filename)
-        if not any(room in file.parents for room in ROOMS) or event not in ("call", "return"):
-            return
-        given = [result] if event == "return" else list(frame.f_locals.values())
-        if any(type(one).__name__ in carriers for value in given for one in held(value)):
-            found.add(str(file.relative_to(ROOT)))
-
-    of = parse(study)
+    of, trace = parse(study), Trace(carriers)
     here = world.build(of, 0)
-    with tempfile.TemporaryDirectory() as folder:
+    ask = StudyHost.ask
+
+    def traced(*given: Any) -> Any:
+        """The first Ask alone: FedProf's is for profiles, before there are updates."""
+        StudyHost.ask = ask  # type: ignore[method-assign]
         sys.setprofile(trace)
         try:
-            run_arm(of, of.arms[0], here, Path(folder), lambda record: None)
+            return ask(*given)
         finally:
             sys.setprofile(None)
-    return sorted(found)
+
+    StudyHost.ask = traced  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder:
+        run_arm(of, of.arms[0], here, Path(folder), lambda record: None)
+    return dict(sorted(trace.files.items()))
 
 
 def main() -> int:
@@ -118,12 +161,12 @@ def main() -> int:
     options = parser.parse_args()
     counted = {name: touched(*way) for name, way in WAYS.items()}
     if options.json:
-        print(json.dumps(counted, indent=2))
+        print(json.dumps({name: list(files) for name, files in counted.items()}, indent=2))
         return 0
     for name, files in counted.items():
         print(f"{name}: {len(files)} files")
-        for file in files:
-            print(f"    {file}")
+        for file, functions in files.items():
+            print(f"    {file}: {', '.join(sorted(functions))}")
     return 0
 
 
