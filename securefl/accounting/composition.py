@@ -8,7 +8,7 @@ number of compositions. RDP is looser and costs nothing; it is the check, and th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
@@ -107,10 +107,20 @@ def compose(events: Mapping[DpEvent, int], delta: float) -> float:
 def within(events: Mapping[DpEvent, int], delta: float, budget: float) -> bool:
     """Whether these events cost no more than the budget; worked out finely only where it is close."""
     key = History.of(events).key()
-    rough = _known(key, delta, COARSE)  # from above, by little
-    if budget < rough <= budget * NEAR:
-        return _known(key, delta, FINE) <= budget
-    return rough <= budget
+    return fits(_known(key, delta, COARSE), budget, lambda: _known(key, delta, FINE))
+
+
+def fits(rough: float, budget: float, exact: Callable[[], float]) -> bool:
+    """Whether an epsilon is within a budget, from a figure that is a little above it.
+
+    The exact one is worked out only where the rough one cannot tell.
+    """
+    return exact() <= budget if budget < rough <= budget * NEAR else rough <= budget
+
+
+def falls_short(found: float, noted: float) -> bool:
+    """Whether an epsilon is less than one that was noted of it, by more than two ways to compose differ."""
+    return found * NEAR < noted
 
 
 @lru_cache(maxsize=256)

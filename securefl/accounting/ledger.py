@@ -11,33 +11,28 @@ A study keeps all its holders in one SQLite file; each holder is accounted alone
 
 from __future__ import annotations
 
-import math
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
+from securefl.accounting.budget import Budget
 from securefl.accounting.chain import Head, head, move, replay
-from securefl.accounting.composition import NEAR, Filter, Running, compose
-from securefl.accounting.events import History, dump_charge, load_charge
+from securefl.accounting.events import dump_charge
 from securefl.accounting.note import Note
 from securefl.accounting.store import IDENTITY, KIND, Terms, connect, now
 from securefl.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
 from securefl.wire import Header, encode
 
-_LARGEST_MEMORY = 4096
-_WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))
 _KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
 
-__all__ = ["Head", "Ledger", "Terms", "now", "show_epsilon"]
+__all__ = ["Head", "Ledger", "Terms", "now"]
 
 
 class Ledger:
@@ -46,9 +41,8 @@ class Ledger:
     def __init__(self, path: Path | str, terms: Terms, *, clock: Callable[[], str] = now) -> None:
         self.terms = terms
         self._clock = clock
-        self._running = Running(terms.delta)
-        self._known: dict[object, float] = {}
         self._db = connect(path, terms)
+        self._budget = Budget(self._db, terms)
         try:
             with self._db.explaining():
                 self._note = Note(path)
@@ -184,66 +178,6 @@ class Ledger:
         row = self._db.row(f"SELECT committed, content FROM releases WHERE {_KEY}", _row(release.key))
         return row is None or row[0] is None or bytes(row[1]) == release.content
 
-    def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        """Why this holder's budget or schedule does not bear these charges, by name; None where it does."""
-        overrun = self._overrun(holder, wants)
-        if overrun is not None or self.terms.budget is None:
-            return overrun
-        for party in self.terms.against:
-            spent = self._events(holder, party)
-            asked = Counter(charge.by_party()[party] for _, charge in wants)
-            if not self._within(spent + asked):
-                before, after = self._epsilon(spent), self._epsilon(spent + asked)
-                left = round(self.terms.budget - before, 6)
-                return BudgetExceeded(
-                    f"{holder}: this round asks for epsilon {after - before:.4g} against the {party}, and "
-                    f"{left:.4g} of {self.terms.budget:.4g} is left: 0 rounds like it remain. Raise the "
-                    "budget, or add noise."
-                )
-        return None
-
-    def _overrun(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        if self.terms.schedule is None:
-            return None
-        asked = Counter(name for name, charge in wants if charge not in (NO_COST, UNPROTECTED))
-        query = "SELECT COUNT(*) FROM releases WHERE holder = ? AND name = ? AND charge NOT IN (?, ?)"
-        for name, more in asked.items():
-            ((done,),) = self._db.rows(query, (holder, name, *_WITHOUT_NOISE))
-            most = self.terms.schedule.get(name, 0)
-            if done + more > most:
-                return BudgetExceeded(
-                    f"{holder}: {done} of {most} scheduled releases of {name!r} are done and {more} more "
-                    "asked for; noise was calibrated for the schedule: declare a longer one."
-                )
-        return None
-
-    def _within(self, events: Mapping[DpEvent, int]) -> bool:
-        budget = self.terms.budget
-        if budget is None:
-            return True
-        if self.terms.adaptive:
-            return Filter(budget, self.terms.delta).allows(History.of(events))
-        running = self._epsilon(events)
-        if budget < running <= budget * NEAR:  # the running figure is a little above the exact one
-            return compose(events, self.terms.delta) <= budget
-        return running <= budget
-
-    def rounds_left(self, holder: str, round_: Sequence[Charge], *, most: int = 10_000) -> int:
-        """How many more rounds of these charges the budget bears for this holder; at most `most`."""
-        spent = {party: self._events(holder, party) for party in self.terms.against}
-        asked = {party: Counter(c.by_party()[party] for c in round_) for party in self.terms.against}
-
-        def bears(rounds: int) -> bool:
-            return all(
-                self._within(spent[p] + Counter({e: n * rounds for e, n in asked[p].items()})) for p in spent
-            )
-
-        low, high = 0, most + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if bears(middle) else (low, middle)
-        return low
-
     def send(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
         """Commit every release in these messages in one durable transaction, then encode them.
 
@@ -302,11 +236,19 @@ class Ledger:
 
     def epsilon(self, holder: str, party: str) -> float:
         """Epsilon this holder has spent against `party`, at the ledger's delta."""
-        return self._epsilon(self._events(holder, party))
+        return self._budget.epsilon(holder, party)
 
     def worst(self, party: str) -> float:
         """The largest epsilon over all holders against `party`; 0 for an empty ledger."""
-        return max((self._epsilon(events) for events in self._all_events(party).values()), default=0.0)
+        return self._budget.worst(party)
+
+    def rounds_left(self, holder: str, round_: Sequence[Charge], *, most: int = 10_000) -> int:
+        """How many more rounds of these charges the budget bears for this holder; at most `most`."""
+        return self._budget.rounds_left(holder, round_, most=most)
+
+    def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
+        """Why this holder's budget or schedule does not bear these charges, by name; None where it does."""
+        return self._budget.refusal(holder, wants)
 
     def state(self, key: ReleaseKey) -> str | None:
         """Whether the release of this key is "reserved" or "committed"; None where it is unknown."""
@@ -331,33 +273,6 @@ class Ledger:
         columns = f"holder, session, round, stage, attempt, name, charge, {state}, at"
         return self._db.rows(f"SELECT {columns} FROM releases ORDER BY reserved")
 
-    def _events(self, holder: str, party: str) -> Counter[DpEvent]:
-        query = "SELECT charge, COUNT(*) FROM releases WHERE holder = ? GROUP BY charge"
-        return _count(self._db.rows(query, (holder,)), party)
-
-    def _all_events(self, party: str) -> Mapping[str, Counter[DpEvent]]:
-        query = "SELECT holder, charge, COUNT(*) FROM releases GROUP BY holder, charge"
-        rows: dict[str, list[tuple[str, int]]] = {}
-        for holder, charge, count in self._db.rows(query):
-            rows.setdefault(holder, []).append((charge, count))
-        return {holder: _count(counted, party) for holder, counted in rows.items()}
-
-    def _epsilon(self, events: Mapping[DpEvent, int]) -> float:
-        history = History.of(events)
-        key = history.key()
-        if key not in self._known:
-            if len(self._known) > _LARGEST_MEMORY:
-                self._known.clear()
-            self._known[key] = self._running.epsilon(history)
-        return self._known[key]
-
-
-def _count(rows: Iterable[tuple[str, int]], party: str) -> Counter[DpEvent]:
-    events: Counter[DpEvent] = Counter()
-    for charge, count in rows:
-        events[load_charge(charge).by_party()[party]] += count
-    return events
-
 
 def _row(key: ReleaseKey) -> tuple[str, bytes, int, int, int, str]:
     return (key.holder, key.session, key.round, key.stage, key.attempt, key.name)
@@ -378,8 +293,3 @@ def _releases(body: Any) -> Iterator[Release]:
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, Release):
                 yield item
-
-
-def show_epsilon(epsilon: float) -> str:
-    """For people: two decimals, or the infinity sign."""
-    return "∞" if math.isinf(epsilon) else f"{epsilon:.2f}"

@@ -7,7 +7,6 @@ import sqlite3
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from dp_accounting import DpEvent
 from securefl.accounting.chain import Head, whole
 from securefl.accounting.composition import Running
 from securefl.accounting.events import History, load_charge
+from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
 from securefl.accounting.reading import read
 from securefl.accounting.store import KIND
@@ -94,5 +94,5 @@ class _Composed:
         key = history.key()
         if key not in self._known:
             epsilon = self._running.epsilon(history)
-            self._known[key] = "inf" if epsilon == inf else round(epsilon, 6)
+            self._known[key] = plain(round(epsilon, 6))
         return self._known[key]

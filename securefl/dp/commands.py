@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from math import inf, sqrt
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from dp_accounting import DpEvent
 
 from securefl.accounting.composition import composable, compose, rdp_epsilon
 from securefl.accounting.events import History, load_event
+from securefl.accounting.figures import plain
 from securefl.accounting.statement import statement
 from securefl.dp import calibration
 from securefl.dp.calibration import Method
@@ -161,7 +162,7 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
             err=True,
         )
     if as_json:
-        click.echo(json.dumps({name: "inf" if value == inf else value for name, value in found.items()}))
+        click.echo(json.dumps({name: plain(value) for name, value in found.items()}))
     else:
         click.echo(f"epsilon {found['epsilon']:.6g} at delta {delta:g}; by RDP {found['rdp_epsilon']:.6g}")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any
 
+from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
+from securefl.accounting.figures import plain
 from securefl.card import learns
 from securefl.plan import Plan, events_of
 from securefl.release import PARTIES
@@ -70,11 +71,7 @@ def _affordable(plan: Plan, sent: Sequence[Sends]) -> int | None:
         spent = [events_of(plan, sent, party, rounds) for party in plan.against]
         return all(within(events, plan.delta, budget) for events in spent)
 
-    low, high = 0, plan.schedule + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if bears(middle) else (low, middle)
-    return low
+    return most_rounds(bears, plan.schedule)
 
 
 def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -95,7 +92,6 @@ def as_json(study: Study, forecasts: Sequence[Forecast]) -> dict[str, Any]:
         "delta": study.privacy.delta,
         "seconds": sum(own.total_seconds(rounds, seeds) for own in forecasts),
         "arms": [
-            {**vars(own), "epsilon": {p: "inf" if e == inf else e for p, e in own.epsilon.items()}}
-            for own in forecasts
+            {**vars(own), "epsilon": {p: plain(e) for p, e in own.epsilon.items()}} for own in forecasts
         ],
     }

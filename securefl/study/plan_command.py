@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 from rich.console import Console
 
-from securefl.accounting.ledger import show_epsilon
+from securefl.accounting.figures import brief
 from securefl.release import PARTIES
 from securefl.study import world
 from securefl.study.commands import find
@@ -55,7 +55,7 @@ def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
         yield ""
         yield own.arm
         for party in PARTIES:
-            yield f"  {party:11} ε {show_epsilon(own.epsilon[party]):>6}   learns {own.learns[party]}"
+            yield f"  {party:11} ε {brief(own.epsilon[party]):>6}   learns {own.learns[party]}"
         if own.affordable is not None:
             yield (
                 f"  a budget of {privacy.budget:g} buys {own.affordable} of {study.study.rounds} rounds "

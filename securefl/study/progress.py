@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from securefl.accounting.ledger import show_epsilon
+from securefl.accounting.figures import brief
 from securefl.study.config import Arm, Study
 
 
@@ -56,4 +56,4 @@ class Bars:
 
 
 def _against(epsilon: Mapping[str, float]) -> str:
-    return " ".join(f"{party}={show_epsilon(value)}" for party, value in epsilon.items())
+    return " ".join(f"{party}={brief(value)}" for party, value in epsilon.items())

@@ -18,6 +18,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
+from securefl.accounting.figures import in_words
 from securefl.errors import ConfigError
 from securefl.files import write as write_file
 
@@ -68,7 +69,7 @@ class ArmSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyRow:
-    """One line of the privacy card, of the arms it holds for; `epsilon` as text, see `epsilon_text`."""
+    """One line of the privacy card, of the arms it holds for; `epsilon` as text, see `accounting.figures`."""
 
     party: str
     arms: Sequence[str]
@@ -120,16 +121,9 @@ def render(data: ReportData) -> str:
     )
     environment.filters["image"] = _image
     environment.filters["number"] = number_text
-    environment.filters["epsilon"] = epsilon_text
+    environment.filters["epsilon"] = in_words
     source = files("securefl.study").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     return environment.from_string(source).render(report=data)
-
-
-def epsilon_text(epsilon: float) -> str:
-    """An epsilon for people: three digits, "∞ (unprotected)" for infinity, "not known" for nan."""
-    if math.isnan(epsilon):
-        return "not known"
-    return "∞ (unprotected)" if math.isinf(epsilon) else f"{epsilon:.3g}"
 
 
 def number_text(value: float, digits: int = 1) -> str:
@@ -302,7 +296,7 @@ def _moved(arm: ArmSummary) -> str:
 
 
 def _epsilons(arm: ArmSummary) -> str:
-    parts = [f"{epsilon_text(value)} for the {party}" for party, value in arm.epsilon.items()]
+    parts = [f"{in_words(value)} for the {party}" for party, value in arm.epsilon.items()]
     return _listed(parts) if parts else "unknown size"
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from securefl import files
+from securefl.accounting.figures import in_words, plain
 from securefl.card import learns
 from securefl.plan import Plan
 from securefl.release import PARTIES
@@ -237,7 +238,7 @@ def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -
     for party in PARTIES:
         for arm, (algorithm, plan) in arms.items():
             seen = learns(plan, [statistic.sends for statistic in algorithm.statistics], party)
-            rows.setdefault((party, seen, report.epsilon_text(spent[arm][party])), []).append(arm)
+            rows.setdefault((party, seen, in_words(spent[arm][party])), []).append(arm)
     return [
         report.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon)
         for (party, seen, epsilon), arms in rows.items()
@@ -259,7 +260,7 @@ def as_json(results: Results) -> dict[str, Any]:
     """The summary for scripts; an infinite epsilon is the text "inf", which is valid JSON."""
     arms = []
     for arm in results.summary:
-        epsilon = {p: "inf" if math.isinf(e) else e for p, e in arm.epsilon.items()}
+        epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
         own = results.participation[results.participation["arm"] == arm.name]
         retired = int(own["retired"].sum())

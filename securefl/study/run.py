@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from securefl.accounting.composition import NEAR, compose, within
+from securefl.accounting.composition import compose, falls_short, within
 from securefl.accounting.ledger import Head, Ledger
 from securefl.database import decoding
 from securefl.dp.calibration import check_delta
@@ -202,8 +202,7 @@ def _require_all(ledger: Ledger, stands: _Stands) -> None:
     ledger.require(stands.head)
     for party, spent in stands.epsilon.items():
         found = ledger.worst(party)
-        # composed at once instead of round by round, the figure may be lower by a little
-        if found * NEAR < spent:
+        if falls_short(found, spent):
             raise DataError(
                 f"The ledger says epsilon {found:.4g} against the {party}, and round {stands.number} ended "
                 f"with {spent:.4g}: releases are missing. Restore the run folder from one backup, or begin a "

@@ -21,12 +21,13 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from securefl.accounting.figures import with_reason
 from securefl.files import write as write_file
 from securefl.study import report, results
 from securefl.study.sweep import EPSILON, Sweep, in_force, short_names, show
 from securefl.study.sweep_run import facts, finished
 from securefl.study.sweep_svg import inline_svg, swatch
-from securefl.study.tradeoff import Series, epsilon_words, filters, student
+from securefl.study.tradeoff import Series, filters, student
 from securefl.study.tradeoff_plots import drawings
 
 _TEMPLATE = "sweep.html.j2"
@@ -169,7 +170,7 @@ def _truth(series: Series, asked: Sequence[float]) -> Truth:
         epsilons=[_short(float(largest[value])) if value in largest.index else "–" for value in asked],
         holds=f"per {first['unit']} ({first['adjacency']}), δ = {first['delta']:g}, "
         f"against {first['against'] or 'nobody'}",
-        why=" ".join(f"{epsilon_words(inf, why).capitalize()}." for why in whys),
+        why=" ".join(f"{with_reason(inf, why).capitalize()}." for why in whys),
     )
 
 
@@ -182,7 +183,7 @@ def _rows(series: Series) -> list[Row]:
         Row(
             series=series,
             asked=_asked(float(str(asked))),
-            true=epsilon_words(float(own["epsilon_true"].max()), str(own["endless"].iloc[0])),
+            true=with_reason(float(own["epsilon_true"].max()), str(own["endless"].iloc[0])),
             numbers=_numbers(own),
         )
         for asked, own in series.rows.groupby("asked", sort=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isnan, nan, sqrt
+from math import inf, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -209,10 +209,3 @@ def filters(sweep: Sweep, series: Sequence[Series]) -> dict[str, list[str]]:
     if len(found.get("protocol", ())) == len(found.get("arm", ())):
         found.pop("protocol", None)
     return {name: values for name, values in found.items() if len(values) > 1}
-
-
-def epsilon_words(epsilon: float, why: str) -> str:
-    """A true epsilon in words: three digits; for infinity why it is."""
-    if isnan(epsilon):
-        return "no party is named in `against`"
-    return f"{epsilon:.3g}" if epsilon < inf else f"infinite (∞): {why}"

@@ -22,7 +22,8 @@ from tiny_orders import order
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import steps_event
-from securefl.accounting.ledger import Ledger, Terms, show_epsilon
+from securefl.accounting.figures import brief
+from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import (
     BudgetExceeded,
     ConfigError,
@@ -283,7 +284,7 @@ def test_what_is_spent_is_what_the_composition_says(ledger: Ledger) -> None:
 
 
 def test_showing_epsilon() -> None:
-    assert (show_epsilon(1.005), show_epsilon(math.inf)) == ("1.00", "∞")
+    assert (brief(1.005), brief(math.inf)) == ("1.00", "∞")
 
 
 # Terms --------------------------------------------------------------------------------------------
@@ -329,6 +330,7 @@ def test_terms_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
 _CHILDREN = """
 import os, random, signal, sys, time, traceback
 import numpy as np
+from securefl.accounting.figures import brief
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.messages import Contribution
 from securefl.release import UNPROTECTED, Release, ReleaseKey

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
+from securefl.accounting.figures import in_words
 from securefl.errors import ConfigError
 from securefl.study.report import (
     ArmSummary,
     PrivacyRow,
     ReportData,
     ReportFigure,
-    epsilon_text,
     number_text,
     render,
     sentences,
@@ -62,9 +62,7 @@ def report(**changes: object) -> ReportData:
     data = ReportData(
         title="GasTurbine",
         sentences=("one.", "two.", "three."),
-        privacy=[
-            PrivacyRow(party="server", arms=["FedAvg"], learns="the sum", epsilon=epsilon_text(math.inf))
-        ],
+        privacy=[PrivacyRow(party="server", arms=["FedAvg"], learns="the sum", epsilon=in_words(math.inf))],
         config='[data]\nname = "gas-turbine"\n',
         summary=[arm(rounds=28), replace(arm("FedProf", epsilon=3.1789), watt_hours=math.nan)],
         figures=[ReportFigure(title="Accuracy", caption="Over rounds.", figure=figure)],
@@ -188,7 +186,7 @@ def test_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
     ("value", "text"), [(math.inf, "∞ (unprotected)"), (3.1789, "3.18"), (0.0, "0"), (math.nan, "not known")]
 )
 def test_epsilon_for_people(value: float, text: str) -> None:
-    assert epsilon_text(value) == text
+    assert in_words(value) == text
 
 
 def test_numbers_for_people() -> None:
