@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from securefl.entropy import derived
@@ -205,6 +205,17 @@ class Agreement:
     @cached_property
     def questions(self) -> tuple[Question, ...]:
         return tuple(vector.question(self.header) for vector in self.vectors)
+
+    @property
+    def openings(self) -> tuple[Question, ...]:
+        """The questions as whoever opens one total of each counts them.
+
+        A value that cannot change is one question in the whole session.
+        """
+        return tuple(
+            replace(question, round=0, ask=0) if vector.once else question
+            for question, vector in zip(self.questions, self.vectors, strict=True)
+        )
 
     @cached_property
     def context(self) -> bytes:

@@ -27,6 +27,8 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
                 way = way_of(plan, journal) if any(s.how == "sum" for s in sends) else None
             seen = ["blinded integers, uniform to it"] if encrypted else []
             seen += [way.key_holder_learns] if way is not None and way.key_holder_learns else []
+            if any(noised(plan, s) and placement(plan, s) == "key-holder" for s in sends):
+                seen.append("the noise that it draws, which it could take off a published total")
             return ", and ".join(dict.fromkeys(seen)) or "nothing: it takes no part"
         case _:
             return "the broadcast models, and each client whether it was selected itself"
@@ -48,6 +50,8 @@ def _told(plan: Plan, sends: Sends, reveals: str) -> str:
             return f"{reveals}, with noise"
         case "distributed" if plan.hidden:
             return f"{reveals}, noise of the honest clients' shares included"
+        case "key-holder":
+            return f"{reveals}, with the key holder's noise"
         case "distributed":
             return (
                 f"{reveals}, with its own share of the noise (a stand-in for secure "

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import sqrt
+from math import ceil, sqrt
 from typing import Final, Literal
 
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
@@ -18,6 +18,7 @@ from securefl.dp.calibration import require_delta
 from securefl.dp.gaussian import TAIL, discrete_event, share
 from securefl.errors import ConfigError
 from securefl.release import (
+    KEY_HOLDER,
     NO_COST,
     OTHERS,
     PARTIES,
@@ -40,13 +41,14 @@ class Plan:
 
     Attributes:
         sum: how sums are summed: "clear"; or by a way of which the server learns the total alone, such as
-            "masked" or "ckks" (`sums`).
+            "masked", "ckks" or "two-server" (`sums`).
         scores: how `each` numbers are opened: "clear", or "ckks" (encrypted; the server learns the
             numbers, the key holder nothing).
         noise: where noise is added to sums that declare a sensitivity: by each client ("local"), in shares of
-            which the honest survivors' add up to enough ("distributed"), or once by the server that sums
-            ("central", which trusts it); sigma is `noise_multiplier` times that. An `each` of declared
-            sensitivity is noised by its client, whichever it is: nobody sums it.
+            which the honest survivors' add up to enough ("distributed"), once by the server that sums
+            ("central", which trusts it), or once by the key holder of a two-server sum ("key-holder", which
+            trusts that one alone); sigma is `noise_multiplier` times that. An `each` of declared sensitivity
+            is noised by its client, whichever it is: nobody sums it.
         dropout, corrupt: of hidden sums and distributed noise, the largest shares of a cohort that fall
             silent (rounded down), and that collude with the server (rounded up). `corrupt` has no default
             there.
@@ -67,7 +69,7 @@ class Plan:
 
     sum: str = CLEAR
     scores: Literal["clear", "ckks"] = "clear"
-    noise: Literal["none", "local", "distributed", "central"] = "none"
+    noise: Literal["none", "local", "distributed", "central", "key-holder"] = "none"
     noise_multiplier: float = 0.0
     dropout: float = 0.0
     corrupt: float | None = None
@@ -95,6 +97,11 @@ class Plan:
             raise ConfigError(
                 "Expected `corrupt`, the largest share of a cohort that may collude with the server: sums "
                 "are hidden or noise is shared among clients. State it; 0 says that none may collude."
+            )
+        if self.noise == "key-holder" and self.sum != "two-server":
+            raise ConfigError(
+                'Expected sum = "two-server" with noise = "key-holder", got '
+                f"{self.sum!r}: only there does the key holder add what it can put noise on."
             )
         if not (self.least_cohort >= 1 and self.least_honest >= 1 and 0 < self.largest_share <= 1):
             raise ConfigError(
@@ -199,6 +206,9 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
                 return Charge(server=seen, key_holder=NoOpDpEvent(), others=_others(plan, sends))
             case "central" if SERVER not in plan.against:
                 return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
+            case "key-holder" if KEY_HOLDER not in plan.against:
+                # it sees no total, but whoever knows the noise can take it off a published one
+                return Charge(server=event, key_holder=NonPrivateDpEvent(), others=event)
     if sends.name not in plan.unprotected:
         raise ConfigError(
             f"{_why(plan, sends)}.{_remedy(plan, sends)} Name it in [privacy] "
@@ -234,6 +244,13 @@ def least(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
 def placement(plan: Plan, sends: Sends) -> str:
     """Where noise is added to these values; what nobody sums, its client noises."""
     return "local" if sends.how == "each" else plan.noise
+
+
+def room(plan: Plan, sends: Sends) -> int:
+    """How far the key holder's noise reaches beyond a sum, in grid units; 0 where it adds none."""
+    if placement(plan, sends) != "key-holder" or not noised(plan, sends):
+        return 0
+    return ceil(TAIL * plan.noise_multiplier * reach(plan, sends)) + 1
 
 
 def _voided(plan: Plan, sends: Sends) -> bool:
@@ -309,6 +326,11 @@ def _why(plan: Plan, sends: Sends) -> str:
         return (
             f"No noise bounds what {sends.name!r} tells of a record: it reads state that was trained on the "
             "records, which each of them moves without bound"
+        )
+    if placement(plan, sends) == "key-holder":
+        return (
+            f"{bare} for the key holder, which draws that noise and could take it off a published total: "
+            "leave it out of `against`"
         )
     return f"{bare} for the server, which central noise trusts: leave it out of `against`"
 

@@ -141,7 +141,7 @@ def _content(
 def _noised_sum(
     plan: Plan, sends: Sends, value: Integers, weight: float, source: Source
 ) -> NDArray[np.int32]:
-    """Grid integers (d,) with this client's part of the noise, which is none where the server adds it.
+    """Grid integers (d,) with this client's part of the noise: none where another party adds it.
 
     A sum beyond the grid is clipped to it: to abstain would tell of it, for nothing.
     """
@@ -150,7 +150,7 @@ def _noised_sum(
     if plan.noise == "distributed":  # a share that the grid cuts off would be missing in the sum
         room -= ceil(TAIL * own_sigma(plan, sends))
     numbers = np.clip(numbers, -room, room)
-    if plan.noise != "central":
+    if plan.noise not in ("central", "key-holder"):
         numbers += noise(plan, sends, len(numbers), source)
     clipped: NDArray[np.int64] = np.clip(numbers, -sends.grid.limit, sends.grid.limit)
     return clipped.astype(np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from securefl.entropy import derived
 from securefl.errors import CryptoError
 from securefl.keys import PublicKey, SecretKey, Signature
 
@@ -98,9 +100,14 @@ class AgreementKey:
         return X25519PrivateKey.from_private_bytes(self.secret.reveal())
 
 
-def seal(to: PublicKey, plain: bytes, context: bytes) -> bytes:
-    """`plain` for the owner of `to` alone, bound to `context`: a fresh public key and the AEAD's output."""
-    fresh = AgreementKey.generate()
+def seal(to: PublicKey, plain: bytes, context: bytes, *, secret: SecretKey | None = None) -> bytes:
+    """`plain` for the owner of `to` alone, bound to `context`: a fresh public key and the AEAD's output.
+
+    With a `secret` the same words give the same bytes. The fresh key then follows from the secret and from
+    receiver, context and plain text alike, so that no key ever seals two of them, whoever calls this twice.
+    CryptoError for a weak receiver's key.
+    """
+    fresh = AgreementKey.generate() if secret is None else AgreementKey(_again(secret, to, plain, context))
     key = fresh.agree(to, _purpose(fresh.public, to))
     # The key is used once, so the nonce may be constant.
     return fresh.public.raw + ChaCha20Poly1305(key.reveal()).encrypt(bytes(12), plain, context)
@@ -114,6 +121,11 @@ def unseal(own: AgreementKey, sealed: bytes, context: bytes) -> bytes:
         return ChaCha20Poly1305(key.reveal()).decrypt(bytes(12), sealed[_KEY_BYTES:], context)
     except InvalidTag:
         raise CryptoError("The message was not sealed to this key in this context.") from None
+
+
+def _again(secret: SecretKey, to: PublicKey, plain: bytes, context: bytes) -> SecretKey:
+    parts = (to.raw, hashlib.sha256(context).digest(), hashlib.sha256(plain).digest())
+    return derived(secret, b"securefl/seal/1|again|" + b"".join(parts))
 
 
 def _purpose(fresh: PublicKey, to: PublicKey) -> bytes:

@@ -215,11 +215,11 @@ class StudyHost:
                 self._log.abstained[SERVER] = str(error)
                 return None, header, False
             found = way.outcome(machines[SERVER], self._run(engine, machines, header).get(SERVER))
+            self._log.traffic.blamed |= found.culprits
+            self._culprits |= {k for k in attempt.cohort if client_name(k) in found.culprits}
             if isinstance(found, Opened):
                 return _answers(ask, found), header, True
             self._log.abstained[SERVER] = found.reason
-            self._log.traffic.blamed |= found.culprits
-            self._culprits |= {k for k in attempt.cohort if client_name(k) in found.culprits}
             if found.final or not self.spare:
                 return None, header, found.final
             self.spare -= 1

@@ -99,7 +99,7 @@ class PrivacySection:
 
     sum: str
     scores: Literal["clear", "ckks"]
-    noise: Literal["none", "local", "distributed", "central"]
+    noise: Literal["none", "local", "distributed", "central", "key-holder"]
     unit: Unit
     adjacency: Adjacency
     delta: float
@@ -135,6 +135,10 @@ class PrivacySection:
         if together != (self.dropout is not None):
             raise ValueError(
                 'Expected `dropout` with a `sum` other than "clear", or noise = "distributed", and else none.'
+            )
+        if self.noise == "key-holder" and self.sum != "two-server":
+            raise ValueError(
+                'Expected noise = "key-holder" with sum = "two-server" alone, where it sums pads.'
             )
         if together:
             self._check_together()

@@ -3,6 +3,7 @@
 clear        the server of an exchange adds open integers
 masked       clients mask each other's integers (`secagg`)
 encrypted    clients encrypt, the key holder opens the total under a pad
+two_server   clients send padded integers to the server, and the seeds of the pads to the key holder
 
 Whatever the way, the same integers of one public grid are added, so the same totals come out, bit for bit.
 Another distribution adds a way under the entry-point group `securefl.sums`: the name is the word of a plan,
@@ -20,11 +21,16 @@ from securefl.journal import Journal
 from securefl.plan import CLEAR, Plan
 from securefl.sums.encrypted import Encrypted
 from securefl.sums.masked import Masked
+from securefl.sums.two_server import TwoServer
 from securefl.sums.way import Attempt, Opened, Unopened, Way
 
-__all__ = ["Attempt", "Encrypted", "Masked", "Opened", "Unopened", "Way", "way_of", "words"]
+__all__ = ["Attempt", "Encrypted", "Masked", "Opened", "TwoServer", "Unopened", "Way", "way_of", "words"]
 
-_OURS: Final[Mapping[str, Callable[[Plan, Journal], Way]]] = {"masked": Masked, "ckks": Encrypted}
+_OURS: Final[Mapping[str, Callable[[Plan, Journal], Way]]] = {
+    "masked": Masked,
+    "ckks": Encrypted,
+    "two-server": TwoServer,
+}
 
 
 def words() -> tuple[str, ...]:

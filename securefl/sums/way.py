@@ -86,10 +86,14 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """The exact sums over the survivors, int64 by name, and the survivors' names."""
+    """The sums over the survivors, int64 by name, and the survivors' names.
+
+    culprits: clients that are proven to have sent what could not be summed, and why.
+    """
 
     totals: Mapping[str, NDArray[np.int64]]
     survivors: tuple[str, ...]
+    culprits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from securefl.acts import Record
-from securefl.agreement import Agreement, Question, fields, u32
+from securefl.agreement import Agreement, fields, u32
 from securefl.errors import CryptoError, RemoteProtocolError
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import REFUSED, OpenReply
@@ -90,7 +90,7 @@ class SumKeyHolder:
         order = Record(
             client=KEY_HOLDER,
             header=self.agreement.header,
-            questions=self._questions(),
+            questions=self.agreement.openings,
             act="open",
             digest=self._digest(message),
         )
@@ -109,13 +109,6 @@ class SumKeyHolder:
                 agreed.check(member, signature, signed_input(agreed, member, digest.raw))
             except CryptoError:
                 raise _refused(f"Member {member} did not sign this agreement with these inputs.") from None
-
-    def _questions(self) -> tuple[Question, ...]:
-        """A value that cannot change is one question in the whole session."""
-        return tuple(
-            replace(question, round=0, ask=0) if vector.once else question
-            for question, vector in zip(self.agreement.questions, self.agreement.vectors, strict=True)
-        )
 
     def _digest(self, request: SumRequest) -> bytes:
         inputs = (one.raw for one in request.inputs)

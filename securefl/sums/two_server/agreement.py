@@ -1,0 +1,77 @@
+"""What server, key holder and clients of one two-server sum agree on, and what a client signs of its part."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from securefl import agreement
+from securefl.agreement import fields, tagged, u32
+from securefl.errors import ConfigError
+from securefl.keys import PublicKey
+from securefl.sums.two_server.messages import PadRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement(agreement.Agreement):
+    """The agreement of one two-server sum.
+
+    Attributes:
+        holder: the key holder's key (X25519), for which clients box the seeds of their pads.
+        server: the server's key (X25519), for which the key holder seals its sum of pads.
+
+    Both keys are pinned: they stand in the context, and so under every signature and in every box. A box for
+    another key holder belongs to another agreement.
+
+    Raises:
+        ConfigError: one key for both, keys that are none, or a sum that could wrap around.
+    """
+
+    holder: PublicKey
+    server: PublicKey
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if {len(self.holder.raw), len(self.server.raw)} != {32} or self.holder == self.server:
+            raise ConfigError("Expected two keys of 32 bytes, of server and key holder: one party holds one.")
+        clients = len(self.roster.members)
+        for vector in self.vectors:
+            if clients * vector.bound >= 1 << (vector.bits - 1):
+                raise ConfigError(
+                    f"{clients} clients of at most {vector.bound} each need more than the {vector.bits} bits "
+                    f"of {vector.name!r}: widen it or tighten the bound."
+                )
+
+    @property
+    def rules(self) -> bytes:
+        return agreement.digest(b"two-server rules", b"", fields(self.holder.raw, self.server.raw))
+
+
+def signed_input(agreed: agreement.Agreement, member: int, vectors: bytes, boxes: bytes) -> bytes:
+    """What a client signs: its padded vectors and its boxes, by their digests, under one agreement."""
+    return tagged(b"two-server", agreed.context, fields(u32(member), vectors, boxes))
+
+
+def vectors_digest(packed: Sequence[NDArray[Any]]) -> bytes:
+    """SHA-256 over a client's padded vectors, each with its length in front."""
+    whole = hashlib.sha256()
+    for one in packed:
+        whole.update(u32(one.nbytes))
+        whole.update(one.data)  # in place: a copy of every vector would cost more than the hash's start
+    return whole.digest()
+
+
+def boxes_digest(boxes: Sequence[bytes]) -> bytes:
+    """SHA-256 over a client's boxes, one per vector."""
+    return hashlib.sha256(fields(*boxes)).digest()
+
+
+def request_digest(agreed: agreement.Agreement, request: PadRequest) -> bytes:
+    """What the key holder records: the agreement, the set, its vectors and all its boxes."""
+    inputs, boxes = (one.raw for one in request.inputs), (box.raw for box in request.boxes)
+    parts = (agreed.context, u32(*request.members), fields(*inputs), fields(*boxes))
+    return agreement.digest(b"two-server request", b"", fields(*parts))

@@ -1,0 +1,191 @@
+"""The key holder of one two-server sum: one sum of pads a question, for a cohort that signed one agreement.
+
+It opens the boxes of a set that signed, names those that do not open, and puts the set on record before it
+answers. Twice: the same request gets the same bytes, and another one of the question none, in any attempt and
+after a restart. Who could lie: the server can tell a total of other vectors than those that were signed, of
+which it learns nothing, as their pads are in no sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Protocol
+
+from securefl.acts import Record
+from securefl.errors import CryptoError, RemoteProtocolError
+from securefl.keys import SecretKey
+from securefl.machine import Envelope, Expects, Need, Step
+from securefl.messages import OVERHEAD, REFUSED
+from securefl.release import KEY_HOLDER, SERVER
+from securefl.sums.two_server.agreement import Agreement, boxes_digest, request_digest, signed_input
+from securefl.sums.two_server.messages import PadReply, PadRequest
+from securefl.sums.two_server.pads import BOX_BYTES
+from securefl.wire import Limit
+
+_MEMBER_BYTES = 128
+"""Of a number, a digest and a signature with their lengths, generously."""
+
+Seeds = Sequence[SecretKey]
+"""Of one member, one per vector."""
+
+
+class Holding(Protocol):
+    """What the key holder does with its secrets (`way.KeyHolderPart`)."""
+
+    def open(self, agreed: Agreement, request: PadRequest) -> tuple[Seeds | None, ...]:
+        """The seeds of each member, None for one whose boxes do not open here."""
+        ...
+
+    def pads(self, agreed: Agreement, asked: bytes, seeds: Sequence[Seeds]) -> bytes:
+        """The sums of their pads, sealed to the server for this request; the same bytes each time."""
+        ...
+
+
+@dataclass(frozen=True)
+class OpenBoxes:
+    """Slow work of the key holder: open all boxes of a request."""
+
+    part: Holding
+    agreement: Agreement
+    request: PadRequest
+
+    def run(self) -> tuple[Seeds | None, ...]:
+        return self.part.open(self.agreement, self.request)
+
+
+@dataclass(frozen=True)
+class AddPads:
+    """Slow work of the key holder: add the pads of a request that is on record."""
+
+    part: Holding
+    agreement: Agreement
+    asked: bytes
+    seeds: tuple[Seeds, ...] = field(repr=False)
+
+    def run(self) -> bytes:
+        return self.part.pads(self.agreement, self.asked, self.seeds)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """`request` is the one at work or answered, its `seeds` once its boxes are open.
+
+    `named` is a request before it, and the reply that named the members whose boxes do not open.
+    """
+
+    request: PadRequest | None = None
+    seeds: tuple[Seeds, ...] = field(default=(), repr=False)
+    recorded: bool = False
+    reply: PadReply | None = None
+    named: tuple[PadRequest, PadReply] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadKeyHolder:
+    """The key holder of one two-server sum.
+
+    It sums the pads of a question once, for at least `least` members that signed one agreement, their boxes
+    and their padded vectors. It never sees a vector.
+
+    agreement: from its own plan and the pinned keys; the task is the one that the members signed.
+    Results: "opened", "refused", "unused".
+    """
+
+    agreement: Agreement
+    least: int
+    part: Holding
+
+    def begin(self) -> Step[Ready]:
+        return Step(Ready())
+
+    def expects(self, state: Ready) -> Expects:
+        members, vectors = len(self.agreement.roster.members), len(self.agreement.vectors)
+        most = members * ((BOX_BYTES + 4) * vectors + _MEMBER_BYTES) + OVERHEAD
+        return Expects(self.agreement.header, {PadRequest: Limit(most, members * (vectors + 3))})
+
+    def receive(self, state: Ready, sender: str, message: PadRequest) -> Step[Ready]:
+        """Harmless: the same request again, and the one before it in which members were named."""
+        if sender != SERVER:
+            raise RemoteProtocolError("Only the server asks for pads.", sender=sender, phase="pads")
+        if state.named is not None and message == state.named[0]:
+            return self._say(state, state.named[1])
+        if state.request is not None and message != state.request:
+            raise _refused("Another request came before; one total of a question is opened.")
+        if state.reply is not None:
+            return self._say(state, state.reply)
+        if state.request is not None:
+            return Step(state)
+        if state.named is not None and message != state.named[0].without(state.named[1].bad):
+            raise _refused("Expected the request from before without the members that were named.")
+        self._check(message)
+        work = OpenBoxes(self.part, self._agreed(message), message)
+        return Step(replace(state, request=message), need=Need(work))
+
+    def _agreed(self, request: PadRequest) -> Agreement:
+        """The agreement with the task that the members signed; they all signed the same, or it is refused."""
+        return replace(self.agreement, task=request.task)
+
+    def _check(self, request: PadRequest) -> None:
+        """Distinct members, enough of them, each of whom signed this agreement, its vectors and its boxes."""
+        members, vectors = request.members, len(self.agreement.vectors)
+        counts = {len(members), len(request.inputs), len(request.signatures)}
+        if len(counts) > 1 or len(request.boxes) != vectors * len(members) or len(request.task) != 32:
+            raise _refused(
+                "Expected boxes, a digest and a signature for each member, and a task of 32 bytes."
+            )
+        if any(low >= high for low, high in pairwise(members)) or len(members) < self.least:
+            raise _refused(f"Expected at least {self.least} ascending members, got {members}.")
+        agreed = self._agreed(request)
+        for place, member in enumerate(members):
+            boxes = boxes_digest([one.raw for one in request.of(place)])
+            text = signed_input(agreed, member, request.inputs[place].raw, boxes)
+            try:
+                agreed.check(member, request.signatures[place], text)
+            except CryptoError:
+                raise _refused(f"Member {member} did not sign this agreement with these boxes.") from None
+
+    def provide(self, state: Ready, answer: Any) -> Step[Ready]:
+        assert state.request is not None
+        agreed = self._agreed(state.request)
+        asked = request_digest(agreed, state.request)
+        if state.recorded:
+            return self._reply(state, PadReply(request=asked, bad=(), pads=answer), "opened")
+        if not state.seeds:
+            return self._opened(state, asked, tuple(answer))
+        if answer is not True:
+            return self._reply(state, PadReply(request=asked, bad=(), pads=REFUSED), "refused")
+        work = AddPads(self.part, agreed, asked, state.seeds)
+        return Step(replace(state, seeds=(), recorded=True), need=Need(work))
+
+    def _opened(self, state: Ready, asked: bytes, seeds: tuple[Seeds | None, ...]) -> Step[Ready]:
+        """Name the members whose boxes do not open, before anything is on record; else record the set."""
+        assert state.request is not None
+        good = tuple(own for own in seeds if own is not None)
+        if len(good) < len(seeds):
+            members = zip(state.request.members, seeds, strict=True)
+            bad = PadReply(request=asked, bad=tuple(m for m, own in members if own is None), pads=REFUSED)
+            return self._say(Ready(named=(state.request, bad)), bad)
+        order = Record(
+            client=KEY_HOLDER,
+            header=self.agreement.header,
+            questions=self.agreement.openings,
+            act="open",
+            digest=asked,
+        )
+        return Step(replace(state, seeds=good), need=Need(order))
+
+    def _reply(self, state: Ready, reply: PadReply, result: str) -> Step[Ready]:
+        return replace(self._say(replace(state, reply=reply), reply), result=result)
+
+    @staticmethod
+    def _say(state: Ready, reply: PadReply) -> Step[Ready]:
+        return Step(state, out=(Envelope((SERVER,), reply),))
+
+    def deadline(self, state: Ready) -> Step[Ready]:
+        return Step(state, result="unused")
+
+
+def _refused(reason: str) -> RemoteProtocolError:
+    return RemoteProtocolError(reason, sender=SERVER, phase="pads")

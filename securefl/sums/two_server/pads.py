@@ -1,0 +1,131 @@
+"""Pads of a two-server sum: the seeds they are drawn from, the boxes these travel in, and their sums.
+
+The pad of a vector is the keystream of its seed (`secagg.masks`), a seed for one vector of one client in one
+attempt. It follows from the secret that the client's journal holds for the round, and from the agreement,
+which names the attempt: an attempt that is played again says the same bytes, and another one has other seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.agreement import fields, tagged, u32
+from securefl.entropy import derived
+from securefl.errors import CryptoError, LocalProtocolError
+from securefl.hiding import Concealed
+from securefl.keys import SecretKey, Share
+from securefl.secagg.masks import Words, apply
+from securefl.secagg.packing import centred, pack, packed_bytes, reduce, unpack, word, words
+from securefl.signing import AgreementKey, seal, unseal
+from securefl.sums.two_server.agreement import Agreement
+
+SEED_BYTES: Final = 32
+BOX_BYTES: Final = 32 + SEED_BYTES + 16
+"""A fresh key, the seed, and the tag of the AEAD."""
+SEALING_BYTES: Final = 32 + 16
+
+
+# Seeds and boxes --------------------------------------------------------------------------------
+
+
+def seeds_of(secret: SecretKey, agreed: Agreement, member: int) -> tuple[SecretKey, ...]:
+    """A client's seeds, one per vector, for this attempt alone."""
+    numbers = range(len(agreed.vectors))
+    return tuple(derived(secret, b"seed|" + _place(agreed, member, number)) for number in numbers)
+
+
+def box(secret: SecretKey, agreed: Agreement, member: int, number: int, seed: SecretKey) -> Share:
+    """A seed for the key holder of this agreement, as this member's of this vector, in this attempt."""
+    place = _place(agreed, member, number)
+    return Share(seal(agreed.holder, seed.reveal(), place, secret=derived(secret, b"box")))
+
+
+def opened(key: AgreementKey, agreed: Agreement, member: int, boxes: Sequence[Share]) -> list[SecretKey]:
+    """A member's seeds, one per vector; CryptoError where a box is none of this place."""
+    seeds = []
+    for number, one in enumerate(boxes):
+        if len(one.raw) != BOX_BYTES:
+            raise CryptoError(f"Expected a box of {BOX_BYTES} bytes, got {len(one.raw)}.")
+        seeds.append(SecretKey(unseal(key, one.raw, _place(agreed, member, number))))
+    return seeds
+
+
+def _place(agreed: Agreement, member: int, number: int) -> bytes:
+    """What a box is for: agreement, question and attempt, and the client's name."""
+    vector, name = agreed.vectors[number], agreed.roster.members[member].name
+    return tagged(
+        b"two-server box", agreed.context, fields(u32(member, number), name.encode(), vector.encoded())
+    )
+
+
+# Vectors ----------------------------------------------------------------------------------------
+
+
+class Padder:
+    """Pads each vector of a client once: two vectors under one pad would tell their difference."""
+
+    def __init__(self, agreed: Agreement, seeds: Sequence[SecretKey]) -> None:
+        self._vectors = agreed.vectors
+        self._left = dict(enumerate(seeds))
+
+    def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
+        """LocalProtocolError for a vector that is padded already, of another length, or beyond its bound."""
+        if number not in self._left:
+            raise LocalProtocolError(f"Vector {number} is padded already, or unknown: a pad serves once.")
+        vector = self._vectors[number]
+        if integers.shape != (vector.length,):
+            raise LocalProtocolError(f"Expected {vector.length} integers, got the shape {integers.shape}.")
+        if int(integers.max()) > vector.bound or int(integers.min()) < -vector.bound:
+            raise LocalProtocolError(f"Expected magnitudes up to {vector.bound} in {vector.name!r}.")
+        fresh = words(integers, vector.bits)
+        apply(fresh, number, add=[self._left.pop(number)])
+        reduce(fresh, vector.bits)
+        return Concealed("masked", pack(fresh, vector.bits))
+
+
+def total_pads(
+    agreed: Agreement, seeds: Sequence[Sequence[SecretKey]], noise: Mapping[str, NDArray[np.int64]]
+) -> bytes:
+    """The sums of all members' pads, packed one after the other; those with noise have it taken off.
+
+    So the server, which takes the pads off, is left with the noise in its total.
+    """
+    parts = []
+    for number, vector in enumerate(agreed.vectors):
+        total: Words = np.zeros(vector.length, word(vector.bits))
+        apply(total, number, add=[own[number] for own in seeds])
+        if vector.name in noise:
+            total -= words(noise[vector.name], vector.bits)
+        reduce(total, vector.bits)
+        parts.append(pack(total, vector.bits).tobytes())
+    return b"".join(parts)
+
+
+def pads_of(agreed: Agreement, packed: bytes) -> list[Words]:
+    """The inverse of `total_pads`; CryptoError for another length, or bits that no value has."""
+    if len(packed) != pads_bytes(agreed):
+        raise CryptoError(f"Expected {pads_bytes(agreed)} bytes of pads, got {len(packed)}.")
+    rest, found = np.frombuffer(packed, np.uint8), []
+    for vector in agreed.vectors:
+        size = packed_bytes(vector.length, vector.bits)
+        found.append(unpack(rest[:size], vector.length, vector.bits))
+        rest = rest[size:]
+    return found
+
+
+def pads_bytes(agreed: Agreement) -> int:
+    """Bytes of the sums of pads, before they are sealed."""
+    return sum(packed_bytes(vector.length, vector.bits) for vector in agreed.vectors)
+
+
+def unpadded(padded: Sequence[Words], pads: Words, bits: int) -> NDArray[np.int64]:
+    """The sum of what was padded, from the vectors of all members and the sum of their pads."""
+    total: Words = np.zeros(len(pads), pads.dtype)
+    for one in padded:
+        total += one
+    total -= pads
+    return centred(total, bits)
