@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_two_server as two
 from tiny_orders import order
 
 from securefl.acts import Begin, Record
@@ -39,6 +40,9 @@ from securefl.sums.encrypted.client import SumClient, input_digest, signed_input
 from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
 from securefl.sums.encrypted.server import Blind, SumServer
+from securefl.sums.two_server.client import PadClient
+from securefl.sums.two_server.key_holder import PadKeyHolder
+from securefl.sums.two_server.messages import PadReply
 from securefl.wire import Header, Limit
 
 NOBODY: Any = None
@@ -675,3 +679,158 @@ class TestSumKeyHolder(Contract):
             step = machine.receive(machine.begin().state, "server", requested(0, 2, agreed=agreed))
             asked.add(step.need.order.questions)
         assert len(asked) == 1
+
+
+# Two-server sums ----------------------------------------------------------------------------------------
+
+PADDED = two.agreement()
+TOLD_OTHERWISE = (
+    two.agreement(2),
+    two.agreement(again=1),
+    two.agreement(plan="another"),
+    two.agreement(task="another"),
+    two.agreement(holder=two.part("another")),
+)
+EVERYBODYS = two.requested(PADDED)
+REPLY = two.Holder().asked(PADDED, EVERYBODYS)
+SPOILT = two.signed(PADDED, 1, dataclasses.replace(two.padded(PADDED, 1), boxes=two.padded(PADDED, 2).boxes))
+
+
+class TestPadClient(TestSumClient):
+    header = PADDED.header
+    machine = PadClient(identity=two.identity(0), agreement=PADDED, signers=two.LEAST)
+    bad = (("server", REPLY), ("client-0001", REPLY))
+
+    def states(self) -> dict[str, Any]:
+        start = self.machine.begin().state
+        entered = self.machine.provide(start, two.secret(0)).state
+        return {"begun": start, "entered": entered, "closed": self.machine.deadline(entered).state}
+
+    def test_what_may_arrive_is_bounded_and_placed(self) -> None:
+        for state in self.states().values():
+            assert self.machine.expects(state).header == PADDED.header
+            assert not self.machine.expects(state).kinds
+
+    def test_it_begins_on_record_and_then_encrypts(self) -> None:
+        need = self.machine.begin().need
+        assert isinstance(need.order, Begin)
+        assert (need.order.signers, need.order.context) == (two.LEAST, PADDED.context)
+        working = self.machine.provide(self.machine.begin().state, two.secret(0))
+        assert working.out == ()
+        assert isinstance(working.need.order, Hide)
+
+
+class TestPadServer(Contract):
+    header = PADDED.header
+    machine = two.server(PADDED, least=5)
+    good = tuple((client_name(k), two.padded(PADDED, k)) for k in two.EVERYBODY)
+    bad = (
+        ("client-0000", two.padded(PADDED, 1)),
+        *(("client-0000", two.padded(agreed, 0)) for agreed in TOLD_OTHERWISE),
+        ("client-0000", dataclasses.replace(two.padded(PADDED, 0), signature=Signature(bytes(64)))),
+        ("client-0000", dataclasses.replace(two.padded(PADDED, 0), boxes=())),
+        ("client-0000", dataclasses.replace(two.padded(PADDED, 0), releases=())),
+        ("client-0000", REPLY),
+        ("key-holder", two.padded(PADDED, 0)),
+        ("server", two.padded(PADDED, 0)),
+    )
+
+    def states(self) -> dict[str, Any]:
+        start = self.machine.begin().state
+        asking = two.collected(self.machine, {k: two.padded(PADDED, k) for k in two.EVERYBODY})
+        taking = self.machine.receive(asking.state, "key-holder", REPLY)
+        spoilt = two.collected(
+            self.machine, {k: SPOILT if k == 1 else two.padded(PADDED, k) for k in two.EVERYBODY}
+        )
+        naming = two.Holder().asked(PADDED, spoilt.out[0].message)
+        return {
+            "adding": start,
+            "one came": self.machine.receive(start, *self.good[0]).state,
+            "asking": asking.state,
+            "asking again": self.machine.receive(spoilt.state, "key-holder", naming).state,
+            "taking": taking.state,
+            "closed": self.machine.provide(taking.state, taking.need.order.run()).state,
+        }
+
+    def answer(self, order: Any) -> Any:
+        return order.run()
+
+
+class TestPadKeyHolder(Contract):
+    header = PADDED.header
+    machine = PadKeyHolder(agreement=PADDED, least=two.LEAST, part=two.PART)
+    good = (("server", EVERYBODYS),)
+    bad = (
+        ("server", two.requested(PADDED, two.EVERYBODY[: two.LEAST - 1])),
+        ("server", dataclasses.replace(EVERYBODYS, members=EVERYBODYS.members[::-1])),
+        ("server", dataclasses.replace(EVERYBODYS, boxes=EVERYBODYS.boxes[::-1])),
+        ("server", dataclasses.replace(EVERYBODYS, inputs=EVERYBODYS.inputs[::-1])),
+        ("server", dataclasses.replace(EVERYBODYS, signatures=EVERYBODYS.signatures[::-1])),
+        ("server", dataclasses.replace(EVERYBODYS, signatures=())),
+        ("server", dataclasses.replace(EVERYBODYS, task=bytes(31))),
+        ("server", dataclasses.replace(EVERYBODYS, task=bytes(32))),
+        *(("server", two.requested(agreed)) for agreed in TOLD_OTHERWISE[:3]),
+        ("server", two.requested(TOLD_OTHERWISE[-1])),
+        ("client-0000", EVERYBODYS),
+        ("key-holder", EVERYBODYS),
+    )
+
+    def states(self) -> dict[str, Any]:
+        start = self.machine.begin().state
+        opening = self.machine.receive(start, *self.good[0])
+        recording = self.machine.provide(opening.state, opening.need.order.run())
+        adding = self.machine.provide(recording.state, True)
+        return {
+            "ready": start,
+            "opening": opening.state,
+            "recording": recording.state,
+            "adding": adding.state,
+            "replied": self.machine.provide(adding.state, adding.need.order.run()).state,
+            "refused": self.machine.provide(recording.state, False).state,
+        }
+
+    def answer(self, order: Any) -> Any:
+        return True if isinstance(order, Record) else order.run()
+
+    def test_nothing_is_added_before_it_is_on_record(self) -> None:
+        recording = self.states()["recording"]
+        denied = self.machine.provide(recording, False)
+        assert denied.need is None
+        assert denied.out[0].message == PadReply(request=REPLY.request, bad=(), pads=REFUSED)
+        assert denied.result == "refused"
+
+    def test_another_request_is_refused_in_every_later_state(self) -> None:
+        for name, state in self.states().items():
+            if name != "ready":
+                with pytest.raises(RemoteProtocolError, match="Another request"):
+                    self.machine.receive(state, "server", two.requested(PADDED, two.FEWER))
+
+
+class TestPadKeyHolderOfBadBoxes(TestPadKeyHolder):
+    """Of a request in which a member's boxes do not open."""
+
+    good = (("server", two.requested(PADDED, changed={1: SPOILT})),)
+
+    def states(self) -> dict[str, Any]:
+        start = self.machine.begin().state
+        opening = self.machine.receive(start, *self.good[0])
+        named = self.machine.provide(opening.state, opening.need.order.run())
+        second = self.machine.receive(named.state, "server", self.good[0][1].without((1,)))
+        recording = self.machine.provide(second.state, second.need.order.run())
+        return {
+            "ready": start,
+            "opening": opening.state,
+            "named": named.state,
+            "opening the rest": second.state,
+            "recording": recording.state,
+        }
+
+    def test_another_request_is_refused_in_every_later_state(self) -> None:
+        for name, state in self.states().items():
+            if name != "ready":
+                with pytest.raises(RemoteProtocolError, match=r"Another request|members that were named"):
+                    self.machine.receive(state, "server", two.requested(PADDED, two.FEWER))
+
+    def test_nothing_is_added_before_it_is_on_record(self) -> None:
+        denied = self.machine.provide(self.states()["recording"], False)
+        assert (denied.need, denied.out[0].message.pads, denied.result) == (None, REFUSED, "refused")

@@ -1,0 +1,202 @@
+"""Every protocol, summed in every way, noised in every place: what is opened is the sum of what left.
+
+In `make test` some combinations are run, so that every two of (protocol, way), (protocol, noise) and
+(way, noise) come together; `make slow` runs all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from test_sums import ARMS
+from tiny_study import run, text, world
+
+from securefl.engines import clients
+from securefl.engines.host import Log, StudyHost
+from securefl.errors import ConfigError
+from securefl.plan import Plan, noised, reach
+from securefl.release import Release, ReleaseKey
+from securefl.rounds import Answers, Ask, Sends, Value
+from securefl.study.config import Study, parse
+from securefl.study.run import composition
+from securefl.sums import words
+from securefl.wire import Header
+
+Combination = tuple[tuple[str, str], str, str]
+WAYS = ("clear", "masked", "ckks", "two-server")
+NOISES = ("none", "local", "distributed", "central", "key-holder")
+TRUSTED = {"central": '["key-holder", "others"]', "key-holder": '["server", "others"]'}
+NO_LEAST_COHORT = ("fedavg_rp", "fedprox")
+"""They draw with replacement, so shares of noise have no cohort to be sized for."""
+
+
+def allowed(one: Combination) -> bool:
+    (name, _), way, noise = one
+    if noise == "key-holder" and way != "two-server":
+        return False
+    return not (noise == "distributed" and name in NO_LEAST_COHORT)
+
+
+ALL = [one for one in product(ARMS, WAYS, NOISES) if allowed(one)]
+
+
+def cover(whole: Sequence[Combination]) -> list[Combination]:
+    """Few of them, in which any two parts come together that do so in one of `whole`: greedily, by order."""
+
+    def pairs(one: Combination) -> set[Any]:
+        return {((i, one[i]), (j, one[j])) for i, j in combinations(range(3), 2)}
+
+    left = set().union(*map(pairs, whole))
+    chosen = []
+    while left:
+        best = max(whole, key=lambda one: len(pairs(one) & left))
+        chosen.append(best)
+        left -= pairs(best)
+    return chosen
+
+
+COVER = cover(ALL)
+
+
+def study(one: Combination, rounds: int = 1) -> Study:
+    """Client-level privacy of updates, record-level of FedLog's statistic; the rest leaves as it is."""
+    (name, options), way, noise = one
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
+    records = name == "fedlog"
+    sent = {"fedprof": ["profile"], "active_fl": ["loss", "size"]}.get(name, [])
+    sent += ["size"] if name in NO_LEAST_COHORT else []
+    permitted = str([*(["statistic"] if records else ["update"]), *sent]).replace("'", '"')
+    settings = {"sum": f'"{way}"', "against": TRUSTED.get(noise, '["server", "key-holder", "others"]')}
+    written = text(arm, clients=7, rounds=rounds, unprotected=permitted)
+    if way != "clear" or noise == "distributed":
+        settings |= {"dropout": "0.3", "corrupt": "0.15"}
+    if noise != "none":
+        settings |= {"noise": f'"{noise}"', "epsilon": "8.0"}
+        settings |= (
+            {"adjacency": '"add-remove"'} if records else {"adjacency": '"zero-out"', "unit": '"client"'}
+        )
+        settings |= {} if records else {"delta": "1e-2"}
+        if not records:
+            written = written.replace("batch_size = 16\n", "batch_size = 16\nupdate_bound = 0.5\n")
+    for key, value in settings.items():
+        lines = [line for line in written.splitlines() if not line.startswith(f"{key} =")]
+        at = lines.index("[privacy]") + 1
+        written = "\n".join([*lines[:at], f"{key} = {value}", *lines[at:]])
+    return parse(written)
+
+
+class Watched:
+    """What is asked and answered, and the grid integers that each client hides, by place."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[Header, Ask, Answers]] = []
+        self.left: dict[tuple[int, int, int, str], Any] = {}
+        self._ask, self._protect = StudyHost.ask, clients.protect
+        patch.setattr(StudyHost, "ask", lambda host, engine, ask, header: self.ask(host, engine, ask, header))
+        patch.setattr(clients, "protect", self.protect)
+
+    def ask(self, host: StudyHost, engine: Any, ask: Ask, header: Header) -> tuple[Answers, Log]:
+        answers, log = self._ask(host, engine, ask, header)
+        self.asked.append((header, ask, answers))
+        return answers, log
+
+    def protect(
+        self, plan: Plan, sends: Sends, value: Value, *, key: ReleaseKey, conceal: Any, **given: Any
+    ) -> Release:
+        place = (key.round, key.stage, int(key.holder[-4:]), sends.name)
+
+        def seen(integers: Any) -> Any:
+            self.left[place] = integers
+            return conceal(integers)
+
+        watched = seen if sends.how == "sum" and plan.hidden else conceal
+        release = self._protect(plan, sends, value, key=key, conceal=watched, **given)
+        if sends.how == "sum" and not plan.hidden:
+            self.left[place] = release._numbers.astype(np.int64)
+        return release
+
+
+def as_declared(noise: Any, sigma: float) -> bool:
+    """Chi-square of noise that was added to a total, false alarm 1e-9."""
+    low, high = stats.chi2.ppf([5e-10, 1 - 5e-10], noise.size)
+    return bool(low < np.sum((noise / sigma) ** 2) < high)
+
+
+def check(one: Combination, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    _, way, noise = one
+    of = study(one)
+    watched = Watched(patch)
+    finished = run(of, folder)
+    _, plan = composition(of, of.arms[0], world(of))
+    assert (plan.sum, plan.noise) == (way, noise)
+    assert not any(record["blamed"] or record["abstained"] for record in finished.records)
+    sums = 0
+    for header, ask, answers in watched.asked:
+        assert not ask.sums or answers.survivors == ask.cohort
+        for question in ask.sums:
+            sends, total = question.sends, answers.totals[question.sends.name]
+            place = (header.round, header.stage)
+            left = [watched.left[(*place, k, sends.name)] for k in answers.survivors]
+            added = np.rint(total.value / sends.grid.step).astype(np.int64) - np.sum(left, axis=0)
+            sums += 1
+            if noise in TRUSTED and noised(plan, sends):
+                sigma = plan.noise_multiplier * reach(plan, sends)
+                assert as_declared(added, sigma)
+                assert not as_declared(0.5 * added, sigma)
+            else:
+                assert not added.any()
+    assert sums
+
+
+def named(one: Combination) -> str:
+    (name, options), way, noise = one
+    return f"{name} {options}, {way}, {noise}"
+
+
+@pytest.mark.parametrize("one", COVER, ids=named)
+def test_some_of_every_two(one: Combination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(one, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", [one for one in ALL if one not in COVER], ids=named)
+def test_all(one: Combination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(one, tmp_path, monkeypatch)
+
+
+@lru_cache
+def refused(one: Combination) -> bool:
+    try:
+        of = study(one)
+        composition(of, of.arms[0], world(of))
+    except ConfigError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in product(ARMS[:1], WAYS, NOISES) if not allowed(one)], ids=named
+)
+def test_what_is_left_out_is_refused(one: Combination) -> None:
+    assert refused(one)
+
+
+@pytest.mark.parametrize("name", NO_LEAST_COHORT)
+def test_shares_without_a_least_cohort_are_refused(name: str) -> None:
+    [arm] = [arm for arm in ARMS if arm[0] == name]
+    assert refused((arm, "masked", "distributed"))
+
+
+def test_the_cover_has_every_two() -> None:
+    """And is much smaller than the whole; every way that this package knows is in it."""
+    assert set(WAYS) == set(words())
+    for i, j in combinations(range(3), 2):
+        assert {(one[i], one[j]) for one in COVER} == {(one[i], one[j]) for one in ALL}
+    assert len(COVER) < len(ALL) / 2
