@@ -121,8 +121,16 @@ NOISED = {
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     "changes",
-    [CLEAR, MASKED, {'sum = "clear"': 'sum = "ckks"\ndropout = 0.2\ncorrupt = 0.0'}, MASKED | NOISED],
-    ids=["clear", "masked", "ckks", "masked and noised"],
+    [
+        CLEAR,
+        MASKED,
+        *(
+            {'sum = "clear"': f'sum = "{way}"\ndropout = 0.2\ncorrupt = 0.0'}
+            for way in ("ckks", "two-server")
+        ),
+        MASKED | NOISED,
+    ],
+    ids=["clear", "masked", "ckks", "two-server", "masked and noised"],
 )
 def test_a_protocol_from_outside_runs_however_it_is_summed(
     changes: Mapping[str, str], tmp_path: Path

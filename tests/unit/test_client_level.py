@@ -57,6 +57,13 @@ def study(
     return parse(written)
 
 
+KEY_HOLDER = {
+    "sum": '"two-server"',
+    "noise": '"key-holder"',
+    "against": '["server", "others"]',
+    "dropout": "0.2",
+    "corrupt": "0.0",
+}
 DISTRIBUTED = {"noise": '"distributed"', "dropout": "0.2", "corrupt": "0.0"}
 
 
@@ -64,7 +71,12 @@ DISTRIBUTED = {"noise": '"distributed"', "dropout": "0.2", "corrupt": "0.0"}
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize(
     "privacy",
-    [{}, {"noise": '"local"'}, {**DISTRIBUTED, "sum": '"masked"'}, {**DISTRIBUTED, "sum": '"ckks"'}],
+    [
+        {},
+        {"noise": '"local"'},
+        *({**DISTRIBUTED, "sum": f'"{way}"'} for way in ("masked", "ckks", "two-server")),
+        KEY_HOLDER,
+    ],
 )
 def test_a_run_costs_what_was_asked_for(
     name: str, adjacency: str, privacy: dict[str, str], tmp_path: Path
@@ -74,7 +86,7 @@ def test_a_run_costs_what_was_asked_for(
     spent = finished.records[-1]["epsilon"]
     assert spent["others"] == pytest.approx(8.0, rel=1e-3)
     assert spent["server"] == (np.inf if not privacy else pytest.approx(8.0, rel=1e-3))
-    assert spent["key-holder"] == 0
+    assert spent["key-holder"] == (np.inf if privacy is KEY_HOLDER else 0)
     assert all(sum(record["answered"]) == 6 for record in finished.records)
 
 

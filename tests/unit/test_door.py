@@ -51,7 +51,7 @@ def opened(plan: Plan, path: Path, sends: Sends = UPDATE) -> Door:
     return Door(plan, [Given(sends, compute)], records(), ledger=path / "ledger.sqlite")
 
 
-@pytest.mark.parametrize("how", ["clear", "masked", "ckks"])
+@pytest.mark.parametrize("how", ["clear", "masked", "ckks", "two-server"])
 def test_the_sum_is_that_of_the_loop_s_own_values(tmp_path: Path, how: Any) -> None:
     with opened(replace(MASKED, sum=how), tmp_path) as door:
         answers = door.ask(ask((0, 1, 2, 4), model=np.full(1, 0.5, np.float32)))

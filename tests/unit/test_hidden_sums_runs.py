@@ -361,7 +361,7 @@ def test_whoever_was_told_otherwise_is_in_no_sum_with_the_rest(
 
 
 def test_a_plan_without_corrupt_is_refused() -> None:
-    for sums in ("masked", "ckks"):
+    for sums in ("masked", "ckks", "two-server"):
         with pytest.raises(ConfigError, match="Expected `corrupt`"):
             Plan(delta=1e-5, schedule=1, sum=sums)
     with pytest.raises(ConfigError, match="Expected `corrupt`"):

@@ -129,7 +129,7 @@ def test_a_cohort_below_what_shares_were_sized_for_is_not_asked(tmp_path: Path) 
         assert door.ledger.rows() == []
 
 
-@pytest.mark.parametrize("how", ["masked", "ckks"])
+@pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
 def test_a_hidden_sum_that_aborts_under_central_noise_is_none(tmp_path: Path, how: Any) -> None:
     """Too few answer, so nothing is opened, and there is nothing to put noise on."""
 

@@ -66,7 +66,7 @@ def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> Non
     assert not low < np.sum((0.9 * scaled) ** 2) < high
 
 
-@pytest.mark.parametrize("how", ["masked", "ckks"])
+@pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
 @pytest.mark.parametrize("noise", ["none", "distributed"])
 def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, noise: Any) -> None:
     """What the mask or the key is given is what would leave in the clear; no number of it is left beside."""
@@ -121,8 +121,9 @@ def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(sends
         (PLAN, EACH, {}),
         (replace(BARE, sum="masked"), SUM, {"conceal": lambda integers: HIDDEN}),
         (replace(BARE, sum="ckks"), SUM, {"conceal": lambda integers: HIDDEN}),
+        (replace(BARE, sum="two-server"), SUM, {"conceal": lambda integers: HIDDEN}),
     ],
-    ids=["noised sum", "noised number", "masked", "encrypted"],
+    ids=["noised sum", "noised number", "masked", "encrypted", "padded"],
 )
 def test_two_values_in_one_place_have_two_fingerprints(plan: Plan, sends: Sends, given: Any) -> None:
     """By them the ledger refuses the second: under one noise or mask, two would tell their difference."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_client_level import DISTRIBUTED, study
+from test_client_level import DISTRIBUTED, KEY_HOLDER, study
 from tiny_study import FEDPROF, plain, same_state, text, world
 
 from securefl.accounting.ledger import Ledger
@@ -41,6 +41,11 @@ RUNS: dict[str, Callable[[], Study]] = {
     "clear, central noise": lambda: study(),
     "masked, central noise": lambda: study(sum='"masked"', dropout="0.2", corrupt="0.0"),
     "encrypted, central noise": lambda: study(sum='"ckks"', dropout="0.2", corrupt="0.0"),
+    "two servers, central noise": lambda: study(sum='"two-server"', dropout="0.2", corrupt="0.0"),
+    "two servers, noise of the key holder": lambda: study(**KEY_HOLDER),
+    "two servers, on a bad network": lambda: parse(
+        study(**KEY_HOLDER | {"spare": "5", "dropout": "0.5"}).text + NETWORK.format(LOST)
+    ),
     "clear, on a bad network": lambda: parse(text(FEDPROF, clients=4) + NETWORK.format(0.1)),
 }
 
