@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from securefl.errors import RemoteProtocolError
-from securefl.keys import Commitment, Signature
+from securefl.keys import Commitment, Share, Signature
 from securefl.messages import Broadcast, OpenReply, OpenRequest, Order
 from securefl.sums.encrypted.messages import SumRequest
+from securefl.sums.two_server.messages import PadReply, PadRequest
 from securefl.wire import Header, Limit, decode, encode
 
 FILE = Path(__file__).parent / "wire" / "messages.json"
@@ -27,6 +28,8 @@ KINDS: dict[str, type[Any]] = {
     "open-request": OpenRequest,
     "open-reply": OpenReply,
     "sum-request": SumRequest,
+    "pad-request": PadRequest,
+    "pad-reply": PadReply,
 }
 MESSAGES: dict[str, Any] = {
     "broadcast": Broadcast(
@@ -54,6 +57,14 @@ MESSAGES: dict[str, Any] = {
         inputs=(Commitment(b"\x03" * 32), Commitment(b"\x04" * 32)),
         signatures=(Signature(b"\x05" * 64), Signature(b"\x06" * 64)),
     ),
+    "pad-request": PadRequest(
+        task=bytes(range(32)),
+        members=(1,),
+        boxes=(Share(b"\x01" * 80), Share(b"\x02" * 80)),
+        inputs=(Commitment(b"\x03" * 32),),
+        signatures=(Signature(b"\x05" * 64),),
+    ),
+    "pad-reply": PadReply(request=bytes(range(32)), bad=(3, 7), pads=b"\x01\x02"),
 }
 
 
