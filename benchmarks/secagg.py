@@ -8,6 +8,8 @@ client (mean over survivors) and at the server, what the client's quantising tak
 the largest error of the sum, and the floor: AES-256-CTR alone, for as many masks as the client or the server
 has. `--curves` adds 30 to 1,000 clients, both modes; `--write` keeps the figures in
 benchmarks/results/secagg.json. Without flwr at FLOWER_PYTHON its columns are left out (see flower_secagg.py).
+A second line has the same sum by two servers (`sum = "two-server"`, see two_server.py): its client draws one
+keystream, its key holder one for each survivor, and its server none.
 
 Ours is the first round of a session in active mode, 20 % corrupt, on the complete graph: the machines, fed
 with encoded bytes, on one thread. Encoding and decoding, the ledger's commit, the record of acts (both in
@@ -26,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median
@@ -39,6 +41,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from flower_secagg import flower
 from numpy.typing import NDArray
+from two_server import two_server
 
 from securefl import files
 from securefl.accounting.ledger import Ledger, Terms
@@ -77,6 +80,19 @@ COLUMNS = (
     ("server", "server_ms"),
     ("floor", "floor_server_ms"),
     ("x floor", "server_over_floor"),
+    ("up", "bytes_up"),
+    ("down", "bytes_down"),
+    ("error", "error"),
+)
+TWO_SERVERS = (
+    ("client", "client_ms"),
+    ("quantise", "quantise_ms"),
+    ("floor", "floor_client_ms"),
+    ("x floor", "client_over_floor"),
+    ("server", "server_ms"),
+    ("holder", "key_holder_ms"),
+    ("floor", "floor_key_holder_ms"),
+    ("x floor", "key_holder_over_floor"),
     ("up", "bytes_up"),
     ("down", "bytes_down"),
     ("error", "error"),
@@ -283,9 +299,26 @@ def compared(clients: int, length: int, dropout: float, turns: int) -> dict[str,
     masking = row["client_ms"] - row["quantise_ms"]
     row["client_over_floor"] = masking / row["floor_client_ms"]
     row["server_over_floor"] = row["server_ms"] / row["floor_server_ms"]
+    row["two_server"] = by_two_servers(clients, length, silent, turns)
     if theirs is not None:
         row["flower"] = theirs
         row["flower_over_ours"] = {name: theirs[name] / row[name] for _, name in FLOWERS}
+    return row
+
+
+def by_two_servers(clients: int, length: int, silent: int, turns: int) -> dict[str, float]:
+    """The same sum by two servers, beside the keystreams that its client and its key holder draw."""
+    chosen = grid(clients)
+    vector = Vector(name="update", length=length, bits=32, bound=chosen.limit)
+    mine: list[dict[str, float]] = []
+    floors: list[tuple[float, float]] = []
+    for _ in range(2 * turns):
+        mine.append(two_server(identities(clients), vector, chosen, partial(update, length=length), silent))
+        floors.append((keystream(10, length) / 10, keystream(clients - silent, length)))
+    row = {name: median(one[name] for one in mine) for name in mine[0]}
+    row["floor_client_ms"], row["floor_key_holder_ms"] = (median(side) for side in zip(*floors, strict=True))
+    row["client_over_floor"] = (row["client_ms"] - row["quantise_ms"]) / row["floor_client_ms"]
+    row["key_holder_over_floor"] = row["key_holder_ms"] / row["floor_key_holder_ms"]
     return row
 
 
@@ -368,8 +401,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2, help="rounds of ours before, and after, Flower's")
     chosen = parser.parse_args()
     ours(Policy(mode="active", corrupt=0.0, dropout=0.0), 3, 10, 0)  # loads what is loaded once
-    print(f"{'n':>3}{'length':>9}{'drop':>6}" + "".join(f"{title:>10}" for title, _ in COLUMNS))
     rows = []
+    print(f"{'n':>3}{'length':>9}{'drop':>6}" + "".join(f"{title:>10}" for title, _ in COLUMNS))
     for clients, length, dropout in itertools.product(CLIENTS, LENGTHS, DROPOUTS):
         row = compared(clients, length, dropout, chosen.turns)
         rows.append(row)
@@ -377,6 +410,8 @@ def main() -> None:
             f"{clients:>3}{length:>9}{dropout:>6}" + "".join(show(row[name]) for _, name in COLUMNS),
             flush=True,
         )
+        two = row["two_server"]
+        print(f"{'two servers:':>18}" + "".join(f"  {title}{show(two[name])}" for title, name in TWO_SERVERS))
         if "flower" in row:
             ratios = "".join(f"  {title} {row['flower_over_ours'][name]:.3g}" for title, name in FLOWERS)
             print(f"{'Flower over ours:':>26}{ratios}", flush=True)
