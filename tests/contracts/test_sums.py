@@ -16,6 +16,7 @@ from securefl.engines import clients
 from securefl.engines.host import Log, StudyHost
 from securefl.errors import ConfigError
 from securefl.he.keys import KeyPair
+from securefl.keys import Share
 from securefl.plan import Plan
 from securefl.release import Release, ReleaseKey
 from securefl.rounds import Answers, Ask, ByDraws, Sends, Value
@@ -25,6 +26,7 @@ from securefl.study.results import collect, privacy_card
 from securefl.study.run import arm_folder, composition
 from securefl.sums.encrypted import keys
 from securefl.sums.encrypted.parts import SumEncryptor
+from securefl.sums.two_server import client as padder
 from securefl.wire import Header
 
 OPTIONS = {"fedlog": ["", 'body = "private"'], "lg_fedavg": ["", "layers = 2"]}
@@ -234,6 +236,36 @@ def test_a_spoilt_ciphertext_costs_its_sender_alone(tmp_path: Path, monkeypatch:
     assert set(finished.records[0]["blamed"]) == {"client-0001", "client-0003"}
     assert finished.records[0]["answered"] == [1, 0, 1, 0, 1, 1, 1]
     assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
+
+
+BAD_NETWORK = "[network]\nreorder = true\nduplicate = 0.5\n"
+
+
+@pytest.mark.parametrize("extra", ["", BAD_NETWORK], ids=["", "doubled and reordered"])
+def test_a_box_that_does_not_open_costs_its_client_alone(
+    extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key holder names it; the sum of the others is opened, and it is in no later one."""
+    original = padder.box
+
+    def spoilt(secret: Any, agreed: Any, member: int, number: int, seed: Any) -> Any:
+        good = original(secret, agreed, member, number, seed)
+        name = agreed.roster.members[member].name
+        return Share(good.raw[:-1] + bytes([good.raw[-1] ^ 1])) if name == "client-0001" else good
+
+    monkeypatch.setattr(padder, "box", spoilt)
+    watched = Watched(monkeypatch)
+    of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', "two-server", rounds=2, extra=extra)
+    finished = run(of, tmp_path)
+    assert set(finished.records[0]["blamed"]) == {"client-0001"}
+    assert "box does not open" in finished.records[0]["blamed"]["client-0001"]
+    assert [record["answered"] for record in finished.records] == [[1, 0, 1, 1, 1, 1, 1]] * 2
+    assert not finished.records[1]["blamed"]
+    for header, ask, answers in watched.asked:
+        for question in ask.sums:
+            clear = [watched.clear[header.round, header.stage, k] for k in answers.survivors]
+            total = answers.totals[question.sends.name].value
+            assert np.array_equal(total, np.sum(clear, axis=0) * question.sends.grid.step)
 
 
 def test_clear_sums_know_no_dropout() -> None:
