@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from test_client_level import KEY_HOLDER
+from test_client_level import study as clients_protected
 from test_fedlog import study as fedlog
 from test_noised_numbers import fedprof as noised_fedprof
 from test_private_training import AVERAGING, private
@@ -69,6 +71,35 @@ def test_the_page_and_the_json() -> None:
     arms = json.loads(told.stdout)["arms"]
     assert [arm["epsilon"]["server"] for arm in arms] == ["inf", "inf"]
     assert arms[0]["epsilon"]["others"] == pytest.approx(1.0)
+
+
+def test_the_page_says_what_a_key_holder_that_adds_noise_could_do() -> None:
+    of = clients_protected(**KEY_HOLDER)
+    found = forecast(of, of.arms[0], world(of))
+    assert found.epsilon["server"] == found.epsilon["others"] == pytest.approx(8.0, rel=1e-3)
+    assert found.epsilon["key-holder"] == float("inf")
+    assert found.learns["server"].startswith(
+        "the total over the cohort of its model update, with the key holder's"
+    )
+    assert found.learns["key-holder"] == (
+        "seeds of pads, drawn without regard to any record, and the noise that it draws, which it could take "
+        "off a published total"
+    )
+
+
+@pytest.mark.parametrize("way", ["clear", "masked", "ckks"])
+def test_the_key_holders_noise_needs_a_two_server_sum(way: str) -> None:
+    changed = KEY_HOLDER | {"sum": f'"{way}"'}
+    if way == "clear":
+        changed = {name: value for name, value in changed.items() if name not in ("dropout", "corrupt")}
+    with pytest.raises(ConfigError, match='noise = "key-holder" with sum = "two-server" alone'):
+        clients_protected(**changed)
+
+
+def test_the_key_holder_cannot_be_protected_against_its_own_noise() -> None:
+    of = clients_protected(**KEY_HOLDER | {"against": '["server", "key-holder"]'})
+    with pytest.raises(ConfigError, match="for the key holder, which draws that noise"):
+        forecast(of, of.arms[0], world(of))
 
 
 def test_what_cannot_run_is_told() -> None:
