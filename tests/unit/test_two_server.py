@@ -471,6 +471,21 @@ def test_a_key_holder_that_is_silent_is_asked_three_times() -> None:
     assert machine.deadline(step.state).result is None
 
 
+def test_a_reply_that_is_late_opens_nothing(holder: Holder) -> None:
+    """And a request that is late is answered: the server may still be collecting at the deadline."""
+    of = agreement()
+    machine = server(of)
+    step = asking = collected(machine, inputs(of))
+    other = holder.machine(of)
+    waited = other.deadline(other.begin().state)
+    assert waited.result == "unused"
+    _, reply = holder.shown(other, waited.state, asking.out[0].message)
+    while step.result is None:
+        step = machine.deadline(step.state)
+    late = machine.receive(step.state, KEY_HOLDER, reply)
+    assert (late.state, late.need, late.result) == (step.state, None, None)
+
+
 # What the key holder can be asked ---------------------------------------------------------------
 
 

@@ -9,6 +9,8 @@ pads        seeds, boxes, padded vectors and sums of pads
 client, server, key_holder, messages    the machines, and what they say
 way         all of it as a way of summing
 
+SPEC.md has every byte, and why it holds.
+
 A client begins by itself, with the order it had before. Twice: the first counts. Late or never: the deadline
 goes on without it, and below the least number of contributions nothing is opened. The key holder opens one
 total of a question, whatever attempt asks for it, and the same request gets the same reply.
