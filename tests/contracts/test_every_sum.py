@@ -7,7 +7,6 @@ In `make test` some combinations are run, so that every two of (protocol, way), 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -171,7 +170,6 @@ def test_all(one: Combination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     check(one, tmp_path, monkeypatch)
 
 
-@lru_cache
 def refused(one: Combination) -> bool:
     try:
         of = study(one)

@@ -2,8 +2,8 @@
 
 It opens the boxes of a set that signed, names those that do not open, and puts the set on record before it
 answers. Twice: the same request gets the same bytes, and another one of the question none, in any attempt and
-after a restart. Who could lie: the server can tell a total of other vectors than those that were signed, of
-which it learns nothing, as their pads are in no sum.
+after a restart. Who could lie: the server may take the pads off other vectors than those that were signed. It
+learns nothing by that, since the pads of those are in no sum.
 """
 
 from __future__ import annotations
