@@ -347,6 +347,19 @@ def test_unequal_orders_have_no_sum(
     assert not any("update" in answers.totals for _, answers in spy.asks)
 
 
+@pytest.mark.parametrize(("who", "answered"), [((0, 1, 2), 0), ((3,), 6)], ids=["some", "one"])
+@pytest.mark.parametrize("way", ["ckks", "two-server"])
+def test_a_key_holder_opens_for_one_task_alone(
+    way: str, who: tuple[int, ...], answered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signatures over two tasks make no set; of seven, five must stand behind one."""
+    arm, lie = UNEQUAL["draws"]
+    told_otherwise(monkeypatch, who, lie)
+    of = parse(study(arm, rounds=1).text.replace('sum = "masked"', f'sum = "{way}"'))
+    _, finished = spied(of, tmp_path)
+    assert sum(finished.records[0]["answered"]) == answered
+
+
 @pytest.mark.parametrize("what", UNEQUAL)
 def test_whoever_was_told_otherwise_is_in_no_sum_with_the_rest(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
