@@ -148,7 +148,8 @@ def check(one: Combination, folder: Path, patch: pytest.MonkeyPatch) -> None:
             if noise in TRUSTED and noised(plan, sends):
                 sigma = plan.noise_multiplier * reach(plan, sends)
                 assert as_declared(added, sigma)
-                assert not as_declared(0.5 * added, sigma)
+                # of 90 values, the fewest here, a quarter of the noise passes once in 10^55, half once in 70
+                assert not as_declared(0.25 * added, sigma)
             else:
                 assert not added.any()
     assert sums
