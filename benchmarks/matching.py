@@ -29,12 +29,14 @@ from matching_baselines import ElementWise, Paillier, SecretSharing, System
 
 from securefl import files
 from securefl.he.keys import KeyPair
-from securefl.he.match import Arrived, Encryptor, Evaluator, Opener
-from securefl.he.pad_evaluator import PadEvaluator
-from securefl.he.pads import PARAMETERS, PadKeyHolder, PadTerms, mask
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Arrived, Evaluator
+from securefl.scores.opener import Opener
+from securefl.scores.pad_evaluator import PadEvaluator
+from securefl.scores.pads import PARAMETERS, PadKeyHolder, PadTerms, mask
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey, SigningKey
 
 LENGTHS, CLIENTS = (10, 84, 512), (10, 500)
@@ -83,7 +85,7 @@ class Ciphertexts:
         self.name, self.q, self.bounds = name, q, bounds
         rows = 1 if parameters.encrypted_baseline else parameters.slots // (2 * q + 1)
         self.batch = 1 << max(0, min(rows, clients, LARGEST_BATCH).bit_length() - 1)
-        self.terms = Terms(
+        self.terms = ScoreTerms(
             parameters=parameters,
             bounds=bounds,
             length=q,

@@ -23,15 +23,8 @@ import tenseal as ts
 
 from securefl.errors import SecureFLError
 from securefl.he import gate
-from securefl.he import match as match_of
-from securefl.he import pads as pads_of
-from securefl.he.client import Encryptor
 from securefl.he.keys import EncryptionKey, KeyPair
-from securefl.he.match import Arrived, Evaluator, Opener
-from securefl.he.pad_evaluator import PadEvaluator
-from securefl.he.pads import PARAMETERS, PadKeyHolder, PadTerms, framed, mask
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
-from securefl.he.terms import Terms
 from securefl.keys import PublicKey
 from securefl.matching import Evaluator as FileEvaluator
 from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, envelope
@@ -41,6 +34,14 @@ from securefl.matching.envelope import Envelope
 from securefl.matching.evaluator import EvaluatorPublic
 from securefl.profiles import Anchor, Bounds, Variant, features, query
 from securefl.profiles import Profile as Plain
+from securefl.scores import evaluator as match_of
+from securefl.scores import pads as pads_of
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Arrived, Evaluator
+from securefl.scores.opener import Opener
+from securefl.scores.pad_evaluator import PadEvaluator
+from securefl.scores.pads import PARAMETERS, PadKeyHolder, PadTerms, framed, mask
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey, SigningKey, unseal
 
 Q = 4
@@ -73,7 +74,7 @@ def doors() -> list[Door]:
 
 
 def ciphertext_doors() -> list[Door]:
-    terms = Terms(
+    terms = ScoreTerms(
         parameters=COMPACT, bounds=BOUNDS, length=Q, variant=Variant.MEAN_ONLY, scores=10**6, classes=2
     )
     keys, anchor = KeyPair.generate(COMPACT), Anchor(np.zeros(Q), np.ones(Q))
@@ -120,7 +121,9 @@ def ciphertext_doors() -> list[Door]:
 
 
 def encrypted_baseline_doors() -> list[Door]:
-    terms = Terms(parameters=STRONG_ENCRYPTED, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=10**6)
+    terms = ScoreTerms(
+        parameters=STRONG_ENCRYPTED, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=10**6
+    )
     keys = KeyPair.generate(STRONG_ENCRYPTED)
     evaluator = Evaluator(keys.public, terms, SIGNING)
     asked = query(Plain(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q)), BOUNDS)

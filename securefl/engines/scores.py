@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefl.he.keys import KeyPair
-from securefl.he.match import Baseline, Encryptor, Evaluator, Opener
 from securefl.he.parameters import by_name
-from securefl.he.terms import Terms
 from securefl.profiles import Bounds, Query, Variant
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Baseline, Evaluator
+from securefl.scores.opener import Opener
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import SigningKey
 
 
@@ -16,7 +18,7 @@ from securefl.signing import SigningKey
 class ScoreKeys:
     """Client, server and key holder parts under one fresh key, and the terms they share."""
 
-    terms: Terms
+    terms: ScoreTerms
     encryptor: Encryptor
     evaluator: Evaluator
     opener: Opener
@@ -35,7 +37,7 @@ class ScoreKeys:
 
         The key lives as long as the process: a resumed run takes another one, and counts anew.
         """
-        terms = Terms(
+        terms = ScoreTerms(
             parameters=by_name(parameters), bounds=bounds, length=length, variant=variant, scores=scores
         )
         keys, signing = KeyPair.generate(terms.parameters), SigningKey.generate()

@@ -6,6 +6,8 @@ import random
 from math import floor, log2
 from typing import Final
 
+FLOODING_BITS: Final = 40
+"""s: noise is at least 2^(s/2) times as wide as what it covers, and sqrt(12 tau) for tau openings."""
 _FLOAT_BITS: Final = 40
 
 

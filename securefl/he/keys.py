@@ -18,7 +18,7 @@ from securefl.errors import ConfigError, LocalProtocolError
 from securefl.he import gate
 from securefl.he.gate import Residues
 from securefl.he.parameters import Parameters
-from securefl.he.seal import Ring
+from securefl.he.ring import Ring
 from securefl.keys import PublicKey, SecretKey
 
 

@@ -1,7 +1,7 @@
 """What a key holder has opened: counted, capped and answered again, durably where it has a file.
 
 Noise is sized for the cap, so a semi-honest evaluator learns nothing of the key. The cap does not hold a
-malicious one off, which reads the whole key within a few hundred openings (see `match`).
+malicious one off, which reads the whole key within a few hundred openings (see `scores.evaluator`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ GUARD: Final = 1 / 8
 class Parameters:
     """A CKKS parameter set. `primes` carry the data; `special_prime` only shrinks fresh noise.
 
-    data_scale is the least one: where the declared bounds leave room, `Terms` takes a larger.
+    data_scale is the least one: where the declared bounds leave room, `ScoreTerms` takes a larger.
     """
 
     name: str

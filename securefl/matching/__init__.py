@@ -7,9 +7,9 @@
     key holder   keys.reveal(scores, server.public)
 
 Evaluator and key holder are semi-honest and do not collude; together they could decrypt every profile. The
-evaluator learns no score, the key holder scores and nothing else (see `securefl.he.match`). A malicious
-evaluator reads the whole key within a few hundred openings, and with it every profile: `openings` limits
-volume, not that.
+evaluator learns no score, the key holder scores and nothing else (see `securefl.scores.evaluator`). A
+malicious evaluator reads the whole key within a few hundred openings, and with it every profile: `openings`
+limits volume, not that.
 """
 
 from securefl.matching.admission import NothingLeft

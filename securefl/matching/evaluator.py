@@ -14,16 +14,16 @@ from typing import Any, Final
 import numpy as np
 
 from securefl.errors import CryptoError, DataError, RemoteProtocolError
-from securefl.he.client import Encryptor
-from securefl.he.match import Baseline
-from securefl.he.match import Evaluator as Matcher
-from securefl.he.terms import Terms
 from securefl.keys import PublicKey, SecretKey, Signature
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
 from securefl.matching.envelope import Envelope
 from securefl.matching.keys import PublicKeys, hexadecimal
 from securefl.matching.options import Options
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Baseline
+from securefl.scores.evaluator import Evaluator as Matcher
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey, SigningKey, unseal, verify
 
 KIND: Final = "evaluator-key"
@@ -148,7 +148,7 @@ class Evaluator:
                 refused.append(Refused(place=place, label=label, why=str(error)))
         return found, refused
 
-    def _addressed(self, one: Sealed, matcher: Matcher, weights: Baseline, terms: Terms) -> bytes:
+    def _addressed(self, one: Sealed, matcher: Matcher, weights: Baseline, terms: ScoreTerms) -> bytes:
         message = self._unsealed(one)
         clear = message[matcher.ciphertext_bytes :]
         if len(clear) != 8 * terms.clear_length:
@@ -157,7 +157,12 @@ class Evaluator:
         return matcher.addressed(message[: matcher.ciphertext_bytes], weights, values, sender=one.label)
 
     def _baseline(
-        self, public: PublicKeys, baseline: Profile | Sealed, matcher: Matcher, options: Options, terms: Terms
+        self,
+        public: PublicKeys,
+        baseline: Profile | Sealed,
+        matcher: Matcher,
+        options: Options,
+        terms: ScoreTerms,
     ) -> tuple[Baseline, int]:
         """What profiles are matched with, and how many of its variances were floored, if that is known."""
         if isinstance(baseline, Sealed):

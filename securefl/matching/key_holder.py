@@ -19,7 +19,6 @@ from securefl.errors import (
     UnaccountedRelease,
 )
 from securefl.he.keys import KeyPair
-from securefl.he.opener import Opener
 from securefl.he.openings import Openings
 from securefl.keys import SecretKey, Signature
 from securefl.matching.envelope import Envelope
@@ -28,6 +27,7 @@ from securefl.matching.keys import SETS, PublicKeys, statement
 from securefl.matching.options import Options
 from securefl.matching.sealed import Scores
 from securefl.release import Charge, Release, ReleaseKey
+from securefl.scores.opener import Opener
 from securefl.signing import SIGNATURE_BYTES, SigningKey, verify
 
 KIND: Final = "secret-key"

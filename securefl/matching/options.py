@@ -11,7 +11,6 @@ import numpy as np
 
 from securefl.errors import ConfigError, DataError
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.he.terms import Terms
 from securefl.profiles import (
     Anchor,
     Bounds,
@@ -22,6 +21,7 @@ from securefl.profiles import (
     features,
     query,
 )
+from securefl.scores.terms import ScoreTerms
 
 Word = Literal["strong", "compact"]
 LONGEST: Final = 2**20
@@ -71,9 +71,9 @@ class Options:
             case "compact":
                 return COMPACT
 
-    def terms(self, length: int, openings: int) -> Terms:
+    def terms(self, length: int, openings: int) -> ScoreTerms:
         """What follows for profiles of `length` elements; ConfigError where scores could wrap."""
-        return Terms(
+        return ScoreTerms(
             parameters=self.parameter_set(),
             bounds=self.bounds,
             length=length,

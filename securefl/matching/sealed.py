@@ -11,11 +11,11 @@ import numpy as np
 
 from securefl import profiles
 from securefl.errors import DataError
-from securefl.he.client import Encryptor
 from securefl.legible import is_legible
 from securefl.matching.envelope import Envelope
 from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options
+from securefl.scores.encryptor import Encryptor
 from securefl.signing import seal
 
 if TYPE_CHECKING:

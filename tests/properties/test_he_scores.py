@@ -14,17 +14,19 @@ from tiny_he import SIGNER
 
 from securefl.errors import ConfigError
 from securefl.he.keys import KeyPair
-from securefl.he.match import Encryptor, Evaluator, Opener
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
-from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Evaluator
+from securefl.scores.opener import Opener
+from securefl.scores.terms import ScoreTerms
 
 BOUNDS = {STRONG: Bounds(), COMPACT: Bounds(mean=16, variance_high=64, weight=16)}
 COARSE = {STRONG: 2e-4, COMPACT: 0.05}
 
 
 class Parties(NamedTuple):
-    terms: Terms
+    terms: ScoreTerms
     client: Encryptor
     evaluator: Evaluator
     opener: Opener
@@ -37,7 +39,9 @@ def keys(parameters: Parameters) -> KeyPair:
 
 @cache
 def parties(parameters: Parameters, q: int, variant: Variant) -> Parties:
-    terms = Terms(parameters=parameters, bounds=BOUNDS[parameters], length=q, variant=variant, scores=500)
+    terms = ScoreTerms(
+        parameters=parameters, bounds=BOUNDS[parameters], length=q, variant=variant, scores=500
+    )
     public = keys(parameters).public
     return Parties(
         terms,
@@ -82,7 +86,7 @@ def test_encrypted_equals_plain(
 def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: int) -> None:
     """Every feature at its bound, against the largest weights: for compact, close to its capacity."""
     bounds, public = Bounds(), keys(parameters).public
-    terms = Terms(parameters=parameters, bounds=bounds, length=q, variant=Variant.FULL, scores=500)
+    terms = ScoreTerms(parameters=parameters, bounds=bounds, length=q, variant=Variant.FULL, scores=500)
     client, evaluator = Encryptor(public, terms), Evaluator(public, terms, SIGNER)
     anchor, sign = Anchor(np.zeros(q), np.ones(q)), np.where(np.arange(q) % 2, 1.0, -1.0)
     far = Profile(sign * bounds.mean * 2, np.full(q, bounds.variance_high * 2), 1)
@@ -97,7 +101,7 @@ def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: in
 
 def test_beyond_the_capacity_a_score_would_wrap_so_the_terms_are_refused() -> None:
     with pytest.raises(ConfigError, match="tighten Bounds"):
-        Terms(parameters=COMPACT, bounds=Bounds(), length=220, variant=Variant.FULL, scores=500)
+        ScoreTerms(parameters=COMPACT, bounds=Bounds(), length=220, variant=Variant.FULL, scores=500)
 
 
 SIZES = (1e-18, 1e-9, 1e-3, 1.0, 1e3, 1e9, 1e18)
@@ -119,7 +123,7 @@ def test_what_terms_accept_fits_the_modulus_with_its_scales() -> None:
         for mean, (low, high), weight in product(SIZES, VARIANCES, SIZES):
             bounds = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight)
             try:
-                made = Terms(
+                made = ScoreTerms(
                     parameters=parameters,
                     bounds=bounds,
                     length=3,
@@ -146,7 +150,7 @@ def test_narrow_bounds_give_scores(
 ) -> None:
     """They leave room for a product's scale beyond the modulus, which SEAL does not take."""
     bounds, q = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight), 3
-    terms = Terms(parameters=parameters, bounds=bounds, length=q, variant=Variant.FULL, scores=50)
+    terms = ScoreTerms(parameters=parameters, bounds=bounds, length=q, variant=Variant.FULL, scores=50)
     public, anchor = keys(parameters).public, Anchor(np.zeros(q), np.ones(q))
     own = Profile(np.array([mean, 0.0, -mean]), np.array([low, high, high]), 1)
     asked = query(Profile(np.zeros(q), np.full(q, high), 1), anchor, bounds)

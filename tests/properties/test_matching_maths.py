@@ -9,12 +9,14 @@ import pytest
 from tiny_he import SIGNER
 
 from securefl.he.keys import KeyPair
-from securefl.he.match import Arrived, Encryptor, Evaluator, Opener
-from securefl.he.pad_evaluator import PadEvaluator
-from securefl.he.pads import PARAMETERS, PadKeyHolder, PadTerms, mask
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, query
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Arrived, Evaluator
+from securefl.scores.opener import Opener
+from securefl.scores.pad_evaluator import PadEvaluator
+from securefl.scores.pads import PARAMETERS, PadKeyHolder, PadTerms, mask
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey
 
 LENGTHS = (1, 10, 84, 511, 512, 2000)
@@ -53,7 +55,7 @@ def ciphertext_score(
     bounds: Bounds = TIGHT,
 ) -> tuple[float, float]:
     """The score and its bound; in a batch of one where there are classes."""
-    terms = Terms(
+    terms = ScoreTerms(
         parameters=parameters, bounds=bounds, length=len(own), variant=variant, scores=500, classes=classes
     )
     pair = keys(parameters)

@@ -13,10 +13,12 @@ from tiny_he import SIGNER
 
 from securefl.he import gate
 from securefl.he.keys import KeyPair
-from securefl.he.match import Arrived, Encryptor, Evaluator, Opener
 from securefl.he.parameters import COMPACT, STRONG, Parameters
-from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Arrived, Evaluator
+from securefl.scores.opener import Opener
+from securefl.scores.terms import ScoreTerms
 
 Q = 84
 ALARM = 1e-7
@@ -40,8 +42,8 @@ def keys(parameters: Parameters) -> KeyPair:
     return KeyPair.generate(parameters)
 
 
-def terms(parameters: Parameters, scores: int = 5000) -> Terms:
-    return Terms(parameters=parameters, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=scores)
+def terms(parameters: Parameters, scores: int = 5000) -> ScoreTerms:
+    return ScoreTerms(parameters=parameters, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=scores)
 
 
 def integer(reply: bytes) -> int:
@@ -126,7 +128,7 @@ def test_the_flooding_has_the_declared_variance(parameters: Parameters) -> None:
     assert stats.kstest(noise / sigma, "norm").pvalue > ALARM
 
 
-def plain_requests(parameters: Parameters, made: Terms, count: int) -> list[bytes]:
+def plain_requests(parameters: Parameters, made: ScoreTerms, count: int) -> list[bytes]:
     """Well-formed requests without an evaluator: one random polynomial, another integer each time."""
     tag = gate.tag("request", keys(parameters).public.session, made.digest())
     rng, n = np.random.default_rng(7), parameters.poly_modulus_degree
@@ -233,7 +235,7 @@ def test_no_other_coefficient_can_be_decrypted(kind: str) -> None:
     c1 s, which the key holder can compute, is uniform in every coefficient (false alarm 1e-7 each of two).
     """
     public = keys(COMPACT).public
-    made = Terms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=50, classes=8)
+    made = ScoreTerms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=50, classes=8)
     evaluator, client = Evaluator(public, made, SIGNER), Encryptor(public, made)
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
     baseline = evaluator.baseline(query(LARGE, ANCHOR, BOUNDS))

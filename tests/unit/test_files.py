@@ -128,7 +128,7 @@ WRITERS = {"write_text", "write_bytes", "to_csv", "to_json", "savefig", "savez",
 IN_MEMORY = {
     ("securefl/data/fetching.py", "open"),
     ("securefl/files.py", "fdopen"),
-    ("securefl/he/seal.py", "write_bytes"),
+    ("securefl/he/ring.py", "write_bytes"),
     ("securefl/arrays.py", "savez"),
     ("securefl/study/report.py", "savefig"),
     ("securefl/study/sweep_svg.py", "savefig"),

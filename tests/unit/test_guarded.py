@@ -17,10 +17,10 @@ import pytest
 import protocols
 import securefl
 from securefl.errors import LocalProtocolError
-from securefl.he.opener import Opener
 from securefl.keys import Guarded, SecretKey
 from securefl.machine import Envelope, Step
 from securefl.matching import Evaluator, KeyHolder
+from securefl.scores.opener import Opener
 from securefl.signing import AgreementKey, SigningKey
 
 SECRET = SecretKey(b"correct horse battery staple 123")
@@ -118,9 +118,9 @@ def test_what_is_a_secret_refuses_every_way_around(kind: type[Any]) -> None:
 PUBLIC = {
     "securefl.sums.way.Attempt": "digests of what clients were told",
     "securefl.sums.encrypted.server.Adding": "digests and signatures",
-    "securefl.he.match.Arrived": "a ciphertext, and what its client shows the evaluator",
-    "securefl.he.match.Baseline": "the evaluator's own, encoded; it holds native objects without a pickle",
-    "securefl.he.pads.Masked": "a client's masked message",
+    "securefl.scores.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
+    "securefl.scores.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
+    "securefl.scores.pads.Masked": "a client's masked message",
     "securefl.sums.encrypted.parts.EncryptedTotal": "ciphertexts",
     "securefl.matching.sealed.Sealed": "sealed to its receiver",
     "securefl.matching.sealed.Scores": "encrypted, and signed",

@@ -7,15 +7,15 @@ import tenseal.sealapi as sealapi
 
 from securefl.errors import ConfigError
 from securefl.he.parameters import COMPACT, STRONG, Parameters, by_name, capacity
-from securefl.he.terms import Terms
 from securefl.profiles import Bounds, Variant
+from securefl.scores.terms import ScoreTerms
 
 NARROW = Bounds(mean=16, variance_high=64, weight=16)
 
 
-def terms(parameters: Parameters = STRONG, bounds: Bounds | None = None, **changes: object) -> Terms:
+def terms(parameters: Parameters = STRONG, bounds: Bounds | None = None, **changes: object) -> ScoreTerms:
     values = {"length": 84, "variant": Variant.FULL, "scores": 500} | changes
-    return Terms(parameters=parameters, bounds=bounds or Bounds(), **values)  # type: ignore[arg-type]
+    return ScoreTerms(parameters=parameters, bounds=bounds or Bounds(), **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ import pytest
 from securefl.errors import DataError, RemoteProtocolError
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
-from securefl.he.opener import Opener
-from securefl.he.pads import PadTerms, _pad
 from securefl.he.parameters import COMPACT, Parameters
-from securefl.he.terms import Terms
 from securefl.keys import PublicKey, SecretKey
 from securefl.matching.envelope import Envelope
 from securefl.profiles import Bounds, Variant
+from securefl.scores.opener import Opener
+from securefl.scores.pads import PadTerms, _pad
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey, SigningKey
 
 FILE = Path(__file__).parent / "matching" / "vectors.json"
@@ -55,8 +55,8 @@ def pair(parameters: Parameters) -> KeyPair:
     return KeyPair(EncryptionKey(parameters, PublicKey(raw)), SecretKey(secret))
 
 
-def terms(classes: int) -> Terms:
-    return Terms(
+def terms(classes: int) -> ScoreTerms:
+    return ScoreTerms(
         parameters=COMPACT, bounds=BOUNDS, length=84, variant=Variant.FULL, scores=1000, classes=classes
     )
 

@@ -53,7 +53,7 @@ from securefl.he import gate
 from securefl.he.gate import Residues
 from securefl.he.keys import EncryptionKey, KeyPair, agreed
 from securefl.he.openings import Openings
-from securefl.he.seal import Ring
+from securefl.he.ring import Ring
 from securefl.keys import Guarded, PublicKey, Signature
 from securefl.signing import SIGNATURE_BYTES, SigningKey, verify
 from securefl.sums.encrypted.terms import Integers, Place, SumTerms, centred, gaussians, plus, uniform

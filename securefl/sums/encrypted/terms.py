@@ -8,10 +8,10 @@ residue *is* e, and taking it off leaves x mod p_j exactly; sums and pads go thr
 Lanes. Sums lie within +-S, S = clients * bound. L of them share a residue as balanced digits to the base
 2 S + 1, with base^L <= p_j, so digits of a sum never carry into each other and no sum wraps.
 
-Flooding. As for scores (`he.terms`): sigma = sqrt(12 tau) 2^(s/2) t with s = 40, tau every integer this key
-opens, over all vectors, and t eight standard deviations of the noise of `clients` ciphertexts and one more.
-By Pinsker all tau coefficients together, with or without the clients' noise in them, are told apart with an
-advantage of at most 2^-22.8.
+Flooding. As for scores (`scores.terms`): sigma = sqrt(12 tau) 2^(s/2) t with s = 40, tau every integer this
+key opens, over all vectors, and t eight standard deviations of the noise of `clients` ciphertexts and one
+more. By Pinsker all tau coefficients together, with or without the clients' noise in them, are told apart
+with an advantage of at most 2^-22.8.
 
 Exactness. It fails where |noise + flooding| reaches p_0 / 2, which `SumTerms` keeps ten sigma beyond the
 noise. For a Gaussian that has probability 1.6e-23 for an integer and 5e-15 for 2^28 of them. Here it never
@@ -32,9 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.he.flooding import FLOODING_BITS
 from securefl.he.gate import Residues
 from securefl.he.parameters import Parameters
-from securefl.he.terms import FLOODING_BITS
 
 Integers = NDArray[np.int64]
 MARGIN: Final = 10

@@ -8,11 +8,11 @@ from tiny_he import SIGNER
 
 from securefl.he import gate
 from securefl.he.keys import KeyPair
-from securefl.he.match import Opener
-from securefl.he.pads import PARAMETERS, PadKeyHolder, PadTerms, framed
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.he.terms import Terms
 from securefl.profiles import Bounds, Variant
+from securefl.scores.opener import Opener
+from securefl.scores.pads import PARAMETERS, PadKeyHolder, PadTerms, framed
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey
 
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
@@ -49,7 +49,7 @@ def test_a_few_hundred_openings_read_the_whole_key_and_the_cap_allows_them(
 ) -> None:
     """Digits of the key, packed above the flooding: the cap of a round of 500 clients lets them through."""
     pair = KeyPair.generate(parameters)
-    made = Terms(parameters=parameters, bounds=BOUNDS, length=84, variant=Variant.FULL, scores=openings)
+    made = ScoreTerms(parameters=parameters, bounds=BOUNDS, length=84, variant=Variant.FULL, scores=openings)
     opener, n = Opener(pair, made, SIGNER.public), parameters.poly_modulus_degree
     step, each = int(12 * made.sigma), 0  # flooding of six sigma leaves a digit as it is
     while step * 3 ** (each + 1) < parameters.modulus:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from securefl.errors import CryptoError, RemoteProtocolError
 from securefl.he import gate
-from securefl.he.classes import products, rows
+from securefl.he.integers import products
 from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings, Reply
-from securefl.he.terms import Terms
 from securefl.keys import Guarded, PublicKey, Signature
+from securefl.scores.batches import rows
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import SIGNATURE_BYTES, verify
 
 
@@ -38,7 +39,7 @@ class Opener(Guarded):
     def __init__(
         self,
         keys: KeyPair,
-        terms: Terms,
+        terms: ScoreTerms,
         evaluator: PublicKey,
         *,
         openings: Openings | None = None,
@@ -135,7 +136,7 @@ class Opener(Guarded):
         return (value + grid // 2) // grid * grid % self._terms.parameters.modulus
 
 
-def _powers(secret: NDArray[np.int64], terms: Terms) -> list[dict[int, NDArray[np.int64]]]:
+def _powers(secret: NDArray[np.int64], terms: ScoreTerms) -> list[dict[int, NDArray[np.int64]]]:
     """For s, and s^2 in mode E: the rows that give one integer, and those that give one per class."""
     powers = [secret]
     if terms.parameters.encrypted_baseline:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from securefl.errors import RemoteProtocolError
-from securefl.he.match import Arrived, Baseline, Evaluator
-from securefl.he.opener import Score
+from securefl.scores.evaluator import Arrived, Baseline, Evaluator
+from securefl.scores.opener import Score
 
 Open = Callable[[bytes], bytes]
 """The key holder: `Opener.open`, here or at the other end of a channel."""

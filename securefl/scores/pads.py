@@ -37,11 +37,11 @@ from numpy.typing import NDArray
 
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.he import gate
-from securefl.he.classes import coefficient_rows, products
+from securefl.he.integers import coefficient_rows, products
 from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings
 from securefl.he.parameters import GUARD, STRONG_ENCRYPTED, Parameters
-from securefl.he.seal import Ring
+from securefl.he.ring import Ring
 from securefl.keys import Guarded, PublicKey, SecretKey, Signature
 from securefl.profiles import Bounds, Variant, Vector
 from securefl.signing import SIGNATURE_BYTES, AgreementKey, verify

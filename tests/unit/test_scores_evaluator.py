@@ -9,10 +9,12 @@ from tiny_he import SIGNER
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.he import gate
 from securefl.he.keys import KeyPair
-from securefl.he.match import Baseline, Blinded, Encryptor, Evaluator, Opener
 from securefl.he.parameters import COMPACT
-from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, query
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Baseline, Blinded, Evaluator
+from securefl.scores.opener import Opener
+from securefl.scores.terms import ScoreTerms
 
 Q = 10
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
@@ -33,7 +35,7 @@ class Parties:
         self, variant: Variant = Variant.FULL, scores: int = 50, pair: KeyPair | None = None
     ) -> None:
         pair = pair or keys()
-        self.terms = Terms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=variant, scores=scores)
+        self.terms = ScoreTerms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=variant, scores=scores)
         self.client = Encryptor(pair.public, self.terms)
         self.evaluator = Evaluator(pair.public, self.terms, SIGNER)
         self.opener = Opener(pair, self.terms, SIGNER.public)

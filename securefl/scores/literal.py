@@ -12,8 +12,8 @@ it grows with s + (mu - mu_B)^2. At ratio 100 the error of 1/x is 0.4 at degree 
 where coefficients reach 4e7: wider ranges than 10 are refused.
 
 **It shows the key holder the term of every element**, not only their mean: the sum over elements would need
-rotations, whose partial sums tell at least as much, or the blinded opening of `match`. The terms are opened
-without flooding noise as well. It therefore serves for figures of accuracy and cost only.
+rotations, whose partial sums tell at least as much, or the blinded opening of `evaluator`. The terms are
+opened without flooding noise as well. It therefore serves for figures of accuracy and cost only.
 
 It is not used because the client can take the logarithm itself: the same number is then one product with
 plaintext weights (`securefl.profiles`): some hundred times cheaper, far more exact, and without such a bound

@@ -20,7 +20,7 @@ and why it learns no more than its output (all of them semi-honest, key holder a
 
 The same holds for the other forms of a request:
 
-* A batch (`classes`) carries K masked integers, uniform for the same reason, and one polynomial. An integer
+* A batch (`batches`) carries K masked integers, uniform for the same reason, and one polynomial. An integer
   is a difference of two coefficients of a sum of K products; flooding is sized for that (`terms`).
 * Mode E multiplies two ciphertexts, so a request has a second and a third polynomial, c1 and c2. A fresh zero
   randomises c1, a product of two fresh zeros c2 and c1: with the zeros unknown, both are uniform to the key
@@ -45,18 +45,16 @@ import numpy as np
 
 from securefl.errors import RemoteProtocolError
 from securefl.he import gate
-from securefl.he.classes import combine, cosines, of_class, places, spread
-from securefl.he.client import Encryptor, weight_row
 from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
-from securefl.he.opener import Opener, Score
-from securefl.he.seal import Ring
-from securefl.he.terms import Terms
+from securefl.he.ring import Ring
 from securefl.keys import Guarded
 from securefl.profiles import Query, Vector
+from securefl.scores.batches import combine, cosines, of_class, places, spread
+from securefl.scores.encryptor import weight_row
+from securefl.scores.opener import Score
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import SigningKey
-
-__all__ = ["Arrived", "Baseline", "Blinded", "Encryptor", "Evaluator", "Opener", "Score"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +95,7 @@ class Evaluator:
     def __init__(
         self,
         public: EncryptionKey,
-        terms: Terms,
+        terms: ScoreTerms,
         signing: SigningKey,
         *,
         rng: random.Random | None = None,

@@ -13,11 +13,11 @@ from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
-from securefl.he.opener import Score
-from securefl.he.pads import PARAMETERS, WORD_BITS, Masked, PadTerms, framed, integer_residues, scaled
-from securefl.he.seal import Ring
+from securefl.he.ring import Ring
 from securefl.keys import Guarded
 from securefl.profiles import Query
+from securefl.scores.opener import Score
+from securefl.scores.pads import PARAMETERS, WORD_BITS, Masked, PadTerms, framed, integer_residues, scaled
 from securefl.signing import SigningKey
 
 _FLOOD_BITS = 40

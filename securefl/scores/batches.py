@@ -23,8 +23,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.he.gate import Residues
-from securefl.he.parameters import Parameters
+from securefl.he.integers import coefficient_rows
 from securefl.profiles import Vector
 
 
@@ -63,25 +62,6 @@ def rows(secret: NDArray[np.int64], integers: int) -> NDArray[np.int64]:
     alone = coefficient_rows(secret, places(len(secret), integers))
     pairs = (alone[i] - alone[2 * integers - i] for i in range(1, integers))
     return np.stack([alone[0], *pairs])
-
-
-def coefficient_rows(secret: NDArray[np.int64], at: list[int]) -> NDArray[np.int64]:
-    """Rows of shape (len(at), N) that give the coefficients `at` of a polynomial times the secret."""
-    degree = len(secret)
-    twice = np.concatenate([-secret, secret])
-    # row n reads s_n, s_(n-1), ..., s_0, -s_(N-1), ..., -s_(n+1)
-    return np.stack([twice[n + 1 : n + 1 + degree][::-1] for n in at])
-
-
-def products(rows: NDArray[np.int64], polynomial: Residues, parameters: Parameters) -> list[int]:
-    """rows @ polynomial mod Q, exactly: residues in halves of 32 bits, whose sums fit in 64."""
-    low = (polynomial & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    high = (polynomial >> np.uint64(32)).astype(np.int64)
-    sums = [(rows @ low[i], rows @ high[i]) for i in range(len(polynomial))]
-    return [
-        parameters.compose(tuple(int(a[row]) + (int(b[row]) << 32) for a, b in sums))
-        for row in range(len(rows))
-    ]
 
 
 def places(degree: int, integers: int) -> list[int]:

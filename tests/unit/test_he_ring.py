@@ -16,13 +16,16 @@ from tiny_he import SIGNER
 
 import securefl.he
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from securefl.he import gate, seal
+from securefl.he import gate
+from securefl.he import ring as ring_of
 from securefl.he.keys import EncryptionKey, KeyPair
-from securefl.he.match import Encryptor, Evaluator, Opener
 from securefl.he.parameters import COMPACT, STRONG, Parameters
-from securefl.he.terms import Terms
 from securefl.keys import PublicKey, SecretKey
 from securefl.profiles import Bounds, Variant
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Evaluator
+from securefl.scores.opener import Opener
+from securefl.scores.terms import ScoreTerms
 
 SETS = pytest.mark.parametrize("parameters", [STRONG, COMPACT], ids=lambda p: p.name)
 
@@ -32,8 +35,8 @@ def pair(parameters: Parameters) -> KeyPair:
     return KeyPair.generate(parameters)
 
 
-def terms(parameters: Parameters) -> Terms:
-    return Terms(parameters=parameters, bounds=Bounds(), length=10, variant=Variant.FULL, scores=10)
+def terms(parameters: Parameters) -> ScoreTerms:
+    return ScoreTerms(parameters=parameters, bounds=Bounds(), length=10, variant=Variant.FULL, scores=10)
 
 
 def residues(parameters: Parameters) -> gate.Residues:
@@ -44,7 +47,7 @@ def residues(parameters: Parameters) -> gate.Residues:
 
 @SETS
 def test_what_is_written_is_what_seal_holds_and_what_is_read(parameters: Parameters) -> None:
-    ring, values = seal.Ring(parameters), residues(parameters)
+    ring, values = ring_of.Ring(parameters), residues(parameters)
     cipher = ring.ciphertext(values, 2.0**30)
     array = cipher.dyn_array()
     np.testing.assert_array_equal(ring.residues(cipher), values)
@@ -55,24 +58,24 @@ def test_what_is_written_is_what_seal_holds_and_what_is_read(parameters: Paramet
 def test_reading_without_the_extensions_zstd_gives_the_same(
     parameters: Parameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seal, "_zstd", lambda: None)
-    ring, values = seal.Ring(parameters), residues(parameters)
+    monkeypatch.setattr(ring_of, "_zstd", lambda: None)
+    ring, values = ring_of.Ring(parameters), residues(parameters)
     np.testing.assert_array_equal(ring.residues(ring.ciphertext(values, 2.0**30)), values)
 
 
 def test_files_on_disk_serve_where_there_are_no_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("os.memfd_create")
-    ring, values = seal.Ring(COMPACT), residues(COMPACT)
+    ring, values = ring_of.Ring(COMPACT), residues(COMPACT)
     np.testing.assert_array_equal(ring.residues(ring.ciphertext(values, 2.0**30)), values)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda patch: patch.setattr(seal, "_version", lambda: (9, 9)),
-        lambda patch: patch.setattr(seal, "_MAGIC", 0x1234),
-        lambda patch: patch.setattr(seal, "_CIPHERTEXT", struct.Struct("<4QBQQQd")),
-        lambda patch: patch.setattr(seal, "_read", lambda array: np.arange(array.size(), dtype=np.uint64)),
+        lambda patch: patch.setattr(ring_of, "_version", lambda: (9, 9)),
+        lambda patch: patch.setattr(ring_of, "_MAGIC", 0x1234),
+        lambda patch: patch.setattr(ring_of, "_CIPHERTEXT", struct.Struct("<4QBQQQd")),
+        lambda patch: patch.setattr(ring_of, "_read", lambda array: np.arange(array.size(), dtype=np.uint64)),
     ],
     ids=["version", "magic", "fields", "values"],
 )
@@ -81,7 +84,7 @@ def test_another_layout_is_refused_loudly(
 ) -> None:
     change(monkeypatch)
     with pytest.raises(ConfigError, match="TenSEAL"):
-        seal.Ring(COMPACT)
+        ring_of.Ring(COMPACT)
 
 
 def test_weak_parameters_are_refused_by_seal() -> None:
@@ -94,7 +97,7 @@ def test_weak_parameters_are_refused_by_seal() -> None:
         weight_scale=2**40,
     )
     with pytest.raises(ConfigError, match="SEAL refuses 'weak'"):
-        seal.Ring(weak)
+        ring_of.Ring(weak)
 
 
 @SETS

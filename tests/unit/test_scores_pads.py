@@ -12,13 +12,13 @@ import pytest
 from scipy import stats
 
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from securefl.he import pads as module
 from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import KeyPair
-from securefl.he.opener import Score
-from securefl.he.pad_evaluator import PadEvaluator
-from securefl.he.pads import PARAMETERS, Masked, PadKeyHolder, PadTerms, mask
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.scores import pads as module
+from securefl.scores.opener import Score
+from securefl.scores.pad_evaluator import PadEvaluator
+from securefl.scores.pads import PARAMETERS, Masked, PadKeyHolder, PadTerms, mask
 from securefl.signing import AgreementKey, SigningKey
 
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)

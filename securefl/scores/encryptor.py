@@ -6,17 +6,17 @@ import numpy as np
 
 from securefl.errors import ConfigError, LocalProtocolError
 from securefl.he import gate
-from securefl.he.classes import spread
 from securefl.he.keys import EncryptionKey, agreed
-from securefl.he.seal import Ring
-from securefl.he.terms import Terms
+from securefl.he.ring import Ring
 from securefl.profiles import Query, Vector
+from securefl.scores.batches import spread
+from securefl.scores.terms import ScoreTerms
 
 
 class Encryptor:
     """Made once per session; holds nothing secret."""
 
-    def __init__(self, public: EncryptionKey, terms: Terms) -> None:
+    def __init__(self, public: EncryptionKey, terms: ScoreTerms) -> None:
         self._terms, self._ring = terms, Ring(agreed(public, terms.parameters).parameters)
         self._encryptor = self._ring.encryptor(public.residues())
         self._session = public.session
@@ -47,7 +47,7 @@ class Encryptor:
         return tag + b"".join(gate.pack(each, p.primes) for each in residues)
 
 
-def weight_row(query: Query, terms: Terms) -> Vector:
+def weight_row(query: Query, terms: ScoreTerms) -> Vector:
     """The weights of a row: hidden; in mode E also clear and constant / q, for a feature q.
 
     Raises ConfigError for another length, and for weights larger than declared: flooding hangs on them.

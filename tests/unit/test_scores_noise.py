@@ -12,16 +12,19 @@ import pytest
 from tiny_he import SIGNER
 
 from securefl.errors import RemoteProtocolError
-from securefl.he import gate, pad_evaluator
-from securefl.he.classes import coefficient_rows, products
+from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
+from securefl.he.integers import coefficient_rows, products
 from securefl.he.keys import KeyPair
-from securefl.he.match import Encryptor, Evaluator, Opener
-from securefl.he.pad_evaluator import PadEvaluator
-from securefl.he.pads import PARAMETERS, PadKeyHolder, PadTerms, _pad, mask, scaled
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Variant, features, query
+from securefl.scores import pad_evaluator
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Evaluator
+from securefl.scores.opener import Opener
+from securefl.scores.pad_evaluator import PadEvaluator
+from securefl.scores.pads import PARAMETERS, PadKeyHolder, PadTerms, _pad, mask, scaled
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey
 
 Q = 10
@@ -41,8 +44,8 @@ def keys(parameters: Parameters) -> KeyPair:
     return KeyPair.generate(parameters)
 
 
-def terms(parameters: Parameters, bounds: Bounds = BOUNDS) -> Terms:
-    return Terms(parameters=parameters, bounds=bounds, length=Q, variant=Variant.FULL, scores=500)
+def terms(parameters: Parameters, bounds: Bounds = BOUNDS) -> ScoreTerms:
+    return ScoreTerms(parameters=parameters, bounds=bounds, length=Q, variant=Variant.FULL, scores=500)
 
 
 # Mode E ------------------------------------------------------------------------------------------
@@ -136,7 +139,7 @@ def test_a_request_holds_a_fresh_zero_and_in_mode_e_a_product_of_two_others(
 # Scores that are none ----------------------------------------------------------------------------
 
 
-def addressed(made: Terms, value: float) -> bytes:
+def addressed(made: ScoreTerms, value: float) -> bytes:
     """What an evaluator could sign: a request that opens to this score, whatever the key."""
     p = made.parameters
     size = gate.residues_size(p.polynomials - 1, p.primes, p.poly_modulus_degree)

@@ -10,13 +10,15 @@ from tiny_he import SIGNER
 
 from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.he import gate
-from securefl.he.classes import combine, cosines, of_class, places, rows, spread
-from securefl.he.isolation import match_many
 from securefl.he.keys import KeyPair
-from securefl.he.match import Arrived, Baseline, Encryptor, Evaluator, Opener, Score
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.he.terms import Terms
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.scores.batches import combine, cosines, of_class, places, rows, spread
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Arrived, Baseline, Evaluator
+from securefl.scores.isolation import match_many
+from securefl.scores.opener import Opener, Score
+from securefl.scores.terms import ScoreTerms
 from securefl.signing import SigningKey
 
 Q = 10
@@ -45,7 +47,7 @@ class Parties:
         scores: int = 500,
         q: int = Q,
     ) -> None:
-        self.terms = Terms(
+        self.terms = ScoreTerms(
             parameters=parameters, bounds=BOUNDS, length=q, variant=variant, scores=scores, classes=classes
         )
         pair = keys(parameters)
