@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from securefl.journal import Journal
-from securefl.plan import Plan, noised, placement
+from securefl.plan import CLEAR, Plan, noised, placement
 from securefl.rounds import Sends
+from securefl.scores import key_holder_learns
 from securefl.sums import way_of
 
 
 def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
     """What `party` sees of clients that send these values under this plan, for the privacy card."""
-    encrypted = [s for s in sends if plan.scores == "ckks" and s.reveals_encrypted]
+    encrypted = [s for s in sends if plan.scores != CLEAR and s.reveals_encrypted]
     match party:
         case "server":
             single = [s for s in sends if s.how == "each" or not plan.hidden]
@@ -25,7 +26,7 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
         case "key-holder":
             with Journal() as journal:
                 way = way_of(plan, journal) if any(s.how == "sum" for s in sends) else None
-            seen = ["blinded integers, uniform to it"] if encrypted else []
+            seen = [key_holder_learns(plan)] if encrypted else []
             seen += [way.key_holder_learns] if way is not None and way.key_holder_learns else []
             if any(noised(plan, s) and placement(plan, s) == "key-holder" for s in sends):
                 seen.append("the noise that it draws, which it could take off a published total")

@@ -79,17 +79,19 @@ class Contribution:
     releases: tuple[Release, ...]
 
 
-@message("open-request", version=1, sender="server")
+@message("open-request", version=2, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class OpenRequest:
-    """Blinded ciphertexts, one per number."""
+    """What the key holder is to open at one turn of an exchange of scores; turns count from 0."""
 
+    turn: int
     items: tuple[bytes, ...]
 
 
-@message("open-reply", version=1, sender="key-holder")
+@message("open-reply", version=2, sender="key-holder")
 @dataclass(frozen=True, kw_only=True)
 class OpenReply:
-    """One flooded, still blinded integer per item of the request; `REFUSED` for one it will not open."""
+    """One reply per item of the request of that turn, still blinded; `REFUSED` for one it will not open."""
 
+    turn: int = 0
     items: tuple[bytes, ...]

@@ -42,8 +42,8 @@ class Plan:
     Attributes:
         sum: how sums are summed: "clear"; or by a way of which the server learns the total alone, such as
             "masked", "ckks" or "two-server" (`sums`).
-        scores: how `each` numbers are opened: "clear", or "ckks" (encrypted; the server learns the
-            numbers, the key holder nothing).
+        scores: how `each` numbers are opened: "clear", or by a way of which the server learns the numbers and
+            the key holder nothing (`scores`): "ckks", "batches" or "pads".
         noise: where noise is added to sums that declare a sensitivity: by each client ("local"), in shares of
             which the honest survivors' add up to enough ("distributed"), once by the server that sums
             ("central", which trusts it), or once by the key holder of a two-server sum ("key-holder", which
@@ -68,7 +68,7 @@ class Plan:
     """
 
     sum: str = CLEAR
-    scores: Literal["clear", "ckks"] = "clear"
+    scores: Literal["clear", "ckks", "batches", "pads"] = "clear"
     noise: Literal["none", "local", "distributed", "central", "key-holder"] = "none"
     noise_multiplier: float = 0.0
     dropout: float = 0.0

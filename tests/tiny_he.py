@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from securefl.messages import OpenRequest
+from securefl.release import SERVER
+from securefl.scores import Found, Scoring, Sent
 from securefl.signing import SigningKey
 
 SIGNER = SigningKey.generate()
+
+
+def converse(scoring: Scoring, sent: Sequence[Sent], turns: list[int]) -> Found:
+    """Server and key holder of one exchange, turn after turn; `turns` is told how many items each one has."""
+    holder: Any = scoring.key_holder()
+    state, work = holder.begin().state, scoring.score(tuple(sent))
+    while not isinstance(done := work.run(), Found):
+        request = OpenRequest(turn=len(turns), items=done.items)
+        turns.append(len(done.items))
+        asked = holder.receive(state, SERVER, request)
+        step = holder.provide(asked.state, asked.need.order.run())
+        state, work = step.state, done.then(step.out[0].message.items)
+    return done

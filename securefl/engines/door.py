@@ -21,12 +21,12 @@ from securefl.accounting.ledger import Ledger
 from securefl.engines.clients import Records
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess, Traffic
-from securefl.engines.scores import ScoreKeys
 from securefl.errors import BudgetExceeded, ConfigError
 from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of
-from securefl.rounds import Answers, Ask, Each, Job, Sends, Value
+from securefl.rounds import Answers, Ask, Job, Sends, Value
+from securefl.scores import way_of
 from securefl.streams import stream
 from securefl.wire import Header
 
@@ -75,8 +75,13 @@ class Door:
             raise ConfigError(f"Expected each name once, got {', '.join(names)}.")
         for given in gives:
             charge_of(plan, given.sends)
-        self._plan, self._clients, self._parameters = plan, len(records), parameters
-        self._session = plan.session([client_name(k) for k in range(self._clients)], secrets.token_bytes(32))
+        scores = way_of(
+            plan,
+            parameters=parameters,
+            asks=plan.schedule * max(1, sum(given.sends.how == "each" for given in gives)),
+            clients=len(records),
+        )
+        self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
         self._asked = 0
         self.log = Log(Traffic())
         self.ledger = Ledger(ledger, plan.terms())
@@ -87,7 +92,7 @@ class Door:
             self.ledger,
             records,
             rng=lambda number, client: stream(seed, "client", number, client),
-            keys=self._keys,
+            scores=scores,
             journal=self._journal,
         )
 
@@ -118,14 +123,3 @@ class Door:
         if reasons and reasons[0] is not None and None not in reasons:
             raise BudgetExceeded(f"All {len(reasons)} clients refused. {reasons[0]}")
         return answers
-
-    def _keys(self, each: Each) -> ScoreKeys:
-        if each.query is None:
-            raise ConfigError("Only numbers with a query travel encrypted.")
-        return ScoreKeys.fresh(
-            self._parameters,
-            bounds=each.bounds,
-            length=len(each.query.mean),
-            variant=each.variant,
-            scores=self._plan.schedule * self._clients,
-        )

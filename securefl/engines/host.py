@@ -1,8 +1,8 @@
 """What surrounds the machines of an in-process study: records, ledger, keys, and work in waves.
 
 `ask` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed
-by attempts at the sum. The rest is what the machines need from outside: training (clients), matching
-(server), opening (key holder), and the ledger in front of every client's bytes.
+by attempts at the sum. The rest is what the machines need from outside: training (clients), a journal for
+acts, a place to run other slow work, and the ledger in front of every client's bytes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from securefl.agreement import fields, u32
 from securefl.dp.noise import Source
 from securefl.engines.clients import Clients, Records
 from securefl.engines.inprocess import InProcess, Traffic
-from securefl.engines.scores import ScoreKeys
 from securefl.entropy import derived
-from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError, RemoteProtocolError
-from securefl.exchange import Client, KeyHolder, Match, Open, Server, Unblind, limits
+from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError
+from securefl.exchange import Client, Server, limits
 from securefl.exchange.server import broadcast_of, order_of
-from securefl.hiding import Concealed
 from securefl.journal import Journal
-from securefl.messages import REFUSED, client_name, task
-from securefl.plan import Plan, least, noised
+from securefl.messages import client_name, task
+from securefl.plan import CLEAR, Plan, least, noised
 from securefl.protect import noise
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Answers, Ask, Each, Kept, Statistic, Sum, Total
+from securefl.scores import Way as ScoreWay
 from securefl.sums import Attempt, Opened, Way, way_of
 from securefl.wire import Header
 
@@ -62,7 +61,7 @@ class StudyHost:
         culprits: clients that were proven to cheat; they are in no hidden sum any more.
         spare: how many more attempts at hidden sums the run has; by default the plan's.
         journal: where parties record what they must not do twice, or otherwise, in a hidden sum.
-        keys: makes the session's score keys from the number of profiled elements, when first needed.
+        scores: the plan's way of scoring; None where it opens numbers in the clear.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class StudyHost:
         records: Sequence[Records],
         *,
         rng: Callable[[int, int], np.random.Generator],
-        keys: Callable[[Each], ScoreKeys],
+        scores: ScoreWay | None = None,
         kept: Mapping[int, Kept] | None = None,
         culprits: Iterable[int] = (),
         spare: int | None = None,
@@ -85,8 +84,11 @@ class StudyHost:
         self._ledger = ledger
         self._journal = journal or Journal()
         self._clients = Clients(plan, statistics, ledger, self._journal, records, rng=rng, kept=kept or {})
-        self._make_keys = keys
-        self._keys: ScoreKeys | None = None
+        self._scores = scores
+        if (scores is None) != (plan.scores == CLEAR):
+            raise ConfigError(
+                f"Expected a way of scoring for scores = {plan.scores!r}, and none in the clear."
+            )
         self._log = Log(Traffic())
         self._way = way_of(plan, self._journal)
         self.spare = plan.spare if spare is None else spare
@@ -140,12 +142,10 @@ class StudyHost:
     def _exchange(
         self, engine: InProcess, ask: Ask, header: Header, *, hidden: bool = False, again: int = 0
     ) -> Answers:
-        sealed = [e for e in ask.each if e.query is not None and self._plan.scores == "ckks"]
-        if sealed and self._keys is None:
-            self._keys = self._make_keys(sealed[0])
-        size = self._keys.evaluator.ciphertext_bytes if sealed and self._keys else 0
-        told, contribution, request = limits(ask, size)
-        conceal = {e.sends.name: self._sealed for e in sealed}
+        concealed, scoring = [e for e in ask.each if e.query is not None], None
+        if self._scores is not None and concealed:
+            scoring = self._scores.begin(concealed, len(ask.cohort), header, self._log.abstained.__setitem__)
+        told, contribution = limits(ask, 0 if scoring is None else scoring.sealed_bytes)
         machines: dict[str, Any] = {
             client_name(k): Client(
                 number=k,
@@ -153,7 +153,7 @@ class StudyHost:
                 plan=self._plan,
                 offers=self._offers,
                 most=told,
-                conceal=conceal,
+                conceal={} if scoring is None else scoring.conceal,
             )
             for k in ask.cohort
         }
@@ -163,11 +163,10 @@ class StudyHost:
             most=contribution,
             hidden=hidden,
             again=again,
-            encrypted=frozenset(e.sends.name for e in sealed),
-            gate=self._gate,
+            scoring=scoring,
         )
-        if sealed:
-            machines[KEY_HOLDER] = KeyHolder(header=header, most=request)
+        if scoring is not None:
+            machines[KEY_HOLDER] = scoring.key_holder()
         self._clients.orders.clear()
         answers: Answers = self._run(engine, machines, header)[SERVER]
         return answers
@@ -263,14 +262,13 @@ class StudyHost:
 
     def error_bound(self) -> float | None:
         """Largest error of an encrypted score (probability 1 - 1e-6); None where none was made."""
-        return self._keys.terms.error_bound() if self._keys else None
+        return None if self._scores is None else self._scores.error_bound()
 
     def number_bytes(self, each: Each) -> int:
         """Bytes of the answer to one question for a number, headers left out."""
         hidden, clear = each.lengths()
-        if each.query is None or self._plan.scores == "clear" or self._keys is None:
-            return 8 * (hidden + clear)
-        return self._keys.evaluator.ciphertext_bytes + 8 * clear
+        sealed = None if self._scores is None or each.query is None else self._scores.sealed_bytes(each)
+        return 8 * (hidden + clear) if sealed is None else sealed + 8 * clear
 
     # For the engine ---------------------------------------------------------------------------
 
@@ -291,76 +289,12 @@ class StudyHost:
             if id(order) in recorded
             else contributions[tasks[id(order)].client]
             if id(order) in tasks
-            else self._serve(order)
+            else order.run()
             for order in orders
         ]
 
     def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
         return self._ledger.send(outbox)
-
-    def _serve(self, order: Any) -> Any:
-        match order:
-            case Match():
-                return self._match(order)
-            case Open():
-                return self._open_scores(order.items)
-            case Unblind():
-                return self._unblind(order)
-        return order.run()
-
-    # The server and the key holder --------------------------------------------------------------
-
-    def _sealed(self, hidden: Any) -> Concealed:
-        assert self._keys is not None
-        return Concealed("encrypted", sealed=self._keys.encryptor.encrypt(hidden))
-
-    def _gate(self, sender: str, sealed: bytes) -> None:
-        assert self._keys is not None
-        self._keys.evaluator.admit(sealed, sender=sender)
-
-    def _match(self, order: Match) -> tuple[Any, tuple[bytes, ...]]:
-        assert self._keys is not None
-        evaluator = self._keys.evaluator
-        baselines = {}
-        blinded = []
-        for client, each, came in order.items:
-            assert each.query is not None
-            if each.sends.name not in baselines:
-                baselines[each.sends.name] = self._keys.baseline(each.query)
-            clear = came.numbers.astype(np.float64)
-            baseline, sender = baselines[each.sends.name], client_name(client)
-            blinded.append(self._blaming(evaluator.match, came.sealed, baseline, clear, sender=sender))
-        return blinded, tuple(b.request for b in blinded if b is not None)
-
-    def _open_scores(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        assert self._keys is not None
-        open_ = self._keys.opener.open
-        return tuple(self._blaming(open_, item, sender=SERVER) or REFUSED for item in items)
-
-    def _unblind(self, order: Unblind) -> tuple[float | None, ...]:
-        assert self._keys is not None
-        replies = iter(order.replies)
-        evaluator = self._keys.evaluator
-        scores: list[float | None] = []
-        for blinded in order.blinded:
-            if blinded is None:
-                scores.append(None)
-                continue
-            reply = next(replies)
-            if reply == REFUSED:
-                scores.append(None)
-                continue
-            score = self._blaming(evaluator.unblind, blinded, reply, sender=KEY_HOLDER)
-            scores.append(None if score is None else score.value)
-        return tuple(scores)
-
-    def _blaming(self, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """The result, or None with the peer's name in the log: one bad ciphertext costs one score."""
-        try:
-            return work(*args, **named)
-        except RemoteProtocolError as error:
-            self._log.abstained[error.sender] = str(error)
-            return None
 
 
 def _answers(ask: Ask, opened: Opened) -> Answers:

@@ -1,8 +1,8 @@
-"""The server of one exchange: collects, has encrypted numbers matched and opened, answers the ask."""
+"""The server of one exchange: collects, has concealed numbers scored in turns, answers the ask."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import OVERHEAD, Broadcast, Contribution, OpenReply, OpenRequest, Order, client_name
 from securefl.release import KEY_HOLDER, Delivered
 from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Sum, Value
+from securefl.scores.way import NOTHING, Asked, Found, Scoring, Sent
 from securefl.sums import clear
 from securefl.wire import Header, Limit
 
@@ -26,23 +27,22 @@ class Collecting:
 
 
 @dataclass(frozen=True)
-class Matching:
+class Working:
+    """The scores are at work, before this turn. found: what is known already."""
+
     collected: Collecting
+    turn: int = 0
+    found: Found = NOTHING
 
 
 @dataclass(frozen=True)
-class Opening:
+class Asking:
     """Waiting for the key holder; `again` is how often the request goes out once more when it is late."""
 
     collected: Collecting
-    blinded: Any
+    asked: Asked
     request: OpenRequest
     again: int = 2
-
-
-@dataclass(frozen=True)
-class Unblinding:
-    collected: Collecting
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,7 @@ class Closed:
     pass
 
 
-@dataclass(frozen=True)
-class Match:
-    """Slow work: evaluate each encrypted functional and blind the result, in this order."""
-
-    items: tuple[tuple[int, Each, Delivered], ...]
-
-
-@dataclass(frozen=True)
-class Unblind:
-    """Slow work: take the blinding off the key holder's reply."""
-
-    blinded: Any
-    replies: tuple[bytes, ...]
-
-
-def _let_nothing_in(sender: str, sealed: bytes) -> None:
-    raise RemoteProtocolError("No ciphertext is expected here.", sender=sender, phase="contribution")
-
-
-ServerState = Collecting | Matching | Opening | Unblinding | Closed
+ServerState = Collecting | Working | Asking | Closed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +58,7 @@ class Server:
     """The server of one exchange.
 
     `hidden`: sums are ordered here, and given to a hidden sum afterwards. `again`: how often they were put
-    anew. `encrypted` names the numbers that travel encrypted, `gate` checks one such ciphertext
-    (sender, bytes) before any native library sees it; without one, none is let in.
+    anew. `scoring`: of the numbers that travel concealed; without one, none does.
     """
 
     ask: Ask
@@ -86,8 +66,7 @@ class Server:
     most: Limit
     hidden: bool = False
     again: int = 0
-    encrypted: frozenset[str] = frozenset()
-    gate: Callable[[str, bytes], None] = _let_nothing_in
+    scoring: Scoring | None = None
 
     def begin(self) -> Step[ServerState]:
         state = Collecting(clear.nothing(self._sums), {})
@@ -111,13 +90,12 @@ class Server:
 
     def expects(self, state: ServerState) -> Expects:
         # in every state: a reply that comes twice is late, and nobody's fault
-        items = len(self.ask.cohort) * len(self.encrypted)
-        opened = Limit(OVERHEAD + 64 * items, items)
+        opened = Limit(OVERHEAD, 0) if self.scoring is None else self.scoring.replies
         return Expects(self.header, {Contribution: self.most, OpenReply: opened})
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
         if isinstance(message, OpenReply):
-            return self._opened(state, sender, message)
+            return self._replied(state, sender, message)
         clients = {client_name(k): k for k in self.ask.cohort}
         if sender not in clients:
             raise RemoteProtocolError("It is not in the cohort.", sender=sender, phase="contribution")
@@ -138,9 +116,10 @@ class Server:
         return Collecting(sums, {**state.numbers, client: numbers})
 
     def _check_number(self, each: Each, came: Delivered, sender: str) -> None:
-        sealed = each.sends.name in self.encrypted
-        hidden, clear = each.lengths()
-        length = clear if sealed else hidden + clear
+        scoring = self.scoring if each.sends.name in self._concealed else None
+        sealed = scoring is not None
+        hidden, open_ = each.lengths()
+        length = open_ if sealed else hidden + open_
         fits = came.numbers.dtype == np.float64 and came.numbers.shape == (length,)
         if not fits or came.form != ("encrypted" if sealed else "open") or bool(came.sealed) != sealed:
             raise RemoteProtocolError(
@@ -150,8 +129,8 @@ class Server:
             )
         if not np.isfinite(came.numbers).all():
             raise RemoteProtocolError("Expected finite numbers.", sender=sender, phase="contribution")
-        if sealed:
-            self.gate(sender, came.sealed)
+        if scoring is not None:
+            scoring.admit(sender, came.sealed)
             return
         with np.errstate(all="ignore"):
             number = _in_the_clear(each, came)
@@ -160,67 +139,73 @@ class Server:
                 f"Expected a {each.sends.name} in its public range.", sender=sender, phase="contribution"
             )
 
-    def _encrypted_items(self, state: Collecting) -> tuple[tuple[int, Each, Delivered], ...]:
-        return tuple(
-            (client, each, state.numbers[client][each.sends.name])
-            for client in sorted(state.numbers)
-            for each in self.ask.each
-            if each.sends.name in self.encrypted
-        )
+    @property
+    def _concealed(self) -> frozenset[str]:
+        """Names of the numbers that travel concealed."""
+        return frozenset() if self.scoring is None else self.scoring.names
 
     def _collected(self, state: Collecting) -> Step[ServerState]:
-        items = self._encrypted_items(state)
-        if items:
-            return Step(Matching(state), need=Need(Match(items)))
-        return Step(Closed(), result=self._answers(state, ()))
+        sent = tuple(
+            Sent(client, each, came.sealed, came.numbers.astype(np.float64))
+            for client in sorted(state.numbers)
+            for each in self.ask.each
+            if each.sends.name in self._concealed
+            for came in [state.numbers[client][each.sends.name]]
+        )
+        if sent and self.scoring is not None:
+            return Step(Working(state), need=Need(self.scoring.score(sent)))
+        return self._closed(state, NOTHING)
 
-    def provide(self, state: ServerState, answer: Any) -> Step[ServerState]:
-        if isinstance(state, Matching):
-            blinded, requests = answer
-            request = OpenRequest(items=requests)
-            return Step(Opening(state.collected, blinded, request), out=(Envelope((KEY_HOLDER,), request),))
-        if isinstance(state, Unblinding):
-            return Step(Closed(), result=self._answers(state.collected, answer))
-        return Step(state)
+    def provide(self, state: ServerState, answer: Asked | Found) -> Step[ServerState]:
+        if not isinstance(state, Working):
+            return Step(state)
+        if isinstance(answer, Found):
+            return self._closed(state.collected, answer)
+        request = OpenRequest(turn=state.turn, items=answer.items)
+        return Step(Asking(state.collected, answer, request), out=(Envelope((KEY_HOLDER,), request),))
 
-    def _opened(self, state: ServerState, sender: str, reply: OpenReply) -> Step[ServerState]:
+    def _replied(self, state: ServerState, sender: str, reply: OpenReply) -> Step[ServerState]:
         if sender != KEY_HOLDER:
             raise RemoteProtocolError("Only the key holder opens.", sender=sender, phase="opening")
-        if not isinstance(state, Opening):
+        if not isinstance(state, Asking) or 0 <= reply.turn < state.request.turn:  # late, and nobody's fault
             return Step(state)
-        if len(reply.items) != len(state.request.items):
-            raise RemoteProtocolError("Expected one item a request.", sender=sender, phase="opening")
-        return Step(Unblinding(state.collected), need=Need(Unblind(state.blinded, reply.items)))
+        if reply.turn != state.request.turn or len(reply.items) != len(state.request.items):
+            raise RemoteProtocolError(
+                f"Expected one item a request, at turn {state.request.turn}.", sender=sender, phase="opening"
+            )
+        working = Working(state.collected, state.request.turn + 1, state.asked.found)
+        return Step(working, need=Need(state.asked.then(reply.items)))
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
-        """Go on with what came; after the collecting, ask the key holder again or end without numbers.
+        """Go on with what came; after the collecting, ask the key holder again or end with what is found.
 
-        To ask again costs nothing: a key holder opens a request once and keeps its reply.
+        To ask again costs nothing: a key holder opens one request a turn and keeps its reply.
         """
         match state:
             case Collecting():
                 return self._collected(state)
-            case Opening(again=again) if again:
+            case Asking(again=again) if again:
                 return Step(replace(state, again=again - 1), out=(Envelope((KEY_HOLDER,), state.request),))
-            case Closed():
-                return Step(state)
+            case Asking():
+                return self._closed(state.collected, state.asked.found)
+            case Working():
+                return self._closed(state.collected, state.found)
             case _:
-                return Step(Closed(), result=self._answers(state.collected, ()))
+                return Step(state)
 
-    def _answers(self, state: Collecting, opened: tuple[float | None, ...]) -> Answers:
+    def _closed(self, state: Collecting, found: Found) -> Step[ServerState]:
         survivors = tuple(sorted(state.numbers))
         each: dict[str, dict[int, float]] = {e.sends.name: {} for e in self.ask.each}
-        for (client, question, _), number in zip(self._encrypted_items(state), opened, strict=False):
-            if number is not None:
-                each[question.sends.name][client] = number
+        for (client, name), number in found.numbers.items():
+            each[name][client] = number
         for question in self.ask.each:
-            if question.sends.name not in self.encrypted:
+            if question.sends.name not in self._concealed:
                 each[question.sends.name] = {
                     client: _in_the_clear(question, state.numbers[client][question.sends.name])
                     for client in survivors
                 }
         totals = clear.answers(state.sums, self._sums, self.ask, survivors)
-        return Answers(survivors=survivors, totals=totals, each=each)
+        return Step(Closed(), result=Answers(survivors=survivors, totals=totals, each=each))
 
 
 def broadcast_of(ask: Ask) -> Broadcast:

@@ -7,16 +7,14 @@ from securefl.rounds import Ask
 from securefl.wire import Limit
 
 
-def limits(ask: Ask, sealed: int) -> tuple[Limit, Limit, Limit]:
-    """Of broadcast or order, contribution and open request, with `sealed`-byte ciphertexts."""
+def limits(ask: Ask, sealed: int) -> tuple[Limit, Limit]:
+    """Of broadcast or order, and of a contribution with numbers that are concealed in `sealed` bytes."""
     clients, asked = len(ask.cohort), len(ask.sums) + len(ask.each)
     broadcast = 4 * ask.broadcast.size + 8 * sum(a.size for a in ask.public.values())
     order = 2 * 8 * clients
     numbers = 8 * sum(sum(e.lengths()) for e in ask.each)
     contribution = 4 * sum(s.size for s in ask.sums) + numbers + sealed * len(ask.each)
-    items = clients * len(ask.each)
     return (
         Limit(max(broadcast, order) + OVERHEAD, max(2 * len(ask.public), asked + 2 * clients)),
         Limit(contribution + OVERHEAD, asked),
-        Limit((sealed + 64) * items + OVERHEAD, items),
     )

@@ -1,10 +1,58 @@
-"""One number per client under encryption: the divergence of its profile from a baseline, and nothing else.
+"""One number per client: the divergence of its profile from a baseline.
+
+Ways of scoring, behind one interface (`way`); in the clear the exchange takes the number itself:
+
+ckks        one ciphertext a client, opened alone
+isolation   batches: K clients in one opening, singly where one of them spoils it
+padded      pads: masked integers, for clients without a homomorphic library
+
+Their parts:
 
 terms       what is declared in public, and what follows from it
 encryptor   values to ciphertexts
 evaluator   the server's part, and why nobody learns more than the output
-opener      the key holder's part, blindly
-batches     many clients in one opened ciphertext; `isolation` opens them singly where one spoils a batch
-pads        clients without a homomorphic library; `pad_evaluator` is the server's part
+opener      the key holder's part, blindly; `key_holder` is its machine, whatever the way
+batches     slot classes: many clients in one ciphertext
+pads        client and key holder under pads; `pad_evaluator` is the server's part
+keys        all keys of a session
 literal     the published form, by polynomials: a reference
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from securefl.plan import CLEAR, Plan
+from securefl.scores.ckks import Ckks
+from securefl.scores.isolation import Batches
+from securefl.scores.key_holder import KeyHolder
+from securefl.scores.padded import Pads
+from securefl.scores.way import Asked, Found, Scoring, Sent, Way
+
+__all__ = ["Asked", "Found", "KeyHolder", "Scoring", "Sent", "Way", "key_holder_learns", "require", "way_of"]
+
+_WAYS: Final[Mapping[str, type[Ckks] | type[Pads]]] = {"ckks": Ckks, "batches": Batches, "pads": Pads}
+
+
+def require(word: str, parameters: str) -> None:
+    """ConfigError for parameters that this way of scoring cannot use."""
+    if word != CLEAR:
+        _WAYS[word](parameters, 1, 1)
+
+
+def way_of(plan: Plan, *, parameters: str, asks: int, clients: int) -> Way | None:
+    """The plan's way of scoring; None in the clear.
+
+    Args:
+        parameters: of the key, by name.
+        asks: how many questions are asked at most in the session. clients: of how many clients at most.
+
+    Raises ConfigError for parameters that the way cannot use.
+    """
+    return None if plan.scores == CLEAR else _WAYS[plan.scores](parameters, asks, clients)
+
+
+def key_holder_learns(plan: Plan) -> str:
+    """What the key holder learns of encrypted scores, in words."""
+    return "" if plan.scores == CLEAR else _WAYS[plan.scores].key_holder_learns

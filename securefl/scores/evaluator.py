@@ -53,8 +53,8 @@ from securefl.profiles import Query, Vector
 from securefl.scores.batches import combine, cosines, of_class, places, spread
 from securefl.scores.encryptor import weight_row
 from securefl.scores.opener import Score
-from securefl.scores.terms import ScoreTerms
-from securefl.signing import SigningKey
+from securefl.scores.terms import ScoreTerms, clear_part
+from securefl.signing import SIGNATURE_BYTES, SigningKey
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +141,18 @@ class Evaluator:
         p = self._terms.parameters
         return gate.TAG + self._terms.ciphertexts * gate.residues_size(2, p.primes, p.poly_modulus_degree)
 
+    @property
+    def request_bytes(self) -> int:
+        """Length of the longest request: that of a batch, where there are batches."""
+        p = self._terms.parameters
+        rest = gate.residues_size(p.polynomials - 1, p.primes, p.poly_modulus_degree)
+        return self.reply_bytes + rest + SIGNATURE_BYTES
+
+    @property
+    def reply_bytes(self) -> int:
+        """Length of the longest reply."""
+        return gate.TAG + self._terms.classes * gate.integer_size(self._terms.parameters.modulus)
+
     def admit(self, ciphertext: bytes, *, sender: str = "client") -> list[gate.Residues]:
         """The gate alone: a client's message as residues, or RemoteProtocolError(sender)."""
         return self._admitted(ciphertext, "ciphertext", sender)
@@ -156,21 +168,10 @@ class Evaluator:
             gate.not_transparent(parts[-1], sender=sender)
         return parts
 
-    def _checked(self, clear: Vector | None, sender: str) -> Vector:
-        """The plaintext part, if it is a variance per element inside the bounds and their log sum."""
-        values = np.empty(0) if clear is None else np.asarray(clear, dtype=np.float64)
-        terms, bounds = self._terms, self._terms.bounds
-        if values.shape == (terms.clear_length,):
-            variance, logs = values[:-1], values[-1:]
-            inside = (variance >= bounds.variance_low) & (variance <= bounds.variance_high)
-            if inside.all() and (abs(logs) <= bounds.log_sum(terms.length) * (1 + 1e-9)).all():
-                return values
-        raise RemoteProtocolError(
-            f"Expected {terms.clear_length} plaintext values inside the declared bounds, "
-            f"shape {values.shape} came.",
-            sender=sender,
-            phase="gate",
-        )
+    def checked(self, clear: Vector | None, sender: str) -> Vector:
+        """The plaintext part; RemoteProtocolError(sender) where it is none inside the bounds."""
+        terms = self._terms
+        return clear_part(clear, terms.clear_length, terms.length, terms.bounds, sender)
 
     # Matching -----------------------------------------------------------------------------------
 
@@ -218,7 +219,7 @@ class Evaluator:
         """One product per ciphertext, and what is added to their sum in plaintext."""
         p, ring = self._terms.parameters, self._ring
         residues = self.admit(arrived.ciphertext, sender=arrived.sender)
-        clear = self._checked(arrived.clear, arrived.sender)
+        clear = self.checked(arrived.clear, arrived.sender)
         ciphers = [ring.ciphertext(each, float(self._terms.data_scale)) for each in residues]
         if not p.encrypted_baseline:
             products = [ring.weighted(c, w) for c, w in zip(ciphers, weights, strict=True)]

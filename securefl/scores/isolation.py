@@ -1,58 +1,153 @@
-"""Many clients in few openings, without one client's junk costing another its score."""
+"""`scores = "batches"`: K clients in one opening, without one client's junk costing another its score.
+
+Turn 0 opens batches. A batch with a score that no clipped profile gives is discarded, and turn 1 opens its
+members singly. That finds junk that shifts a batch out of range, and its sender. Junk that leaves every
+score of its batch in range is not found: clients of a batch trust each other to stay inside the bounds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
 
-from securefl.errors import RemoteProtocolError
-from securefl.scores.evaluator import Arrived, Baseline, Evaluator
-from securefl.scores.opener import Score
+from securefl.errors import ConfigError, RemoteProtocolError
+from securefl.he.parameters import Parameters
+from securefl.messages import REFUSED
+from securefl.release import KEY_HOLDER
+from securefl.rounds import Each
+from securefl.scores.ckks import CiphertextScoring, Ckks, Match, baselines, terms_of, unblinded
+from securefl.scores.evaluator import Arrived, Baseline, Blinded
+from securefl.scores.keys import ScoreKeys
+from securefl.scores.terms import ScoreTerms
+from securefl.scores.way import Asked, Found, Kind, Place, Scoring, Sent, Tell, blaming
+from securefl.wire import Header
 
-Open = Callable[[bytes], bytes]
-"""The key holder: `Opener.open`, here or at the other end of a channel."""
+LARGEST_BATCH = 32
+"""The server encodes a baseline once for each place of a batch; beyond, that costs more than it saves."""
 
 
-def match_many(
-    evaluator: Evaluator, open_: Open, arrived: Sequence[Arrived], baseline: Baseline
-) -> dict[str, Score | RemoteProtocolError]:
-    """Every client's score by sender, or why it has none; batches of the baseline's K classes.
+class Batches(Ckks):
+    """Scores under the key holder's key, opened for K clients at a time. The rest is as for `Ckks`.
 
-    A message that does not pass the gate never joins a batch. A batch with a score that no clipped profile
-    gives is discarded, and its members are opened singly. That finds junk that shifts a batch out of range;
-    clients that may be malicious are opened singly from the start, with terms of one class.
+    K follows from public inputs: the largest power of two at which a client still sends as many ciphertexts
+    as alone, no score can wrap, and there are so many clients.
     """
-    found: dict[str, Score | RemoteProtocolError] = {}
-    fitting = []
-    for one in arrived:
+
+    def __init__(self, parameters: str, asks: int, clients: int) -> None:
+        super().__init__(parameters, asks, clients)
+        if self._parameters.encrypted_baseline:
+            raise ConfigError(
+                'Expected scores = "ckks" beside parameters = "strong-encrypted", got "batches": a batch '
+                "needs a baseline in plaintext. Open each client alone, or take other parameters."
+            )
+
+    def _terms(self, kind: Kind) -> ScoreTerms:
+        return batch_terms(kind, self._parameters, self._asks, self._clients)
+
+    def _scoring(
+        self, keys: ScoreKeys, each: tuple[Each, ...], cohort: int, header: Header, tell: Tell
+    ) -> Scoring:
+        return CiphertextScoring(
+            keys=keys, each=each, cohort=cohort, header=header, tell=tell, turns=2, first=MatchBatches
+        )
+
+    def _error_bound(self, terms: ScoreTerms) -> float:
+        return max(terms.error_bound(), terms.error_bound(terms.classes, batch=terms.classes > 1))
+
+
+def batch_terms(kind: Kind, parameters: Parameters, asks: int, clients: int) -> ScoreTerms:
+    """Terms with the most clients in a batch; ConfigError where not even one fits."""
+
+    def of(size: int) -> ScoreTerms:
+        # a batch counts as K openings, and each of its members may have to be opened again
+        most = size * ceil(clients / size) + (clients if size > 1 else 0)
+        return terms_of(kind, parameters, scores=asks * most, classes=size)
+
+    found = of(1)
+    alone, size = found.ciphertexts, 2
+    while size <= min(LARGEST_BATCH, clients):
         try:
-            evaluator.admit(one.ciphertext, sender=one.sender)
-            fitting.append(one)
-        except RemoteProtocolError as error:
-            found[one.sender] = error
-    size = max(1, len(baseline.classes))
-    for start in range(0, len(fitting), size):
-        found |= _batch(evaluator, open_, fitting[start : start + size], baseline)
+            larger = of(size)
+        except ConfigError:
+            break
+        if larger.ciphertexts > alone:
+            break
+        found, size = larger, 2 * size
     return found
 
 
-def _batch(
-    evaluator: Evaluator, open_: Open, members: Sequence[Arrived], baseline: Baseline
-) -> dict[str, Score | RemoteProtocolError]:
-    if len(members) > 1:
-        try:
-            blinded = evaluator.match_batch(members, baseline)
-            scores = evaluator.unblind_batch(blinded, open_(blinded.request))
-            return dict(zip(blinded.senders, scores, strict=True))
-        except RemoteProtocolError:
-            pass  # whose fault it is, single openings tell
-    return {one.sender: _single(evaluator, open_, one, baseline) for one in members}
+@dataclass(frozen=True, eq=False)
+class MatchBatches:
+    """Slow work of the server: multiply, add up and blind the ciphertexts of each batch."""
+
+    part: CiphertextScoring
+    sent: tuple[Sent, ...]
+
+    def run(self) -> Asked | Found:
+        prepared = baselines(self.part)
+        fitting = [one for one in self.sent if self._fits(one)]
+        size = self.part.keys.terms.classes
+        batches = []
+        for name, baseline in prepared.items():
+            own = [one for one in fitting if one.each.sends.name == name]
+            members = (tuple(own[i : i + size]) for i in range(0, len(own), size))
+            batches += [Batch(some, self._blinded(some, baseline)) for some in members]
+        if not batches:
+            return Found({})
+        items = tuple(batch.blinded.request for batch in batches)
+        return Asked(items, partial(UnblindBatches, self.part, tuple(batches), prepared))
+
+    def _fits(self, one: Sent) -> bool:
+        checked = partial(self.part.keys.evaluator.checked, one.clear, one.sender)
+        return blaming(self.part.tell, checked) is not None
+
+    def _blinded(self, members: tuple[Sent, ...], baseline: Baseline) -> Blinded:
+        evaluator = self.part.keys.evaluator
+        arrived = [Arrived(one.sealed, one.clear, one.sender) for one in members]
+        if len(arrived) > 1:
+            return evaluator.match_batch(arrived, baseline)
+        (one,) = arrived
+        return evaluator.match(one.ciphertext, baseline, one.clear, sender=one.sender)
 
 
-def _single(
-    evaluator: Evaluator, open_: Open, one: Arrived, baseline: Baseline
-) -> Score | RemoteProtocolError:
-    try:
-        blinded = evaluator.match(one.ciphertext, baseline, one.clear, sender=one.sender)
-        return evaluator.unblind(blinded, open_(blinded.request))
-    except RemoteProtocolError as error:
-        return error
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Who is in one opening, and what stays with the server."""
+
+    members: tuple[Sent, ...]
+    blinded: Blinded
+
+
+@dataclass(frozen=True, eq=False)
+class UnblindBatches:
+    """Slow work of the server: take the masks off; have the members of a spoilt batch opened singly."""
+
+    part: CiphertextScoring
+    batches: tuple[Batch, ...]
+    baselines: Mapping[str, Baseline]
+    replies: tuple[bytes, ...]
+
+    def run(self) -> Asked | Found:
+        found, spoilt = Found({}), list[Sent]()
+        for batch, reply in zip(self.batches, self.replies, strict=True):
+            try:
+                found = found.beside(self._scores(batch, reply))
+            except RemoteProtocolError as error:
+                if error.sender == KEY_HOLDER:
+                    self.part.tell(KEY_HOLDER, str(error))
+                else:  # one of its members made it, and single openings tell who
+                    spoilt += batch.members
+        if not spoilt:
+            return found
+        return Match(self.part, tuple(spoilt), self.baselines, found).run()
+
+    def _scores(self, batch: Batch, reply: bytes) -> dict[Place, float]:
+        if reply == REFUSED:
+            return {}
+        if len(batch.members) == 1:
+            score = unblinded(self.part, batch.blinded, reply)
+            return {} if score is None else {batch.members[0].place: score}
+        scores = self.part.keys.evaluator.unblind_batch(batch.blinded, reply, sender=KEY_HOLDER)
+        return {one.place: score.value for one, score in zip(batch.members, scores, strict=True)}

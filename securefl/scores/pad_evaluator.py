@@ -18,6 +18,7 @@ from securefl.keys import Guarded
 from securefl.profiles import Query
 from securefl.scores.opener import Score
 from securefl.scores.pads import PARAMETERS, WORD_BITS, Masked, PadTerms, framed, integer_residues, scaled
+from securefl.scores.terms import clear_part
 from securefl.signing import SigningKey
 
 _FLOOD_BITS = 40
@@ -43,10 +44,11 @@ class PadEvaluator:
         query: Query,
         *,
         rng: random.Random | None = None,
+        ring: Ring | None = None,
     ) -> None:
         self._terms, self._signing = terms, signing
         self._rng = rng or random.SystemRandom()
-        self._ring = Ring(agreed(public, PARAMETERS).parameters)
+        self._ring = ring or Ring(agreed(public, PARAMETERS).parameters)
         self._encryptor = self._ring.encryptor(public.residues())
         split = query.split(terms.variant)
         if not np.linalg.norm(split.hidden) <= terms.bounds.weight_norm(terms.length):
@@ -61,14 +63,16 @@ class PadEvaluator:
         """Whose pads the key holder is to encrypt, in this order; signed."""
         return self._sign(b"pads", b"".join(one.fresh.raw for one in masked))
 
-    def request(self, ciphertext: bytes, first: int, there: Sequence[Masked | None]) -> PadOpening:
+    def request(
+        self, ciphertext: bytes, first: int, there: Sequence[Masked | None], *, sender: str = "key holder"
+    ) -> PadOpening:
         """Ask for the sums of one block, that begins with client `first` of the list.
 
         there: the block's messages; None for a client that dropped out, whose sum is not opened.
         """
         p, degree = PARAMETERS, PARAMETERS.poly_modulus_degree
-        residues = gate.unpack(ciphertext, 2, p.primes, degree, sender="key holder")
-        gate.not_transparent(residues, sender="key holder")
+        residues = gate.unpack(ciphertext, 2, p.primes, degree, sender=sender)
+        gate.not_transparent(residues, sender=sender)
         cipher = self._ring.weighted(self._ring.ciphertext(residues, 1.0), self._plain)
         whole = self._ring.coefficients(
             self._ring.total([cipher, self._ring.zero(self._encryptor, cipher.scale)])
@@ -90,30 +94,27 @@ class PadEvaluator:
         return 2.0**_FLOOD_BITS * PARAMETERS.fresh_noise * (float(np.linalg.norm(self._weights)) + 1)
 
     def scores(
-        self, opening: PadOpening, reply: bytes, masked: Sequence[Masked]
+        self, opening: PadOpening, reply: bytes, masked: Sequence[Masked], *, sender: str = "key holder"
     ) -> dict[int, Score | RemoteProtocolError]:
         """The score of each client in the opening, or why it is none."""
         if len(reply) != 8 * len(opening.masks):
-            raise RemoteProtocolError("Expected one sum for each place.", sender="key holder", phase="pads")
+            raise RemoteProtocolError("Expected one sum for each place.", sender=sender, phase="pads")
         sums = np.frombuffer(reply, dtype="<u8")
         found: dict[int, Score | RemoteProtocolError] = {}
         for client, blind, own in zip(opening.clients, opening.masks, sums, strict=True):
             try:
-                found[client] = self._score(
-                    masked[client], (int(own) - blind) % 2**WORD_BITS, f"client {client}"
-                )
+                found[client] = self._score(masked[client], (int(own) - blind) % 2**WORD_BITS)
             except RemoteProtocolError as error:
                 found[client] = error
         return found
 
-    def _score(self, masked: Masked, pad: int, sender: str) -> Score:
-        terms = self._terms
-        clear = np.asarray(masked.clear, dtype=np.float64)
-        fits = clear.shape == self._clear.shape and np.isfinite(clear).all()
-        if len(masked.words) != 8 * terms.row or not fits or masked.place != terms.place:
+    def _score(self, masked: Masked, pad: int) -> Score:
+        terms, sender = self._terms, masked.sender
+        if len(masked.words) != 8 * terms.row or masked.place != terms.place:
             raise RemoteProtocolError(
-                "Expected masked words and clear values of this round's terms.", sender=sender, phase="pads"
+                "Expected masked words of this round's terms.", sender=sender, phase="pads"
             )
+        clear = clear_part(masked.clear, len(self._clear), terms.length, terms.bounds, sender)
         words = np.frombuffer(masked.words, dtype="<u8")
         with np.errstate(over="ignore"):
             product = int((words * self._weights.astype(np.uint64)).sum(dtype=np.uint64))

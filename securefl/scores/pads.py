@@ -48,6 +48,7 @@ from securefl.signing import SIGNATURE_BYTES, AgreementKey, verify
 
 PARAMETERS: Final[Parameters] = STRONG_ENCRYPTED
 WORD_BITS: Final = 64
+_PLACE, _KEY = 16, 32
 Words = NDArray[np.uint64]
 
 
@@ -55,7 +56,7 @@ Words = NDArray[np.uint64]
 class PadTerms:
     """What all parties declare: bounds, length q, variant, and one context (session, round, attempt).
 
-    openings: how many sums the key holder opens in this context at most.
+    openings: how many sums the key holder's key opens at most, in this context and others.
     Raises ConfigError if a score inside the bounds could wrap mod 2^64.
     """
 
@@ -112,6 +113,11 @@ class PadTerms:
         rounding = (features / self.weight_scale + weights / self.data_scale) * sqrt(self.row) / 2
         return (rounding + self.row / (4 * self.data_scale * self.weight_scale)) / self.length
 
+    @property
+    def message_bytes(self) -> int:
+        """Exact length of a client's message."""
+        return _PLACE + _KEY + 8 * self.row
+
     @cached_property
     def digest(self) -> bytes:
         return repr(self).encode()
@@ -119,7 +125,7 @@ class PadTerms:
     @cached_property
     def place(self) -> bytes:
         """16 bytes that name the terms."""
-        return hashlib.sha256(b"securefl/pads/place/1|" + self.digest).digest()[:16]
+        return hashlib.sha256(b"securefl/pads/place/1|" + self.digest).digest()[:_PLACE]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +139,12 @@ class Masked:
     fresh: PublicKey
     words: bytes = field(repr=False)
     clear: Vector = field(repr=False)
+    sender: str = "client"
+
+    @property
+    def packed(self) -> bytes:
+        """All but the clear values, which travel beside it."""
+        return self.place + self.fresh.raw + self.words
 
 
 def mask(hidden: Vector, clear: Vector, terms: PadTerms, key_holder: PublicKey) -> Masked:
@@ -147,6 +159,31 @@ def mask(hidden: Vector, clear: Vector, terms: PadTerms, key_holder: PublicKey) 
     return Masked(terms.place, own.public, masked.astype("<u8").tobytes(), clear)
 
 
+def admit(message: bytes, clear: Vector, terms: PadTerms, *, sender: str) -> Masked:
+    """The gate: a `Masked` as its client packed it; RemoteProtocolError(sender) for anything else.
+
+    A fresh key that nobody can agree with is refused here: the key holder would refuse the whole list for it.
+    """
+    if len(message) != terms.message_bytes:
+        raise _refusal(f"Expected {terms.message_bytes} bytes, {len(message)} came.", sender)
+    place, fresh, words = (
+        message[:_PLACE],
+        PublicKey(message[_PLACE : _PLACE + _KEY]),
+        message[_PLACE + _KEY :],
+    )
+    if place != terms.place:
+        raise _refusal("The message belongs to another round, session or set of terms.", sender)
+    try:
+        AgreementKey.generate().agree(fresh, b"securefl/pad/1|gate")
+    except CryptoError:
+        raise _refusal("Expected a fresh key that one can agree with, got a weak one.", sender) from None
+    return Masked(place, fresh, words, clear, sender)
+
+
+def _refusal(what: str, sender: str) -> RemoteProtocolError:
+    return RemoteProtocolError(what, sender=sender, phase="gate")
+
+
 def _pad(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms) -> Words:
     """The pad of one fresh key: uniform words mod 2^64, the same on both sides."""
     key: SecretKey = own.agree(other, b"securefl/pad/1|" + fresh.raw + terms.digest)
@@ -157,7 +194,8 @@ def _pad(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms)
 class PadKeyHolder(Guarded):
     """The key holder's part: encrypts pads, opens masked sums. `pair` is of `PARAMETERS`, for pads alone.
 
-    openings: where they are counted and answered again; in memory unless it is a file.
+    openings: where they are counted and answered again; in memory unless it is a file. ring: of `PARAMETERS`,
+    for who makes several.
     """
 
     def __init__(
@@ -168,11 +206,12 @@ class PadKeyHolder(Guarded):
         evaluator: PublicKey,
         *,
         openings: Openings | None = None,
+        ring: Ring | None = None,
     ) -> None:
         self._openings = openings or Openings()
         agreed(pair.public, PARAMETERS)
         self._agreement, self._terms, self._evaluator = agreement, terms, evaluator
-        self._ring, self._secret = Ring(PARAMETERS), pair.coefficients()
+        self._ring, self._secret = ring or Ring(PARAMETERS), pair.coefficients()
         self._encryptor = self._ring.encryptor(pair.public.residues())
 
     def encrypt(self, listed: bytes, *, sender: str = "evaluator") -> list[bytes]:
@@ -181,6 +220,8 @@ class PadKeyHolder(Guarded):
         if len(keys) % 32:
             raise RemoteProtocolError("Expected keys of 32 bytes.", sender=sender, phase="pads")
         fresh = [PublicKey(keys[i : i + 32]) for i in range(0, len(keys), 32)]
+        if len({one.raw for one in fresh}) < len(fresh):
+            raise RemoteProtocolError("Expected each fresh key once.", sender=sender, phase="pads")
         try:
             pads = [_pad(self._agreement, one, one, self._terms) for one in fresh]
         except CryptoError as error:

@@ -25,10 +25,12 @@ from math import ceil, floor, hypot, log2, sqrt
 from statistics import NormalDist
 from typing import Final
 
-from securefl.errors import ConfigError
+import numpy as np
+
+from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.he.flooding import FLOODING_BITS
 from securefl.he.parameters import GUARD, Parameters, capacity
-from securefl.profiles import Bounds, Variant
+from securefl.profiles import Bounds, Variant, Vector
 
 MISS: Final = 1e-6
 """Probability with which any score of a reply may lie outside its error bound."""
@@ -198,3 +200,21 @@ class ScoreTerms:
         # deployed keys and files hold digests under the name that the class had first
         said = repr(self).removeprefix("Score")
         return hashlib.sha256(f"securefl/he/terms/1|{said}".encode()).digest()
+
+
+def clear_part(clear: Vector | None, size: int, length: int, bounds: Bounds, sender: str) -> Vector:
+    """A client's plaintext part, if it is a variance per element inside the bounds and their log sum.
+
+    Raises RemoteProtocolError(sender) for any other of these `size` values.
+    """
+    values = np.empty(0) if clear is None else np.asarray(clear, dtype=np.float64)
+    if values.shape == (size,):
+        variance, logs = values[:-1], values[-1:]
+        inside = (variance >= bounds.variance_low) & (variance <= bounds.variance_high)
+        if inside.all() and (abs(logs) <= bounds.log_sum(length) * (1 + 1e-9)).all():
+            return values
+    raise RemoteProtocolError(
+        f"Expected {size} plaintext values inside the declared bounds, shape {values.shape} came.",
+        sender=sender,
+        phase="gate",
+    )

@@ -24,6 +24,7 @@ from securefl.legible import require_legible
 from securefl.plan import Plan
 from securefl.release import Adjacency, Unit, neighbours_missing
 from securefl.rounds import Algorithm, Sends
+from securefl.scores import require as require_scores
 from securefl.sums import words
 from securefl.texts import read_text, toml
 from securefl.training import LocalTraining, ModelConfig
@@ -87,10 +88,11 @@ class PrivacySection:
 
     budget: the most epsilon per client, `inf` for none. against: the parties it must hold against.
     unprotected: what may leave without noise; epsilon is then infinite. parameters: of CKKS; with
-    "strong-encrypted" the baseline is encrypted too (mode E). epsilon: what the noise is calibrated for, over
-    all rounds, `inf` for no noise; calibration: "exact", or FedLog's theorem ("paper"). dropout, corrupt: of
-    hidden sums and distributed noise, the largest shares of a cohort that may fall silent, and that may
-    collude with the server (0: none may). least_cohort: the fewest clients that are asked for one sum.
+    "strong-encrypted" the baseline is encrypted too (mode E); batches cannot have that, and pads have
+    parameters of their own. epsilon: what the noise is calibrated for, over all rounds, `inf` for no noise;
+    calibration: "exact", or FedLog's theorem ("paper"). dropout, corrupt: of hidden sums and distributed
+    noise, the largest shares of a cohort that may fall silent, and that may collude with the server (0: none
+    may). least_cohort: the fewest clients that are asked for one sum.
     least_honest: the fewest honest contributors that any combination of opened sums keeps. largest_share: the
     most of a sum's weight that one client may have. Each client checks these three. secagg: "active", against
     a server that lies, or "semi-honest". spare: aborted aggregations that may be tried again. force_delta:
@@ -98,7 +100,7 @@ class PrivacySection:
     """
 
     sum: str
-    scores: Literal["clear", "ckks"]
+    scores: Literal["clear", "ckks", "batches", "pads"]
     noise: Literal["none", "local", "distributed", "central", "key-holder"]
     unit: Unit
     adjacency: Adjacency
@@ -123,6 +125,7 @@ class PrivacySection:
         if self.sum not in words():
             known = ", ".join(map(repr, words()))
             raise ValueError(f"Expected sum among {known}, got {self.sum!r}{near(self.sum, words())}.")
+        require_scores(self.scores, self.parameters)
         if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
             raise ValueError(said)
         if not self.budget >= 0:

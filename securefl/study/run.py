@@ -19,14 +19,14 @@ from securefl.database import decoding
 from securefl.dp.calibration import check_delta
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import InProcess
-from securefl.engines.scores import ScoreKeys
 from securefl.errors import ConfigError, DataError
 from securefl.files import subfolder
 from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of, events_of
 from securefl.release import PARTIES
-from securefl.rounds import Algorithm, Answers, Ask, Device, Each, Kept, Played, Roster, Sends, State, play
+from securefl.rounds import Algorithm, Answers, Ask, Device, Kept, Played, Roster, Sends, State, play
+from securefl.scores import way_of as score_way
 from securefl.streams import stream
 from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint
@@ -236,7 +236,12 @@ class _Turn:
             ledger,
             world.records,
             rng=lambda number, client: stream(world.seed, "client", number, client),
-            keys=self._fresh_keys,
+            scores=score_way(
+                plan,
+                parameters=study.privacy.parameters,
+                asks=2 * study.study.rounds,
+                clients=study.data.clients,
+            ),
             kept=checkpoint.kept(),
             culprits=stands[-1].culprits if stands else (),
             spare=stands[-1].spare if stands else None,
@@ -267,17 +272,6 @@ class _Turn:
                 f"The checkpoint of this run is an older copy: it ends with round {finished}, and clients "
                 f"have been in round {max(known, charged)}. Restore it, or begin a new run elsewhere."
             )
-
-    def _fresh_keys(self, each: Each) -> ScoreKeys:
-        if each.query is None:
-            raise ConfigError("Only numbers with a query travel encrypted.")
-        return ScoreKeys.fresh(
-            self._study.privacy.parameters,
-            bounds=each.bounds,
-            length=len(each.query.mean),
-            variant=each.variant,
-            scores=2 * self._study.study.rounds * self._study.data.clients,
-        )
 
     def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, Kept]]:
         """The next state, the round's record, and what clients keep since."""

@@ -19,7 +19,7 @@ from tiny_orders import order
 from securefl.acts import Begin, Record
 from securefl.agreement import Agreement, Identity, Roster, Vector
 from securefl.errors import RemoteProtocolError
-from securefl.exchange import Client, KeyHolder, Server
+from securefl.exchange import Client, Server
 from securefl.hiding import Hide
 from securefl.keys import Commitment, SecretKey, Signature
 from securefl.machine import Step
@@ -35,6 +35,7 @@ from securefl.plan import Plan
 from securefl.profiles import Query
 from securefl.release import Delivered
 from securefl.rounds import Ask, Each, Sends, Sum
+from securefl.scores import Asked, Found, KeyHolder
 from securefl.sums import Opened, Unopened
 from securefl.sums.encrypted.client import SumClient, input_digest, signed_input
 from securefl.sums.encrypted.key_holder import SumKeyHolder
@@ -318,13 +319,28 @@ class TestClientOfHiddenSums(TestClient):
     )
 
 
+PLACES = ((0, "profile"), (1, "profile"))
+
+
+def then(items: tuple[bytes, ...]) -> str:
+    return "work"
+
+
+ASKED = Asked((b"a", b"b"), then)
+SCORING: Any = SimpleNamespace(
+    names=frozenset({"profile"}),
+    replies=Limit(999, 9),
+    admit=lambda sender, sealed: None,
+    score=lambda sent: ("score", tuple(one.place for one in sent)),
+)
+
+
 class TestServer(Contract):
     machine = Server(
         ask=ASK,
         header=HEADER,
         most=Limit(999, 99),
-        encrypted=frozenset({"profile"}),
-        gate=lambda sender, sealed: None,
+        scoring=SCORING,
     )
     good = (("client-0000", contribution()), ("client-0001", contribution(2)))
     bad = (
@@ -347,65 +363,89 @@ class TestServer(Contract):
         ("key-holder", contribution()),
         ("server", contribution()),
     )
-    reply = OpenReply(items=(b"1", b"2"))
+    reply = OpenReply(turn=0, items=(b"1", b"2"))
+    last = OpenReply(turn=1, items=(b"3",))
 
     def states(self) -> dict[str, Any]:
         start = self.machine.begin().state
         one = self.machine.receive(start, *self.good[0]).state
-        matching = self.machine.receive(one, *self.good[1])
-        assert matching.need is not None
-        opening = self.machine.provide(matching.state, (("blind", "blind"), (b"a", b"b")))
-        unblinding = self.machine.receive(opening.state, "key-holder", self.reply)
-        assert unblinding.need is not None
+        working = self.machine.receive(one, *self.good[1])
+        assert working.need is not None
+        assert working.need.order == ("score", PLACES)
+        asking = self.machine.provide(working.state, ASKED)
+        again = self.machine.receive(asking.state, "key-holder", self.reply)
+        assert again.need is not None
+        assert again.need.order == "work"
+        second = self.machine.provide(again.state, Asked((b"c",), then, Found({PLACES[0]: 0.25})))
+        last = self.machine.receive(second.state, "key-holder", self.last)
         return {
             "collecting": start,
             "one came": one,
-            "matching": matching.state,
-            "opening": opening.state,
-            "unblinding": unblinding.state,
-            "closed": self.machine.provide(unblinding.state, (0.5, None)).state,
+            "working": working.state,
+            "asking": asking.state,
+            "working again": again.state,
+            "asking again": second.state,
+            "working at last": last.state,
+            "closed": self.machine.provide(last.state, Found({PLACES[0]: 0.25})).state,
         }
 
     def answer(self, order: Any) -> Any:
-        count = len(order.items) if hasattr(order, "items") else len(order.replies)
-        return (("blind",) * count, (b"a",) * count) if hasattr(order, "items") else (0.5,) * count
+        return Found(dict.fromkeys(PLACES, 0.5)) if order == "work" else ASKED
 
-    def test_a_second_reply_is_not_unblinded_again(self) -> None:
-        unblinding = self.states()["unblinding"]
-        step = self.machine.receive(unblinding, "key-holder", self.reply)
-        assert (step.state, step.need) == (unblinding, None)
+    def test_turns_are_asked_one_after_the_other(self) -> None:
+        states = self.states()
+        assert [states[name].request.turn for name in ("asking", "asking again")] == [0, 1]
+        assert states["asking again"].request.items == (b"c",)
+
+    @pytest.mark.parametrize("name", ["working again", "asking again", "working at last"])
+    def test_a_reply_that_comes_twice_is_late_whatever_its_bytes(self, name: str) -> None:
+        """A key holder that answers a turn twice is heard once."""
+        state = self.states()[name]
+        for reply in (self.reply, OpenReply(turn=0, items=(b"other", b"bytes"))):
+            step = self.machine.receive(state, "key-holder", reply)
+            assert (step.state, step.need, step.out) == (state, None, ())
 
     @pytest.mark.parametrize("items", [(), (b"1",), (b"1", b"2", b"3")], ids=len)
     def test_a_reply_of_another_length_is_refused(self, items: tuple[bytes, ...]) -> None:
         with pytest.raises(RemoteProtocolError, match="one item a request"):
-            self.machine.receive(self.states()["opening"], "key-holder", OpenReply(items=items))
+            self.machine.receive(self.states()["asking"], "key-holder", OpenReply(turn=0, items=items))
 
-    def test_the_key_holder_is_asked_three_times(self) -> None:
-        opening = self.states()["opening"]
-        first = self.machine.deadline(opening)
-        second = self.machine.deadline(first.state)
-        assert [e.message for e in first.out + second.out] == [opening.request] * 2
-        assert first.result is second.result is None
-        answered = self.machine.receive(second.state, "key-holder", self.reply)
-        assert answered.need is not None
+    @pytest.mark.parametrize("turn", [-1, 1, 2**62])
+    def test_a_reply_of_a_turn_that_was_not_asked_is_refused(self, turn: int) -> None:
+        reply = dataclasses.replace(self.reply, turn=turn)
+        with pytest.raises(RemoteProtocolError, match="at turn 0"):
+            self.machine.receive(self.states()["asking"], "key-holder", reply)
 
-    def test_without_the_key_holder_the_sums_still_stand(self) -> None:
-        for name in ("matching", "opening", "unblinding"):
+    def test_the_key_holder_is_asked_three_times_a_turn(self) -> None:
+        for name, reply in (("asking", self.reply), ("asking again", self.last)):
             state = self.states()[name]
-            while (result := self.machine.deadline(state).result) is None:
-                state = self.machine.deadline(state).state
+            first = self.machine.deadline(state)
+            second = self.machine.deadline(first.state)
+            assert [e.message for e in first.out + second.out] == [state.request] * 2
+            assert first.result is second.result is None
+            assert self.machine.receive(second.state, "key-holder", reply).need is not None
+
+    def test_without_the_key_holder_the_sums_and_what_is_found_still_stand(self) -> None:
+        for name, state in self.states().items():
+            if name in ("collecting", "one came", "closed"):
+                continue
+            result, before = None, state
+            while result is None:
+                step = self.machine.deadline(before)
+                before, result = step.state, step.result
             assert result.survivors == (0, 1)
             assert (result.totals["sum"].value * 2**21).tolist() == [3, 3]
-            assert result.each == {"profile": {}}
+            known = {0: 0.25} if name in ("asking again", "working at last") else {}
+            assert result.each == {"profile": known}
 
     def test_a_number_that_could_not_be_opened_is_absent_from_that_number_alone(self) -> None:
-        result = self.machine.provide(self.states()["unblinding"], (0.5, None)).result
+        result = self.machine.provide(self.states()["working"], Found({PLACES[0]: 0.5})).result
         assert result.each == {"profile": {0: 0.5}}
         assert result.survivors == (0, 1)
 
     def test_numbers_of_the_wrong_form_in_the_clear(self) -> None:
         """Where numbers travel open, an encrypted one is refused, and one whose score overflows."""
-        open_server = dataclasses.replace(self.machine, encrypted=frozenset())
+        open_server = dataclasses.replace(self.machine, scoring=None)
         start = open_server.begin().state
         fine = contribution(profile=delivered("profile", np.zeros(3)))
         assert 0 in open_server.receive(start, "client-0000", fine).state.numbers
@@ -440,20 +480,31 @@ class TestServerOfClaims:
         step = self.machine.receive(self.machine.begin().state, "client-0000", message)
         assert step.result.each == {"size": {0: 100.0}}
 
-    def test_no_ciphertext_comes_in_where_there_is_no_gate(self) -> None:
-        server = Server(ask=ASK, header=HEADER, most=Limit(999, 99), encrypted=frozenset({"profile"}))
-        with pytest.raises(RemoteProtocolError, match="No ciphertext"):
+    def test_nothing_concealed_comes_in_where_nothing_is_scored(self) -> None:
+        server = Server(ask=ASK, header=HEADER, most=Limit(999, 99))
+        with pytest.raises(RemoteProtocolError, match="Expected 3 numbers for"):
             server.receive(server.begin().state, "client-0000", contribution())
 
 
 class TestKeyHolder(Contract):
-    machine = KeyHolder(header=HEADER, most=Limit(999, 99))
-    good = (("server", OpenRequest(items=(b"a", b"b"))),)
-    bad = (("client-0000", OpenRequest(items=(b"a",))), ("key-holder", OpenRequest(items=())))
+    machine = KeyHolder(header=HEADER, most=Limit(999, 99), turns=2, part=NOBODY)
+    good = (("server", OpenRequest(turn=0, items=(b"a", b"b"))),)
+    bad = (
+        ("client-0000", OpenRequest(turn=0, items=(b"a",))),
+        ("key-holder", OpenRequest(turn=0, items=())),
+        ("server", OpenRequest(turn=1, items=(b"a",))),
+        ("server", OpenRequest(turn=2, items=(b"a",))),
+        ("server", OpenRequest(turn=-1, items=(b"a",))),
+    )
+    second = OpenRequest(turn=1, items=(b"c",))
 
     def states(self) -> dict[str, Any]:
         start = self.machine.begin().state
-        return {"ready": start, "busy": self.machine.receive(start, *self.good[0]).state}
+        busy = self.machine.receive(start, *self.good[0]).state
+        replied = self.machine.provide(busy, (b"1", b"2")).state
+        again = self.machine.receive(replied, "server", self.second).state
+        done = self.machine.provide(again, (b"3",)).state
+        return {"ready": start, "busy": busy, "replied": replied, "busy again": again, "done": done}
 
     def answer(self, order: Any) -> Any:
         return order.items
@@ -463,6 +514,25 @@ class TestKeyHolder(Contract):
         waited = self.machine.deadline(self.machine.begin().state)
         assert waited.result == "unused"
         assert self.machine.receive(waited.state, *self.good[0]).need is not None
+
+    @pytest.mark.parametrize("name", ["busy", "replied", "busy again", "done"])
+    def test_another_request_at_a_turn_is_refused(self, name: str) -> None:
+        """Two sets of openings of one turn would tell their difference, and spend twice the count."""
+        state = self.states()[name]
+        with pytest.raises(RemoteProtocolError, match="Another request came at turn 0"):
+            self.machine.receive(state, "server", OpenRequest(turn=0, items=(b"a", b"c")))
+        assert self.machine.receive(state, *self.good[0]).need is None
+
+    @pytest.mark.parametrize(("name", "turn"), [("busy", 1), ("replied", 2), ("busy again", 2), ("done", 2)])
+    def test_a_turn_out_of_order_is_refused(self, name: str, turn: int) -> None:
+        """The next turn follows from the reply to the one before, and there are two."""
+        with pytest.raises(RemoteProtocolError, match=f"got turn {turn}"):
+            self.machine.receive(self.states()[name], "server", OpenRequest(turn=turn, items=(b"c",)))
+
+    def test_each_turn_is_answered_again_with_its_own_reply(self) -> None:
+        done = self.states()["done"]
+        replies = [self.machine.receive(done, "server", one).out[0].message for one in done.requests]
+        assert replies == [OpenReply(turn=0, items=(b"1", b"2")), OpenReply(turn=1, items=(b"3",))]
 
 
 # Encrypted sums -----------------------------------------------------------------------------------------

@@ -141,3 +141,30 @@ class TestProtocol:
 def _sent(name: str) -> set[str]:
     of = one(name)
     return {s.sends.name for s in of.arms[0].options.build(world(of).problem).statistics}
+
+
+@pytest.mark.parametrize("variant", ["full", "mean-only"])
+@pytest.mark.parametrize("scores", ["ckks", "batches", "pads"])
+def test_each_way_of_scoring_gives_the_divergences_of_the_clear_one(
+    scores: str, variant: str, tmp_path: Path
+) -> None:
+    """Round by round, within the bound that the run states, for as long as the same clients are chosen."""
+    arm = f'[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 0.5\nvariant = "{variant}"\n'
+    clear = run(study(arm, rounds=3), tmp_path / "clear")
+    sealed = run(study(arm, rounds=3, scores=scores), tmp_path / scores)
+    compared = 0
+    for a, b in zip(clear.records, sealed.records, strict=True):
+        assert not b["blamed"]
+        assert not b["abstained"]
+        pairs = np.array([a["figures"]["divergence"], b["figures"]["divergence"]])
+        assert np.abs(pairs[0] - pairs[1]).max() <= b["error_bound"] < 1e-2
+        compared += 1
+        if a["selected"] != b["selected"]:  # two clients tied within the bound
+            break
+    assert compared >= (1 if scores == "batches" else 3)
+    assert (np.array([r["bytes_up"] for r in sealed.records]) > [r["bytes_up"] for r in clear.records]).all()
+
+
+@pytest.mark.parametrize("scores", ["batches", "pads"])
+def test_two_turns_go_on_over_a_bad_network(scores: str, tmp_path: Path) -> None:
+    TestProtocol().test_it_goes_on_over_a_bad_network("fedprof", scores, tmp_path)

@@ -15,8 +15,8 @@ from typing import Any
 
 from securefl.acts import Record
 from securefl.cli import main
-from securefl.engines.scores import ScoreKeys
 from securefl.journal import Journal
+from securefl.scores.keys import ScoreKeys
 from securefl.study import results
 
 

@@ -183,7 +183,7 @@ CARD = {
 
 
 @pytest.mark.parametrize("arm", CARD)
-@pytest.mark.parametrize("scores", ["clear", "ckks"])
+@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
 def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, tmp_path: Path) -> None:
     of = study(f'[[arm]]\nname = "x"\nfraction = 0.5\n{arm}\n', scores=scores, rounds=1)
     here = world(of)
@@ -196,8 +196,12 @@ def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, t
         expected = "its model update, its whole profile" + rest
     assert server.learns == f"of each client {expected}"
     assert server.epsilon == "∞ (unprotected)"
-    takes_part = scores == "ckks" and "fedprof" in arm
-    assert key_holder.learns.startswith("blinded" if takes_part else "nothing")
+    learns = "blinded integers, uniform to it"
+    if scores == "clear" or "fedprof" not in arm:
+        learns = "nothing: it takes no part"
+    elif scores == "pads":
+        learns = f"who takes part, and {learns}"
+    assert key_holder.learns == learns
 
 
 def test_arms_that_show_the_same_share_a_row(tmp_path: Path) -> None:

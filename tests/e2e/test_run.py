@@ -169,7 +169,7 @@ def test_a_client_with_nan_loses_its_own_place_only(protocol: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("aggregation", ["full", "partial"])
-@pytest.mark.parametrize("scores", ["clear", "ckks"])
+@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_client_with_no_or_one_record(count: int, scores: str, aggregation: str, tmp_path: Path) -> None:
     arm = f'[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 1.0\naggregation = "{aggregation}"\n'

@@ -17,9 +17,9 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import Faults, InProcess
 from securefl.errors import RemoteProtocolError
-from securefl.exchange import Client, KeyHolder, Server
+from securefl.exchange import Client, Server
 from securefl.grid import Grid
-from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest
+from securefl.messages import Broadcast, Contribution, OpenReply
 from securefl.plan import Plan
 from securefl.release import Delivered
 from securefl.rounds import (
@@ -115,7 +115,6 @@ def run(
             ledger,
             [(own[k], np.zeros(len(own[k]))) for k in range(CLIENTS)],
             rng=lambda number, client: np.random.default_rng(0),
-            keys=lambda each: pytest.fail("no score is encrypted here"),
         )
         engine = InProcess(host, faults=faults, rng=np.random.default_rng(seed), tamper=tamper)
         answers, log = host.ask(engine, ASK, header(number=number))
@@ -363,16 +362,6 @@ def test_order_and_broadcast_come_in_any_order_and_work_is_asked_for_once() -> N
         assert first.need is not None
 
 
-def test_the_key_holder_answers_the_server_once() -> None:
-    machine = KeyHolder(header=header(), most=Limit(1000, 99))
-    state = machine.begin().state
-    with pytest.raises(RemoteProtocolError, match="Only the server"):
-        machine.receive(state, "client-0001", OpenRequest(items=()))
-    step = machine.receive(state, "server", OpenRequest(items=(b"a",)))
-    assert step.need is not None
-    assert machine.receive(step.state, "server", OpenRequest(items=(b"b",))).need is None
-
-
 def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
     algorithm: Algorithm = Toy()
     seen = []
@@ -384,7 +373,6 @@ def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
             ledger,
             records,
             rng=lambda number, client: np.random.default_rng(0),
-            keys=lambda each: pytest.fail("no score is encrypted here"),
         )
 
         def tamper(sender: str, to: str, data: bytes) -> bytes:

@@ -56,8 +56,16 @@ servers = st.one_of(
         most=whole,
         records=whole,
     ),
-    st.builds(OpenRequest, items=st.lists(st.binary(max_size=9), max_size=3).map(tuple)),
-    st.builds(OpenReply, items=st.lists(st.binary(max_size=9), max_size=3).map(tuple)),
+    st.builds(
+        OpenRequest,
+        turn=whole,
+        items=st.lists(st.binary(max_size=9), max_size=3).map(tuple),
+    ),
+    st.builds(
+        OpenReply,
+        turn=whole,
+        items=st.lists(st.binary(max_size=9), max_size=3).map(tuple),
+    ),
 )
 deliveries = st.builds(
     Delivered,
@@ -115,7 +123,7 @@ SAMPLES = [
         arrays=(np.ones((2, 1)), np.zeros((0, 2))),
     ),
     order("update", "losß", sums=("x",), members=(0, 5), draws=(2, 1), whole=3, most=2),
-    OpenRequest(items=(b"one", b"")),
+    OpenRequest(turn=0, items=(b"one", b"")),
     OpenReply(items=(b"three",)),
     Contribution(
         releases=(

@@ -42,6 +42,18 @@ def test_a_good_study_is_read_whole() -> None:
     assert study.privacy.plan(7).schedule == 7
 
 
+@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
+@pytest.mark.parametrize("parameters", ["strong", "compact", "strong-encrypted"])
+def test_a_way_of_scoring_says_which_parameters_it_cannot_use(scores: str, parameters: str) -> None:
+    of = text(scores=scores, extra=f'parameters = "{parameters}"\n')
+    if scores == "batches" and parameters == "strong-encrypted":
+        assert "Open each client alone" in told(of)
+    elif scores == "pads" and parameters != "strong":
+        assert "Leave the line out" in told(of)
+    else:
+        assert parse(of).privacy.plan(1).scores == scores
+
+
 def test_an_infinite_budget_is_no_limit() -> None:
     assert parse(GOOD).privacy.budget == math.inf
     assert parse(GOOD).privacy.plan(1).budget is None

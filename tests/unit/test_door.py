@@ -46,9 +46,10 @@ def ask(cohort: tuple[int, ...] = EVERYBODY, sends: Sends = UPDATE, model: Any =
     return Ask(cohort=cohort, broadcast=model, sums=(Sum(sends, LENGTH),))
 
 
-def opened(plan: Plan, path: Path, sends: Sends = UPDATE) -> Door:
+def opened(plan: Plan, path: Path, sends: Sends = UPDATE, parameters: str = "strong") -> Door:
     compute = summed if sends.sensitivity else update
-    return Door(plan, [Given(sends, compute)], records(), ledger=path / "ledger.sqlite")
+    gives = [Given(sends, compute)]
+    return Door(plan, gives, records(), ledger=path / "ledger.sqlite", parameters=parameters)
 
 
 @pytest.mark.parametrize("how", ["clear", "masked", "ckks", "two-server"])
@@ -165,7 +166,7 @@ def test_the_noise_is_in_the_sum(tmp_path: Path) -> None:
     assert 0.2 * plan.noise_multiplier < error.std() < 3 * plan.noise_multiplier
 
 
-@pytest.mark.parametrize("scores", ["clear", "ckks"])
+@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
 def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Path, scores: Any) -> None:
     anchor = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
 
@@ -191,6 +192,12 @@ def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Pa
 def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unprotected"):
         opened(replace(OPEN, unprotected=()), tmp_path)
+    for scores, parameters, said in (
+        ("batches", "strong-encrypted", "open each client alone"),
+        ("pads", "compact", "a set of their own"),
+    ):
+        with pytest.raises(ConfigError, match=f"(?i){said}"):
+            opened(replace(OPEN, scores=scores), tmp_path, parameters=parameters)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="each name once"):
         Door(OPEN, [Given(UPDATE, update)] * 2, records(), ledger=tmp_path / "ledger.sqlite")
     assert not (tmp_path / "ledger.sqlite").exists()

@@ -120,6 +120,8 @@ PUBLIC = {
     "securefl.sums.encrypted.server.Adding": "digests and signatures",
     "securefl.scores.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
     "securefl.scores.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
+    "securefl.scores.way.Sent": "what a client shows the server, concealed",
+    "securefl.scores.padded.Listed": "masked messages, in the order of a list",
     "securefl.scores.pads.Masked": "a client's masked message",
     "securefl.sums.encrypted.parts.EncryptedTotal": "ciphertexts",
     "securefl.matching.sealed.Sealed": "sealed to its receiver",

@@ -57,7 +57,7 @@ def job(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> Job:
 # Whole runs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scores", ["clear", "ckks"])
+@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
 @pytest.mark.parametrize("variant", ["full", "mean-only"])
 def test_a_whole_run_costs_what_was_asked_for(scores: str, variant: str, tmp_path: Path) -> None:
     """Private training and noised profiles of a client that takes part in every round."""

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-from tiny_he import SIGNER
+from tiny_he import SIGNER, converse
 
 from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.rounds import Each, Sends
 from securefl.scores.batches import combine, cosines, of_class, places, rows, spread
+from securefl.scores.ckks import CiphertextScoring
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Arrived, Baseline, Evaluator
-from securefl.scores.isolation import match_many
-from securefl.scores.opener import Opener, Score
+from securefl.scores.isolation import MatchBatches, batch_terms
+from securefl.scores.keys import ScoreKeys
+from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
+from securefl.scores.way import Kind, Sent
 from securefl.signing import SigningKey
+from securefl.wire import Header
 
 Q = 10
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
@@ -164,25 +170,75 @@ def test_junk_in_a_batch_is_seen_and_its_members_opened_singly() -> None:
         parties.single(junk, baseline)
 
 
+def scoring(parties: Parties, clients: int, told: dict[str, str]) -> CiphertextScoring:
+    """One exchange under these parties' keys, in batches."""
+    each = Each(Sends(name="profile", how="each", reveals="it"), query(BASE, ANCHOR, BOUNDS), bounds=BOUNDS)
+    return CiphertextScoring(
+        keys=ScoreKeys(parties.terms, parties.client, parties.evaluator, parties.opener),
+        each=(each,),
+        cohort=clients,
+        header=Header(bytes(32), 1, 0, 0),
+        tell=told.__setitem__,
+        turns=2,
+        first=MatchBatches,
+    )
+
+
 def test_many_are_matched_whatever_some_of_them_send() -> None:
-    """Damage never joins a batch, junk has its batch opened singly; either costs its sender alone."""
-    parties = Parties()
-    baseline, owners = parties.baseline(), [profile(i) for i in range(6)]
-    arrived = [parties.arrived(own, f"client {i}") for i, own in enumerate(owners)]
+    """Junk has its batch opened singly, and costs its sender alone."""
+    parties, told = Parties(), dict[str, str]()
+    exchange, owners = scoring(parties, 7, told), [profile(i) for i in range(6)]
+    (each,) = exchange.each
     raw = np.random.default_rng(5).integers(0, 2**29 - 2**16, (2, 2, 4096), dtype=np.uint64)
-    junk = arrived[0].ciphertext[: gate.TAG] + gate.pack(raw, COMPACT.primes)
-    crowd = [*arrived[:2], Arrived(junk, None, "junk"), Arrived(b"damage", None, "damage"), *arrived[2:]]
-    found = match_many(parties.evaluator, parties.opener.open, crowd, baseline)
-    assert set(found) == {"junk", "damage", *(f"client {i}" for i in range(6))}
-    for i, own in enumerate(owners):
-        score = found[f"client {i}"]
-        assert isinstance(score, Score)
-        assert abs(score.value - divergence(own, BASE)) <= score.error_bound
-    for sender in ("junk", "damage"):
-        refusal = found[sender]
-        assert isinstance(refusal, RemoteProtocolError)
-        assert refusal.sender == sender
+    good = [parties.arrived(own).ciphertext for own in owners]
+    junk = good[0][: gate.TAG] + gate.pack(raw, COMPACT.primes)
+    crowd = [*good[:2], junk, *good[2:]]
+    turns: list[int] = []
+    found = converse(exchange, [Sent(k, each, one, np.zeros(0)) for k, one in enumerate(crowd)], turns)
+    assert turns == [2, 4], "two batches; the members of the first one singly"
+    assert set(told) == {"client-0002"}
+    assert set(found.numbers) == {(k, "profile") for k in (0, 1, 3, 4, 5, 6)}
+    for k, own in zip((0, 1, 3, 4, 5, 6), owners, strict=True):
+        assert abs(found.numbers[k, "profile"] - divergence(own, BASE)) <= parties.terms.error_bound(8)
     assert parties.opener.opened == 4 + 4 + 4, "a batch, its members singly, and the other batch"
+
+
+def test_variances_outside_the_bounds_never_join_a_batch() -> None:
+    parties, told = Parties(variant=Variant.MEAN_ONLY), dict[str, str]()
+    exchange = scoring(parties, 2, told)
+    each = replace(exchange.each[0], variant=Variant.MEAN_ONLY)
+    exchange = replace(exchange, each=(each,))
+    arrived = [parties.arrived(profile(k)) for k in range(2)]
+    clear = [np.full(Q + 1, 1e9), np.asarray(arrived[1].clear)]
+    turns: list[int] = []
+    sent = [
+        Sent(k, each, one.ciphertext, own) for k, (one, own) in enumerate(zip(arrived, clear, strict=True))
+    ]  # type: ignore[arg-type]
+    assert set(converse(exchange, sent, turns).numbers) == {(1, "profile")}
+    assert (turns, set(told)) == ([1], {"client-0000"})
+
+
+@pytest.mark.parametrize(
+    ("length", "clients", "size"),
+    [(32, 60, 32), (32, 8, 8), (32, 7, 4), (32, 1, 1), (500, 60, 4), (600, 60, 2)],
+)
+def test_the_size_of_a_batch_follows_from_public_inputs(length: int, clients: int, size: int) -> None:
+    """A client sends as much as alone; the count has room for every batch, and its members singly."""
+    kind = Kind(BOUNDS, length, Variant.FULL)
+    found, alone = batch_terms(kind, STRONG, 3, clients), batch_terms(kind, STRONG, 3, 1)
+    assert (found.classes, found.ciphertexts) == (size, alone.ciphertexts)
+    batches = -(-clients // size)
+    assert found.scores == 3 * (batches * size + (clients if size > 1 else 0))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "bounds", "size"),
+    [(COMPACT, BOUNDS, 16), (COMPACT, Bounds(), 2), (STRONG, Bounds(mean=1024.0), 1)],
+)
+def test_wide_bounds_leave_room_for_fewer_in_a_batch(
+    parameters: Parameters, bounds: Bounds, size: int
+) -> None:
+    assert batch_terms(Kind(bounds, 32, Variant.FULL), parameters, 80, 60).classes == size
 
 
 def test_batches_need_a_power_of_two_and_a_plaintext_baseline() -> None:

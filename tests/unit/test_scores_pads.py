@@ -123,14 +123,15 @@ def test_a_masked_row_that_was_changed_costs_its_sender_alone() -> None:
     parties = Parties()
     good = parties.masked(profile(1, 10))
     spoilt = [replace(parties.masked(profile(2, 10)), words=bytes(len(good.words))) for _ in range(20)]
-    found = parties.scores([good, *spoilt, replace(good, words=good.words[:-8])])
+    cut = replace(parties.masked(profile(3, 10)), words=good.words[:-8], sender="short")
+    found = parties.scores([good, *spoilt, cut])
     first, *junk, short = (found[i] for i in range(22))
     assert isinstance(first, Score)
     assert abs(first.value - divergence(profile(1, 10), parties.base)) < 1e-5
     assert all(isinstance(one, RemoteProtocolError) or one.value > 1 for one in junk)
     assert any(isinstance(one, RemoteProtocolError) for one in junk)
     assert isinstance(short, RemoteProtocolError)
-    assert short.sender == "client 21"
+    assert short.sender == "short"
 
 
 @pytest.mark.parametrize("what", ["list", "request"])

@@ -198,14 +198,20 @@ HUGE = b"\xff\xff\xff\xff"
 
 
 def _head(kind: bytes) -> bytes:
-    return MAGIC + bytes([len(kind)]) + kind + b"\1\0" + HERE.session + b"\3\0\0\0\1\0\2\0"
+    spec: Any = next(
+        one.__wire__  # type: ignore[attr-defined]
+        for one in (Order, Broadcast, Contribution, OpenRequest)
+        if one.__wire__.kind.encode() == kind  # type: ignore[attr-defined]
+    )
+    version = spec.version.to_bytes(2, "little")
+    return MAGIC + bytes([len(kind)]) + kind + version + HERE.session + b"\3\0\0\0\1\0\2\0"
 
 
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
-        (OpenRequest, _head(b"open-request") + HUGE),
-        (OpenRequest, _head(b"open-request") + b"\1\0\0\0" + HUGE),
+        (OpenRequest, _head(b"open-request") + bytes(8) + HUGE),
+        (OpenRequest, _head(b"open-request") + bytes(8) + b"\1\0\0\0" + HUGE),
         (Order, _head(b"order") + HUGE + bytes(8)),
         (Order, _head(b"order") + b"\1\0\0\0\xff\xff"),
         (Broadcast, _head(b"broadcast") + b"\3\1" + HUGE + bytes(4)),
@@ -249,7 +255,7 @@ def test_a_huge_declared_length_is_refused_before_anything_is_allocated(kind: An
         (Broadcast, b"\3\1" + bytes(4), b"\0\0"),
         (Order, b"", b"\0\0"),
         (Order, bytes(4 + 4 + 8 + 8), bytes(8)),
-        (OpenRequest, b"", bytes(4)),
+        (OpenRequest, bytes(8), bytes(4)),
         (Contribution, b"", b"\0\0\0\4\1" + bytes(4) + bytes(4)),
         (Keys, bytes(4), bytes(4)),
     ],

@@ -48,8 +48,8 @@ MESSAGES: dict[str, Any] = {
         most=2,
         records=1437,
     ),
-    "open-request": OpenRequest(items=(b"\x01\x02\x03", b"")),
-    "open-reply": OpenReply(items=(b"\xff",)),
+    "open-request": OpenRequest(turn=1, items=(b"\x01\x02\x03", b"")),
+    "open-reply": OpenReply(turn=1, items=(b"\xff",)),
     "sum-request": SumRequest(
         items=(b"\x01\x02",),
         task=bytes(range(32)),

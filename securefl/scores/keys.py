@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefl.he.keys import KeyPair
-from securefl.he.parameters import by_name
-from securefl.profiles import Bounds, Query, Variant
+from securefl.he.openings import Openings
+from securefl.he.ring import Ring
+from securefl.keys import Guarded
+from securefl.profiles import Query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Baseline, Evaluator
 from securefl.scores.opener import Opener
+from securefl.scores.pads import PARAMETERS
 from securefl.scores.terms import ScoreTerms
-from securefl.signing import SigningKey
+from securefl.signing import AgreementKey, SigningKey
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,20 +33,37 @@ class ScoreKeys:
         return self.evaluator.baseline(query)
 
     @classmethod
-    def fresh(
-        cls, parameters: str, *, bounds: Bounds, length: int, variant: Variant, scores: int
-    ) -> ScoreKeys:
-        """A fresh key for at most `scores` openings of profiles of `length` elements.
+    def fresh(cls, terms: ScoreTerms) -> ScoreKeys:
+        """A fresh key under these terms.
 
         The key lives as long as the process: a resumed run takes another one, and counts anew.
         """
-        terms = ScoreTerms(
-            parameters=by_name(parameters), bounds=bounds, length=length, variant=variant, scores=scores
-        )
         keys, signing = KeyPair.generate(terms.parameters), SigningKey.generate()
         return cls(
             terms,
             Encryptor(keys.public, terms),
             Evaluator(keys.public, terms, signing),
             Opener(keys, terms, signing.public),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PadKeys(Guarded):
+    """Under pads: the key holder's pair and agreement key, the server's signing key, and what was opened."""
+
+    pair: KeyPair
+    agreement: AgreementKey
+    signing: SigningKey
+    openings: Openings
+    ring: Ring
+
+    @classmethod
+    def fresh(cls) -> PadKeys:
+        """Fresh keys; they live as long as the process."""
+        return cls(
+            KeyPair.generate(PARAMETERS),
+            AgreementKey.generate(),
+            SigningKey.generate(),
+            Openings(),
+            Ring(PARAMETERS),
         )

@@ -1,0 +1,249 @@
+"""`scores = "pads"`: clients without a homomorphic library, opened in two turns.
+
+    turn 0   server: signed lists of the fresh keys that came     key holder: ciphertexts of their pads
+    turn 1   server: masked sums, one request a list              key holder: the sums
+
+The parts, and what each party sees, stand in `pads`. A fresh key that two clients sent is listed for neither:
+one of them copied it, and nobody can say which.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from math import ceil
+from typing import ClassVar
+
+import numpy as np
+
+from securefl.agreement import u32
+from securefl.errors import ConfigError, RemoteProtocolError
+from securefl.he import gate
+from securefl.he.parameters import STRONG
+from securefl.hiding import Conceal, Concealed
+from securefl.keys import PublicKey
+from securefl.messages import OVERHEAD, REFUSED
+from securefl.profiles import Vector
+from securefl.release import KEY_HOLDER, SERVER
+from securefl.rounds import Each
+from securefl.scores.key_holder import KeyHolder
+from securefl.scores.keys import PadKeys
+from securefl.scores.pad_evaluator import PadEvaluator, PadOpening
+from securefl.scores.pads import PARAMETERS, Masked, PadKeyHolder, PadTerms, admit, mask
+from securefl.scores.way import Asked, Found, Kind, Place, Scoring, Sent, Tell, blaming
+from securefl.signing import SIGNATURE_BYTES
+from securefl.wire import Header, Limit
+
+
+class Pads:
+    """Scores of masked integers, under pads that the key holder knows. The arguments are those of `Ckks`."""
+
+    key_holder_learns: ClassVar[str] = "who takes part, and blinded integers, uniform to it"
+
+    def __init__(self, parameters: str, asks: int, clients: int) -> None:
+        if parameters != STRONG.name:
+            raise ConfigError(
+                f'Expected no `parameters` beside scores = "pads", got {parameters!r}: pads have a set of '
+                "their own. Leave the line out."
+            )
+        self._openings = asks * clients
+        self._terms: dict[Kind, PadTerms] = {}
+
+    @cached_property
+    def _keys(self) -> PadKeys:
+        return PadKeys.fresh()
+
+    def begin(self, each: Sequence[Each], cohort: int, header: Header, tell: Tell) -> Scoring:
+        kind = Kind.of_all(each)
+        self._terms[kind] = terms = terms_of(kind, header, self._openings)
+        return PadScoring(
+            keys=self._keys, terms=terms, each=tuple(each), cohort=cohort, header=header, tell=tell
+        )
+
+    def sealed_bytes(self, each: Each) -> int | None:
+        terms = self._terms.get(Kind.of(each))
+        return None if terms is None else terms.message_bytes
+
+    def error_bound(self) -> float | None:
+        return max((terms.error_bound for terms in self._terms.values()), default=None)
+
+
+def terms_of(kind: Kind, header: Header, openings: int) -> PadTerms:
+    """The terms of one exchange: pads of another session, round, stage or attempt are others."""
+    return PadTerms(
+        bounds=kind.bounds,
+        length=kind.length,
+        variant=kind.variant,
+        context=header.session + u32(*header.place()),
+        openings=openings,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PadScoring:
+    """One exchange under pads."""
+
+    keys: PadKeys
+    terms: PadTerms
+    each: tuple[Each, ...]
+    cohort: int
+    header: Header
+    tell: Tell
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(one.sends.name for one in self.each)
+
+    @property
+    def conceal(self) -> Mapping[str, Conceal]:
+        return dict.fromkeys(self.names, partial(_masked, self.terms, self.keys.agreement.public))
+
+    @property
+    def sealed_bytes(self) -> int:
+        return self.terms.message_bytes
+
+    @property
+    def _lists(self) -> int:
+        return len(self.each) * ceil(self.cohort / self.terms.block)
+
+    @property
+    def replies(self) -> Limit:
+        ciphertext = gate.residues_size(2, PARAMETERS.primes, PARAMETERS.poly_modulus_degree)
+        return Limit((ciphertext + 8) * self._lists + OVERHEAD, self._lists)
+
+    def admit(self, sender: str, sealed: bytes) -> None:
+        admit(sealed, _NOTHING_CLEAR, self.terms, sender=sender)
+
+    def score(self, sent: tuple[Sent, ...]) -> ListPads:
+        return ListPads(self, sent)
+
+    def key_holder(self) -> KeyHolder:
+        p, block = PARAMETERS, self.terms.block
+        sums = gate.residues_size(1, p.primes, p.poly_modulus_degree)
+        sums += block * (2 + gate.integer_size(p.modulus)) + SIGNATURE_BYTES + 8
+        holder = PadKeyHolder(
+            self.keys.pair,
+            self.keys.agreement,
+            self.terms,
+            self.keys.signing.public,
+            openings=self.keys.openings,
+            ring=self.keys.ring,
+        )
+        most = Limit(sums * self._lists + OVERHEAD, self._lists)
+        return KeyHolder(header=self.header, most=most, turns=2, part=OpensPads(holder, self.tell))
+
+
+_NOTHING_CLEAR: Vector = np.zeros(0)
+
+
+def _masked(terms: PadTerms, key_holder: PublicKey, hidden: Vector) -> Concealed:
+    return Concealed("encrypted", sealed=mask(hidden, _NOTHING_CLEAR, terms, key_holder).packed)
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Clients whose pads stand in one ciphertext, in this order, and what they are matched with."""
+
+    evaluator: PadEvaluator
+    sent: tuple[Sent, ...]
+    masked: tuple[Masked, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class ListPads:
+    """Slow work of the server: list the fresh keys that came, for each question in as many as fit."""
+
+    part: PadScoring
+    sent: tuple[Sent, ...]
+
+    def run(self) -> Asked | Found:
+        masked = {one.place: self._read(one) for one in self.sent}
+        uses = Counter(own.fresh.raw for own in masked.values())
+        for own in masked.values():
+            if uses[own.fresh.raw] > 1:
+                self.part.tell(own.sender, "Another client sent the same fresh key; neither is scored.")
+        once = [one for one in self.sent if uses[masked[one.place].fresh.raw] == 1]
+        lists = [own for each in self.part.each for own in self._lists(each, once, masked)]
+        if not lists:
+            return Found({})
+        items = tuple(own.evaluator.list(own.masked) for own in lists)
+        return Asked(items, partial(AskSums, self.part, tuple(lists)))
+
+    def _read(self, one: Sent) -> Masked:
+        return admit(one.sealed, one.clear, self.part.terms, sender=one.sender)
+
+    def _lists(self, each: Each, sent: Sequence[Sent], masked: Mapping[Place, Masked]) -> list[Listed]:
+        own = [one for one in sent if one.each is each]
+        if not own or each.query is None:
+            return []
+        keys, terms = self.part.keys, self.part.terms
+        evaluator = PadEvaluator(keys.pair.public, terms, keys.signing, each.query, ring=keys.ring)
+        blocks = (tuple(own[i : i + terms.block]) for i in range(0, len(own), terms.block))
+        return [Listed(evaluator, some, tuple(masked[one.place] for one in some)) for some in blocks]
+
+
+@dataclass(frozen=True, eq=False)
+class AskSums:
+    """Slow work of the server: multiply the pads by the weights, and ask for the sums, masked."""
+
+    part: PadScoring
+    lists: tuple[Listed, ...]
+    replies: tuple[bytes, ...]
+
+    def run(self) -> Asked | Found:
+        openings = []
+        for listed, reply in zip(self.lists, self.replies, strict=True):
+            asked = partial(listed.evaluator.request, reply, 0, listed.masked, sender=KEY_HOLDER)
+            opening = None if reply == REFUSED else blaming(self.part.tell, asked)
+            if opening is not None:
+                openings.append((listed, opening))
+        if not openings:
+            return Found({})
+        items = tuple(opening.request for _, opening in openings)
+        return Asked(items, partial(TakePads, self.part, tuple(openings)))
+
+
+@dataclass(frozen=True, eq=False)
+class TakePads:
+    """Slow work of the server: take the pads off the products."""
+
+    part: PadScoring
+    openings: tuple[tuple[Listed, PadOpening], ...]
+    replies: tuple[bytes, ...]
+
+    def run(self) -> Found:
+        found: dict[Place, float] = {}
+        for (listed, opening), reply in zip(self.openings, self.replies, strict=True):
+            scores = partial(listed.evaluator.scores, opening, reply, listed.masked, sender=KEY_HOLDER)
+            own = None if reply == REFUSED else blaming(self.part.tell, scores)
+            for client, score in (own or {}).items():
+                if isinstance(score, RemoteProtocolError):
+                    self.part.tell(score.sender, str(score))
+                else:
+                    found[listed.sent[client].place] = score.value
+        return Found(found)
+
+
+@dataclass(frozen=True, eq=False)
+class OpensPads:
+    """What the key holder does: encrypt the pads of each list at turn 0, open masked sums at turn 1."""
+
+    holder: PadKeyHolder
+    tell: Tell
+
+    def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        own = self._pads if turn == 0 else self._sums
+        return tuple(blaming(self.tell, partial(own, item)) or REFUSED for item in items)
+
+    def _pads(self, listed: bytes) -> bytes:
+        ciphertexts = self.holder.encrypt(listed, sender=SERVER)
+        if len(ciphertexts) != 1:
+            raise RemoteProtocolError(
+                "Expected as many keys in a list as one ciphertext holds.", sender=SERVER, phase="pads"
+            )
+        return ciphertexts[0]
+
+    def _sums(self, request: bytes) -> bytes:
+        return self.holder.open(request, sender=SERVER)

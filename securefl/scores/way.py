@@ -1,0 +1,174 @@
+"""What stands behind one word of `[privacy] scores`: a way of scoring profiles that the server does not see.
+
+A way keeps the keys of a session, and begins one exchange after another. This is all there is to an exchange,
+whatever the way:
+
+client       `conceal`              hides its part of a value, by the name of the question
+server       `admit`                the gate: what was sealed is checked before any native library sees it
+             `score`, then `Asked`  slow work, which ends in a request or in what was `Found`
+key holder   `key_holder`           a machine that opens one request a turn
+
+Numbers in the clear need no way: the exchange itself takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.hiding import Conceal
+from securefl.machine import Machine, Work
+from securefl.messages import client_name
+from securefl.profiles import Bounds, Variant, Vector
+from securefl.rounds import Each
+from securefl.wire import Header, Limit
+
+T = TypeVar("T")
+Place = tuple[int, str]
+"""Whose number it is, and which: client and name."""
+Tell = Callable[[str, str], None]
+"""Tells an observer whose doing it is that a number is missing, and why. No party of the protocol sees it."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one client sent for one question, through the gate."""
+
+    client: int
+    each: Each
+    sealed: bytes = field(repr=False)
+    clear: Vector = field(repr=False)
+
+    @property
+    def sender(self) -> str:
+        return client_name(self.client)
+
+    @property
+    def place(self) -> Place:
+        return (self.client, self.each.sends.name)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The numbers that could be opened; one that could not is absent."""
+
+    numbers: Mapping[Place, float]
+
+    def beside(self, numbers: Mapping[Place, float]) -> Found:
+        return Found({**self.numbers, **numbers})
+
+
+NOTHING = Found({})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The end of one turn: a request to the key holder.
+
+    Attributes:
+        items: what it is to open; it gives one reply an item.
+        then: the server's next slow work, from these replies. It holds the masks, which do not travel.
+        found: what is known already, should the key holder never answer.
+    """
+
+    items: tuple[bytes, ...]
+    then: Callable[[tuple[bytes, ...]], Work]
+    found: Found = NOTHING
+
+
+class Scoring(Protocol):
+    """The scores of one exchange, as its machines need them.
+
+    Attributes:
+        names: of the questions whose values are concealed.
+        conceal: by these names, what a client hides its part with.
+        sealed_bytes: the exact length of what it sends.
+        replies: the most that one reply of the key holder holds.
+    """
+
+    @property
+    def names(self) -> frozenset[str]: ...
+
+    @property
+    def conceal(self) -> Mapping[str, Conceal]: ...
+
+    @property
+    def sealed_bytes(self) -> int: ...
+
+    @property
+    def replies(self) -> Limit: ...
+
+    def admit(self, sender: str, sealed: bytes) -> None:
+        """RemoteProtocolError(sender) for bytes that no client of this exchange makes."""
+        ...
+
+    def score(self, sent: tuple[Sent, ...]) -> Work:
+        """The server's first slow work. This and each later one ends in an `Asked` or in `Found`."""
+        ...
+
+    def key_holder(self) -> Machine[Any]:
+        """The key holder's machine of this exchange."""
+        ...
+
+
+class Way(Protocol):
+    """A way of scoring under one plan. One object serves a session."""
+
+    @property
+    def key_holder_learns(self) -> str:
+        """What the key holder learns, in words."""
+        ...
+
+    def begin(self, each: Sequence[Each], cohort: int, header: Header, tell: Tell) -> Scoring:
+        """The scores of one exchange with so many clients.
+
+        ConfigError where no score of these profiles fits the key. LocalProtocolError for questions of
+        several kinds.
+        """
+        ...
+
+    def sealed_bytes(self, each: Each) -> int | None:
+        """The length of what a client sends for this question; None before any was asked."""
+        ...
+
+    def error_bound(self) -> float | None:
+        """The largest error of a score, but with probability 1e-6; None before any was asked."""
+        ...
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a key is made for: profiles of one length, inside one set of bounds, with one part hidden."""
+
+    bounds: Bounds
+    length: int
+    variant: Variant
+
+    @classmethod
+    def of(cls, each: Each) -> Kind:
+        """ConfigError for a number that is no divergence."""
+        if each.query is None:
+            raise ConfigError("Only numbers with a query travel encrypted.")
+        return cls(each.bounds, len(each.query.mean), each.variant)
+
+    @classmethod
+    def of_all(cls, each: Sequence[Each]) -> Kind:
+        """The kind of all of them."""
+        first, *others = {cls.of(one): None for one in each}
+        if others:
+            raise LocalProtocolError(
+                "Expected profiles of one length, with one set of bounds and one variant, in one exchange; "
+                "ask for the others in another one."
+            )
+        return first
+
+
+def blaming(tell: Tell, work: Callable[[], T]) -> T | None:
+    """What the work gives, or None with the peer's name told: one bad ciphertext costs one score."""
+    try:
+        return work()
+    except RemoteProtocolError as error:
+        tell(error.sender, str(error))
+        return None
