@@ -35,7 +35,8 @@ from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Arrived, Evaluator
 from securefl.scores.opener import Opener
 from securefl.scores.pad_evaluator import PadEvaluator
-from securefl.scores.pads import PARAMETERS, PadKeyHolder, PadTerms, mask
+from securefl.scores.pad_terms import PARAMETERS, PadTerms
+from securefl.scores.pads import PadKeyHolder, mask
 from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey, SigningKey
 

@@ -13,7 +13,7 @@ encryptor   values to ciphertexts
 evaluator   the server's part, and why nobody learns more than the output
 opener      the key holder's part, blindly; `key_holder` is its machine, whatever the way
 batches     slot classes: many clients in one ciphertext
-pads        client and key holder under pads; `pad_evaluator` is the server's part
+pads        client and key holder under pads; `pad_terms` are theirs, `pad_evaluator` is the server's part
 keys        all keys of a session
 literal     the published form, by polynomials: a reference
 """

@@ -12,7 +12,7 @@ from securefl.profiles import Query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Baseline, Evaluator
 from securefl.scores.opener import Opener
-from securefl.scores.pads import PARAMETERS
+from securefl.scores.pad_terms import PARAMETERS
 from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey, SigningKey
 

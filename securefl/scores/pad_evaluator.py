@@ -17,7 +17,8 @@ from securefl.he.ring import Ring
 from securefl.keys import Guarded
 from securefl.profiles import Query
 from securefl.scores.opener import Score
-from securefl.scores.pads import PARAMETERS, WORD_BITS, Masked, PadTerms, framed, integer_residues, scaled
+from securefl.scores.pad_terms import PARAMETERS, WORD_BITS, PadTerms
+from securefl.scores.pads import Masked, framed, integer_residues, scaled
 from securefl.scores.terms import clear_part
 from securefl.signing import SigningKey
 

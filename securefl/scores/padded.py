@@ -31,7 +31,8 @@ from securefl.rounds import Each
 from securefl.scores.key_holder import KeyHolder
 from securefl.scores.keys import PadKeys
 from securefl.scores.pad_evaluator import PadEvaluator, PadOpening
-from securefl.scores.pads import PARAMETERS, Masked, PadKeyHolder, PadTerms, admit, mask
+from securefl.scores.pad_terms import PARAMETERS, PadTerms
+from securefl.scores.pads import Masked, PadKeyHolder, admit, mask
 from securefl.scores.way import Asked, Found, Kind, Place, Scoring, Sent, Tell, blaming
 from securefl.signing import SIGNATURE_BYTES
 from securefl.wire import Header, Limit

@@ -11,7 +11,8 @@ from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Bounds, Variant
 from securefl.scores.opener import Opener
-from securefl.scores.pads import PARAMETERS, PadKeyHolder, PadTerms, framed
+from securefl.scores.pad_terms import PARAMETERS, PadTerms
+from securefl.scores.pads import PadKeyHolder, framed
 from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey
 

@@ -23,7 +23,8 @@ from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Evaluator
 from securefl.scores.opener import Opener
 from securefl.scores.pad_evaluator import PadEvaluator
-from securefl.scores.pads import PARAMETERS, PadKeyHolder, PadTerms, _pad, mask, scaled
+from securefl.scores.pad_terms import PARAMETERS, PadTerms
+from securefl.scores.pads import PadKeyHolder, _pad, mask, scaled
 from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey
 

@@ -18,7 +18,8 @@ from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, feat
 from securefl.scores import pads as module
 from securefl.scores.opener import Score
 from securefl.scores.pad_evaluator import PadEvaluator
-from securefl.scores.pads import PARAMETERS, Masked, PadKeyHolder, PadTerms, mask
+from securefl.scores.pad_terms import PARAMETERS, PadTerms
+from securefl.scores.pads import Masked, PadKeyHolder, mask
 from securefl.signing import AgreementKey, SigningKey
 
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)

@@ -24,7 +24,8 @@ from securefl.keys import PublicKey, SecretKey
 from securefl.matching.envelope import Envelope
 from securefl.profiles import Bounds, Variant
 from securefl.scores.opener import Opener
-from securefl.scores.pads import PadTerms, _pad
+from securefl.scores.pad_terms import PadTerms
+from securefl.scores.pads import _pad
 from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey, SigningKey
 

@@ -1,0 +1,94 @@
+"""What all parties of one exchange under pads declare in public, and what follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2, sqrt
+from typing import Final
+
+from securefl.errors import ConfigError
+from securefl.he.parameters import GUARD, STRONG_ENCRYPTED, Parameters
+from securefl.profiles import Bounds, Variant
+
+PARAMETERS: Final[Parameters] = STRONG_ENCRYPTED
+WORD_BITS: Final = 64
+PLACE: Final = 16
+KEY: Final = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadTerms:
+    """What all parties declare: bounds, length q, variant, and one context (session, round, attempt).
+
+    openings: how many sums the key holder's key opens at most, in this context and others.
+    Raises ConfigError if a score inside the bounds could wrap mod 2^64.
+    """
+
+    bounds: Bounds
+    length: int
+    variant: Variant
+    context: bytes
+    openings: int
+
+    def __post_init__(self) -> None:
+        if self.openings < 1:
+            raise ConfigError(f"Expected at least one opening, got {self.openings}.")
+        if min(self._data_bits, self.weight_bits) < 4:
+            raise ConfigError("Scores inside the declared bounds leave no room for fractions: tighten them.")
+
+    @property
+    def row(self) -> int:
+        """Masked integers of a client."""
+        return 2 * self.length + (self.variant is Variant.FULL)
+
+    @cached_property
+    def _room(self) -> int:
+        """Bits of both scales together: what 2^64 leaves beside the largest score and a sign."""
+        largest = self.bounds.largest_product(self.length)
+        return int(WORD_BITS - 1 + log2(1 - GUARD) - log2(largest))
+
+    @cached_property
+    def weight_bits(self) -> int:
+        """log2 of s_w: larger where features can be larger, so that both roundings weigh alike."""
+        norms = self.bounds.feature_norm(self.length) / self.bounds.weight_norm(self.length)
+        return int((self._room + log2(norms)) / 2)
+
+    @property
+    def _data_bits(self) -> int:
+        return self._room - self.weight_bits
+
+    @cached_property
+    def data_scale(self) -> float:
+        return 2.0**self._data_bits
+
+    @cached_property
+    def weight_scale(self) -> float:
+        return 2.0**self.weight_bits
+
+    @property
+    def block(self) -> int:
+        """Clients in one ciphertext of pads."""
+        return PARAMETERS.poly_modulus_degree // self.row
+
+    @cached_property
+    def error_bound(self) -> float:
+        """Largest |score - div| by rounding; it always holds."""
+        features, weights = self.bounds.feature_norm(self.length), self.bounds.weight_norm(self.length)
+        rounding = (features / self.weight_scale + weights / self.data_scale) * sqrt(self.row) / 2
+        return (rounding + self.row / (4 * self.data_scale * self.weight_scale)) / self.length
+
+    @property
+    def message_bytes(self) -> int:
+        """Exact length of a client's message."""
+        return PLACE + KEY + 8 * self.row
+
+    @cached_property
+    def digest(self) -> bytes:
+        return repr(self).encode()
+
+    @cached_property
+    def place(self) -> bytes:
+        """16 bytes that name the terms."""
+        return hashlib.sha256(b"securefl/pads/place/1|" + self.digest).digest()[:PLACE]
