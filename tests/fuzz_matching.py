@@ -41,7 +41,7 @@ from securefl.scores.evaluator import Arrived, Evaluator
 from securefl.scores.opener import Opener
 from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
-from securefl.scores.pads import PadKeyHolder, framed, mask
+from securefl.scores.pads import PadKeyHolder, admit, framed, mask
 from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey, SigningKey, unseal
 
@@ -151,6 +151,9 @@ def pad_doors() -> list[Door]:
     def words(raw: bytes) -> object:
         return evaluator.scores(opening, reply, [replace(masked, words=raw)])
 
+    def message(raw: bytes) -> object:
+        return admit(raw, split.clear, terms, sender="fuzz")
+
     return [
         Door("pad list", holder.encrypt, listed, weight=30),
         Door("pad list signed", holder.encrypt, listed, partial(pad_signed, b"pads"), weight=1),
@@ -158,6 +161,7 @@ def pad_doors() -> list[Door]:
         Door("pad open", holder.open, opening.request, partial(pad_signed, b"open"), weight=6),
         Door("pad sums", lambda raw: evaluator.scores(opening, raw, [masked]), reply, weight=60),
         Door("pad words", words, masked.words, weight=60),
+        Door("pad message", message, masked.packed, weight=30),
     ]
 
 

@@ -59,7 +59,9 @@ class Ckks:
     def _scoring(
         self, keys: ScoreKeys, each: tuple[Each, ...], cohort: int, header: Header, tell: Tell
     ) -> Scoring:
-        return CiphertextScoring(keys=keys, each=each, cohort=cohort, header=header, tell=tell)
+        return CiphertextScoring(
+            keys=keys, each=each, cohort=cohort, header=header, tell=tell, turns=1, first=Match
+        )
 
     def _error_bound(self, terms: ScoreTerms) -> float:
         return terms.error_bound()
@@ -86,10 +88,8 @@ class CiphertextScoring:
     cohort: int
     header: Header
     tell: Tell
-    turns: int = 1
-    first: Callable[[CiphertextScoring, tuple[Sent, ...]], Work] = field(
-        default=lambda part, sent: Match(part, sent)
-    )
+    turns: int
+    first: Callable[[CiphertextScoring, tuple[Sent, ...]], Work]
 
     @cached_property
     def names(self) -> frozenset[str]:

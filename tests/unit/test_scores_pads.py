@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -14,12 +14,14 @@ from scipy import stats
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import KeyPair
+from securefl.messages import REFUSED
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
 from securefl.scores import pads as module
 from securefl.scores.opener import Score
 from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
-from securefl.scores.pads import Masked, PadKeyHolder, mask
+from securefl.scores.padded import OpensPads
+from securefl.scores.pads import Masked, PadKeyHolder, admit, mask
 from securefl.signing import AgreementKey, SigningKey
 
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
@@ -229,3 +231,66 @@ def test_a_word_at_its_place_in_the_modulus_is_rounded_by_less_than_its_noise() 
         exact = (int(word) * PARAMETERS.modulus) >> 64
         composed = PARAMETERS.compose(tuple(int(r) for r in column))
         assert 0 <= (exact - composed) % PARAMETERS.modulus <= 8
+
+
+# The message of a client, and the lists of a server -------------------------------------------------
+
+
+def test_a_message_is_place_key_and_words_of_exact_length() -> None:
+    parties = Parties()
+    made = parties.masked(profile(1, 10))
+    assert len(made.packed) == parties.terms.message_bytes == 16 + 32 + 8 * 21
+    found = admit(made.packed, made.clear, parties.terms, sender="ann")
+    assert (found.packed, found.sender) == (made.packed, "ann")
+
+
+ORDER_8 = "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"
+BAD_MESSAGES = {
+    "empty": lambda good: b"",
+    "a word short": lambda good: good[:-8],
+    "a byte more": lambda good: good + b"\0",
+    "of another place": lambda good: bytes(16) + good[16:],
+    "all-zero key": lambda good: good[:16] + bytes(32) + good[48:],
+    "order one": lambda good: good[:16] + b"\1" + bytes(31) + good[48:],
+    "order eight": lambda good: good[:16] + bytes.fromhex(ORDER_8) + good[48:],
+    "zero, written as the prime": lambda good: good[:16] + (2**255 - 19).to_bytes(32, "little") + good[48:],
+}
+
+
+@pytest.mark.parametrize("spoil", BAD_MESSAGES.values(), ids=BAD_MESSAGES)
+def test_the_gate_refuses_by_name_what_no_client_makes(spoil: Callable[[bytes], bytes]) -> None:
+    parties = Parties()
+    made = parties.masked(profile(1, 10))
+    with pytest.raises(RemoteProtocolError) as refused:
+        admit(spoil(made.packed), made.clear, parties.terms, sender="mallory")
+    assert (refused.value.sender, refused.value.phase) == ("mallory", "gate")
+
+
+def test_the_key_holder_encrypts_each_pad_once() -> None:
+    """A pad that stands in a list twice would be used twice."""
+    parties = Parties()
+    masked = parties.masked(profile(1, 10))
+    with pytest.raises(RemoteProtocolError, match="each fresh key once"):
+        parties.holder.encrypt(parties.evaluator.list([masked, masked]))
+
+
+def test_the_key_holder_gives_one_ciphertext_a_list_and_tells_why_not() -> None:
+    parties, told = Parties(q=512), dict[str, str]()
+    opens = OpensPads(parties.holder, told.__setitem__)
+    masked = [parties.masked(profile(i, 512)) for i in range(parties.terms.block + 1)]
+    fitting, long = parties.evaluator.list(masked[:-1]), parties.evaluator.list(masked)
+    pads, refused, junk = opens.open(0, (fitting, long, b"junk"))
+    assert (bool(pads), refused, junk) == (True, REFUSED, REFUSED)
+    assert set(told) == {"server"}
+    opening = parties.evaluator.request(pads, 0, masked[:-1])
+    assert opens.open(1, (opening.request, fitting)) == (parties.holder.open(opening.request), REFUSED)
+
+
+@pytest.mark.parametrize("variance", [1e9, -1.0, np.nan])
+def test_clear_values_outside_the_bounds_are_no_score(variance: float) -> None:
+    parties = Parties(variant=Variant.MEAN_ONLY)
+    made = parties.masked(profile(1, 10))
+    clear = np.concatenate([[variance], made.clear[1:]])
+    refused = parties.scores([replace(made, clear=clear, sender="ann")])[0]
+    assert isinstance(refused, RemoteProtocolError)
+    assert (refused.sender, "inside the declared bounds" in str(refused)) == ("ann", True)
