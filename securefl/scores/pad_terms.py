@@ -23,7 +23,7 @@ class PadTerms:
     """What all parties declare: bounds, length q, variant, and one context (session, round, attempt).
 
     openings: how many sums the key holder's key opens at most, in this context and others.
-    Raises ConfigError if a score inside the bounds could wrap mod 2^64.
+    Raises ConfigError if a score inside the bounds could wrap mod 2^64, or no ciphertext holds a pad.
     """
 
     bounds: Bounds
@@ -35,6 +35,11 @@ class PadTerms:
     def __post_init__(self) -> None:
         if self.openings < 1:
             raise ConfigError(f"Expected at least one opening, got {self.openings}.")
+        if self.block < 1:
+            raise ConfigError(
+                f"Expected at most {PARAMETERS.poly_modulus_degree} masked integers of a client, got "
+                f'{self.row}: profile a smaller layer, or take scores = "ckks".'
+            )
         if min(self._data_bits, self.weight_bits) < 4:
             raise ConfigError("Scores inside the declared bounds leave no room for fractions: tighten them.")
 

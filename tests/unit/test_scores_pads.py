@@ -215,6 +215,8 @@ def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> No
             context=b"",
             openings=10**6,
         )
+    with pytest.raises(ConfigError, match="at most 8192 masked integers"):
+        PadTerms(bounds=BOUNDS, length=4096, variant=Variant.FULL, context=b"", openings=1)
     parties = Parties()
     for hidden in (np.zeros(3), np.full(21, np.nan), np.full(21, 1e6)):
         with pytest.raises(LocalProtocolError, match="inside the declared bounds"):
