@@ -203,11 +203,11 @@ class AskSums:
         if not openings:
             return Found({})
         items = tuple(opening.request for _, opening in openings)
-        return Asked(items, partial(TakePads, self.part, tuple(openings)))
+        return Asked(items, partial(Unpad, self.part, tuple(openings)))
 
 
 @dataclass(frozen=True, eq=False)
-class TakePads:
+class Unpad:
     """Slow work of the server: take the pads off the products."""
 
     part: PadScoring
