@@ -111,7 +111,8 @@ class Server:
         by_name: dict[str, Delivered] = {release.name: release for release in delivered}
         for each in self.ask.each:
             self._check_number(each, by_name[each.sends.name], sender)
-        sums = clear.added(state.sums, self._sums, by_name, sender)
+        summed = {question.sends.name: by_name[question.sends.name] for question in self._sums}
+        sums = clear.added(state.sums, self._sums, summed, sender)
         numbers = {each.sends.name: by_name[each.sends.name] for each in self.ask.each}
         return Collecting(sums, {**state.numbers, client: numbers})
 

@@ -18,7 +18,7 @@ from securefl.profiles import Vector
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Each
 from securefl.scores.evaluator import Baseline, Blinded
-from securefl.scores.key_holder import KeyHolder
+from securefl.scores.key_holder import KeyHolder, opened_by
 from securefl.scores.keys import ScoreKeys
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
@@ -141,17 +141,11 @@ class Match:
 
     def run(self) -> Asked | Found:
         prepared = self.baselines or baselines(self.part)
-        blinded = {}
+        evaluator, blinded = self.part.keys.evaluator, dict[Place, Blinded]()
         for one in self.sent:
-            own = partial(
-                self.part.keys.evaluator.match,
-                one.sealed,
-                prepared[one.each.sends.name],
-                one.clear,
-                sender=one.sender,
-            )
-            if (product := blaming(self.part.tell, own)) is not None:
-                blinded[one.place] = product
+            baseline = prepared[one.each.sends.name]
+            with blaming(self.part.tell):
+                blinded[one.place] = evaluator.match(one.sealed, baseline, one.clear, sender=one.sender)
         if not blinded:
             return self.found
         items = tuple(one.request for one in blinded.values())
@@ -168,25 +162,18 @@ class Unblind:
     replies: tuple[bytes, ...]
 
     def run(self) -> Found:
-        scores = {
-            place: unblinded(self.part, own, reply)
-            for (place, own), reply in zip(self.blinded.items(), self.replies, strict=True)
-        }
-        return self.found.beside({place: score for place, score in scores.items() if score is not None})
+        scores: dict[Place, float] = {}
+        for (place, own), reply in zip(self.blinded.items(), self.replies, strict=True):
+            if reply != REFUSED:
+                with blaming(self.part.tell):
+                    scores[place] = self.part.keys.evaluator.unblind(own, reply, sender=KEY_HOLDER).value
+        return self.found.beside(scores)
 
 
 def baselines(part: CiphertextScoring) -> dict[str, Baseline]:
     """What clients are matched with, by the name of the question."""
     asked = {one.sends.name: one.query for one in part.each}
     return {name: part.keys.baseline(query) for name, query in asked.items() if query is not None}
-
-
-def unblinded(part: CiphertextScoring, blinded: Blinded, reply: bytes) -> float | None:
-    """One client's score, or None where there is none."""
-    if reply == REFUSED:
-        return None
-    score = blaming(part.tell, partial(part.keys.evaluator.unblind, blinded, reply, sender=KEY_HOLDER))
-    return None if score is None else score.value
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +184,4 @@ class OpensCiphertexts:
     tell: Tell
 
     def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        return tuple(
-            blaming(self.tell, partial(self.opener.open, item, sender=SERVER)) or REFUSED for item in items
-        )
+        return opened_by(partial(self.opener.open, sender=SERVER), items, self.tell)

@@ -17,7 +17,7 @@ from securefl.he.parameters import Parameters
 from securefl.messages import REFUSED
 from securefl.release import KEY_HOLDER
 from securefl.rounds import Each
-from securefl.scores.ckks import CiphertextScoring, Ckks, Match, baselines, terms_of, unblinded
+from securefl.scores.ckks import CiphertextScoring, Ckks, Match, baselines, terms_of
 from securefl.scores.evaluator import Arrived, Baseline, Blinded
 from securefl.scores.keys import ScoreKeys
 from securefl.scores.terms import ScoreTerms
@@ -100,8 +100,11 @@ class MatchBatches:
         return Asked(items, partial(UnblindBatches, self.part, tuple(batches), prepared))
 
     def _fits(self, one: Sent) -> bool:
-        checked = partial(self.part.keys.evaluator.checked, one.clear, one.sender)
-        return blaming(self.part.tell, checked) is not None
+        fits = False
+        with blaming(self.part.tell):
+            self.part.keys.evaluator.checked(one.clear, one.sender)
+            fits = True
+        return fits
 
     def _blinded(self, members: tuple[Sent, ...], baseline: Baseline) -> Blinded:
         evaluator = self.part.keys.evaluator
@@ -132,13 +135,13 @@ class UnblindBatches:
     def run(self) -> Asked | Found:
         found, spoilt = Found({}), list[Sent]()
         for batch, reply in zip(self.batches, self.replies, strict=True):
-            try:
-                found = found.beside(self._scores(batch, reply))
-            except RemoteProtocolError as error:
-                if error.sender == KEY_HOLDER:
-                    self.part.tell(KEY_HOLDER, str(error))
-                else:  # one of its members made it, and single openings tell who
-                    spoilt += batch.members
+            with blaming(self.part.tell):
+                try:
+                    found = found.beside(self._scores(batch, reply))
+                except RemoteProtocolError as error:
+                    if error.sender == KEY_HOLDER or len(batch.members) == 1:
+                        raise
+                    spoilt += batch.members  # one of them made it, and single openings tell who
         if not spoilt:
             return found
         return Match(self.part, tuple(spoilt), self.baselines, found).run()
@@ -146,8 +149,8 @@ class UnblindBatches:
     def _scores(self, batch: Batch, reply: bytes) -> dict[Place, float]:
         if reply == REFUSED:
             return {}
+        evaluator = self.part.keys.evaluator
         if len(batch.members) == 1:
-            score = unblinded(self.part, batch.blinded, reply)
-            return {} if score is None else {batch.members[0].place: score}
-        scores = self.part.keys.evaluator.unblind_batch(batch.blinded, reply, sender=KEY_HOLDER)
+            return {batch.members[0].place: evaluator.unblind(batch.blinded, reply, sender=KEY_HOLDER).value}
+        scores = evaluator.unblind_batch(batch.blinded, reply, sender=KEY_HOLDER)
         return {one.place: score.value for one, score in zip(batch.members, scores, strict=True)}

@@ -7,12 +7,13 @@ is a turn before its predecessor is answered.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from securefl.errors import RemoteProtocolError
 from securefl.machine import Envelope, Expects, Need, Step
-from securefl.messages import OpenReply, OpenRequest
+from securefl.messages import REFUSED, OpenReply, OpenRequest
 from securefl.release import SERVER
 from securefl.wire import Header, Limit
 
@@ -23,6 +24,19 @@ class Opens(Protocol):
     def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """One reply per item; an item that it refuses is `messages.REFUSED`."""
         ...
+
+
+def opened_by(
+    open_: Callable[[bytes], bytes], items: tuple[bytes, ...], tell: Callable[[str, str], None]
+) -> tuple[bytes, ...]:
+    """What each item opens to, or `REFUSED`; `tell` is told why."""
+    replies = [REFUSED] * len(items)
+    for i, item in enumerate(items):
+        try:
+            replies[i] = open_(item)
+        except RemoteProtocolError as error:
+            tell(error.sender, str(error))
+    return tuple(replies)
 
 
 @dataclass(frozen=True)

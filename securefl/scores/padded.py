@@ -28,8 +28,9 @@ from securefl.messages import OVERHEAD, REFUSED
 from securefl.profiles import Vector
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Each
-from securefl.scores.key_holder import KeyHolder
+from securefl.scores.key_holder import KeyHolder, opened_by
 from securefl.scores.keys import PadKeys
+from securefl.scores.opener import Score
 from securefl.scores.pad_evaluator import PadEvaluator, PadOpening
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import Masked, PadKeyHolder, admit, mask
@@ -196,10 +197,10 @@ class AskSums:
     def run(self) -> Asked | Found:
         openings = []
         for listed, reply in zip(self.lists, self.replies, strict=True):
-            asked = partial(listed.evaluator.request, reply, 0, listed.masked, sender=KEY_HOLDER)
-            opening = None if reply == REFUSED else blaming(self.part.tell, asked)
-            if opening is not None:
-                openings.append((listed, opening))
+            if reply != REFUSED:
+                with blaming(self.part.tell):
+                    opening = listed.evaluator.request(reply, 0, listed.masked, sender=KEY_HOLDER)
+                    openings.append((listed, opening))
         if not openings:
             return Found({})
         items = tuple(opening.request for _, opening in openings)
@@ -217,14 +218,21 @@ class Unpad:
     def run(self) -> Found:
         found: dict[Place, float] = {}
         for (listed, opening), reply in zip(self.openings, self.replies, strict=True):
-            scores = partial(listed.evaluator.scores, opening, reply, listed.masked, sender=KEY_HOLDER)
-            own = None if reply == REFUSED else blaming(self.part.tell, scores)
-            for client, score in (own or {}).items():
-                if isinstance(score, RemoteProtocolError):
-                    self.part.tell(score.sender, str(score))
-                else:
-                    found[listed.sent[client].place] = score.value
+            if reply != REFUSED:
+                with blaming(self.part.tell):
+                    own = listed.evaluator.scores(opening, reply, listed.masked, sender=KEY_HOLDER)
+                    found |= self._right(listed, own)
         return Found(found)
+
+    def _right(self, listed: Listed, scores: Mapping[int, Score | RemoteProtocolError]) -> dict[Place, float]:
+        """The numbers of those who have one; why another has none is told."""
+        found = {}
+        for client, score in scores.items():
+            if isinstance(score, RemoteProtocolError):
+                self.part.tell(score.sender, str(score))
+            else:
+                found[listed.sent[client].place] = score.value
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +244,7 @@ class OpensPads:
 
     def open(self, turn: int, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
         own = self._pads if turn == 0 else self._sums
-        return tuple(blaming(self.tell, partial(own, item)) or REFUSED for item in items)
+        return opened_by(own, items, self.tell)
 
     def _pads(self, listed: bytes) -> bytes:
         ciphertexts = self.holder.encrypt(listed, sender=SERVER)

@@ -13,9 +13,10 @@ Numbers in the clear need no way: the exchange itself takes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.hiding import Conceal
@@ -25,7 +26,6 @@ from securefl.profiles import Bounds, Variant, Vector
 from securefl.rounds import Each
 from securefl.wire import Header, Limit
 
-T = TypeVar("T")
 Place = tuple[int, str]
 """Whose number it is, and which: client and name."""
 Tell = Callable[[str, str], None]
@@ -165,10 +165,10 @@ class Kind:
         return first
 
 
-def blaming(tell: Tell, work: Callable[[], T]) -> T | None:
-    """What the work gives, or None with the peer's name told: one bad ciphertext costs one score."""
+@contextmanager
+def blaming(tell: Tell) -> Iterator[None]:
+    """What a peer did wrong in here is told, and ends here: one bad ciphertext costs one score."""
     try:
-        return work()
+        yield
     except RemoteProtocolError as error:
         tell(error.sender, str(error))
-        return None
