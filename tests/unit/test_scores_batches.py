@@ -23,7 +23,7 @@ from securefl.scores.isolation import MatchBatches, batch_terms
 from securefl.scores.keys import ScoreKeys
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
-from securefl.scores.way import Kind, Sent
+from securefl.scores.way import Found, Kind, Sent
 from securefl.signing import SigningKey
 from securefl.wire import Header
 
@@ -216,6 +216,16 @@ def test_variances_outside_the_bounds_never_join_a_batch() -> None:
     ]  # type: ignore[arg-type]
     assert set(converse(exchange, sent, turns).numbers) == {(1, "profile")}
     assert (turns, set(told)) == ([1], {"client-0000"})
+
+
+def test_a_junk_reply_is_the_key_holders_doing_and_has_nothing_opened_again() -> None:
+    parties, told = Parties(), dict[str, str]()
+    exchange = scoring(parties, 3, told)
+    (each,) = exchange.each
+    owners = [parties.arrived(profile(k)).ciphertext for k in range(3)]
+    asked = exchange.score(tuple(Sent(k, each, one, np.zeros(0)) for k, one in enumerate(owners))).run()
+    assert asked.then((b"junk",)).run() == Found({})
+    assert set(told) == {"key-holder"}
 
 
 @pytest.mark.parametrize(
