@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
+from securefl.acts import Begin, Record
 from securefl.agreement import Question
 from securefl.dp.noise import Source
 from securefl.entropy import derived
@@ -68,9 +69,14 @@ class Clients:
         self.kept: dict[int, Kept] = dict(kept)
         self._news: dict[int, Kept] = {}
         self._values: dict[tuple[int, Question], Value] = {}
-        self.moved: dict[str, tuple[int, int]] = {}
-        self.refused: dict[str, BudgetExceeded] = {}
+        self.forget()
         self.orders: dict[int, Contribute] = {}
+
+    def forget(self) -> None:
+        """Begin a new account for the observer: who abstained or refused and why, and what was moved."""
+        self.abstained: dict[str, str] = {}
+        self.refused: dict[str, BudgetExceeded] = {}
+        self.moved: dict[str, tuple[int, int]] = {}
 
     def retired(self, number: int) -> dict[int, BudgetExceeded]:
         """The clients whose ledger does not bear all that one takes part with in round `number`, and why."""
@@ -114,10 +120,28 @@ class Clients:
             client=number, header=order.header, wants=first.order.sums, order=first, conceal=order.conceal
         )
 
-    def contribute_many(
-        self, tasks: Sequence[Task]
-    ) -> tuple[dict[int, tuple[Release, ...] | None], dict[str, str]]:
-        """Each client's releases, or None, and why those who abstain do; all charges are reserved first."""
+    def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
+        """One wave of slow work; all clients' charges and acts are written in one transaction first."""
+        orders = [order for _, order in needs]
+        acts = [order for order in orders if isinstance(order, Begin | Record)]
+        recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
+        tasks = {id(order): task for order in orders if (task := self.task(order)) is not None}
+        contributions = self.contribute_many(list(tasks.values()))
+        return [
+            recorded[id(order)]
+            if id(order) in recorded
+            else contributions[tasks[id(order)].client]
+            if id(order) in tasks
+            else order.run()
+            for order in orders
+        ]
+
+    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
+        """The bytes of these messages; the charges of what they carry are committed before."""
+        return self._ledger.send(outbox)
+
+    def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
+        """Each client's releases, or None; all charges are reserved first."""
         scheduled = [task for task in tasks if self._scheduled(task)]
         secrets = self._secrets(scheduled)
         late = {client for client, secret in secrets.items() if secret is None}
@@ -133,24 +157,23 @@ class Clients:
             },
         )
         answers: dict[int, tuple[Release, ...] | None] = {}
-        abstained: dict[str, str] = {}
         for task in tasks:
             name = client_name(task.client)
             if task.client in late:
-                abstained[name] = "It has answered in a later round already."
+                self.abstained[name] = "It has answered in a later round already."
                 answers[task.client] = None
                 continue
             if name in refused or task.client not in wants:
                 self.refused[name] = refused.get(name) or BudgetExceeded(_OVER)
-                abstained[name] = str(self.refused[name])
+                self.abstained[name] = str(self.refused[name])
                 answers[task.client] = None
                 continue
             try:
                 answers[task.client] = self._contribute(task, wants[task.client], secrets.get(task.client))
             except DataError as error:
-                abstained[name] = str(error)
+                self.abstained[name] = str(error)
                 answers[task.client] = None
-        return answers, abstained
+        return answers
 
     def _counted(self, client: int, value: Value) -> Value:
         """The value; what was moved into public bounds is counted for the observer alone.

@@ -118,7 +118,7 @@ class Door:
         """
         self._asked += 1
         header = Header(self._session, self._asked, 0, 0)
-        answers, self.log = self._host.ask(InProcess(self._host), ask, header)
+        answers, self.log = self._host.ask(InProcess(self._host.worker), ask, header)
         reasons = [self.log.refused.get(client_name(k)) for k in ask.cohort]
         if reasons and reasons[0] is not None and None not in reasons:
             raise BudgetExceeded(f"All {len(reasons)} clients refused. {reasons[0]}")

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
-from securefl.acts import Begin, Record
 from securefl.agreement import fields, u32
 from securefl.dp.noise import Source
 from securefl.engines.clients import Clients, Records
@@ -93,6 +92,11 @@ class StudyHost:
         self._way = way_of(plan, self._journal)
         self.spare = plan.spare if spare is None else spare
         self._culprits = set(culprits)
+
+    @property
+    def worker(self) -> Clients:
+        """What an engine asks for slow work and bytes."""
+        return self._clients
 
     @property
     def kept(self) -> Mapping[int, Kept]:
@@ -226,6 +230,10 @@ class StudyHost:
     def _run(self, engine: InProcess, machines: Mapping[str, Any], header: Header) -> dict[str, Any]:
         results, traffic = engine.run(machines, header)
         self._log.traffic.add(traffic)
+        self._log.abstained |= self._clients.abstained
+        self._log.refused |= self._clients.refused
+        self._log.moved |= self._clients.moved
+        self._clients.forget()
         return results
 
     def _as_promised(self, ask: Ask, answers: Answers, header: Header) -> Answers:
@@ -269,32 +277,6 @@ class StudyHost:
         hidden, clear = each.lengths()
         sealed = None if self._scores is None or each.query is None else self._scores.sealed_bytes(each)
         return 8 * (hidden + clear) if sealed is None else sealed + 8 * clear
-
-    # For the engine ---------------------------------------------------------------------------
-
-    def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
-        """One wave of slow work; all clients' charges and acts are written in one transaction first."""
-        orders = [order for _, order in needs]
-        acts = [order for order in orders if isinstance(order, Begin | Record)]
-        recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
-        tasks = {id(order): task for order in orders if (task := self._clients.task(order)) is not None}
-        contributions, abstained = self._clients.contribute_many(list(tasks.values()))
-        self._log.abstained |= abstained
-        self._log.refused |= self._clients.refused
-        self._clients.refused = {}
-        self._log.moved |= self._clients.moved
-        self._clients.moved = {}
-        return [
-            recorded[id(order)]
-            if id(order) in recorded
-            else contributions[tasks[id(order)].client]
-            if id(order) in tasks
-            else order.run()
-            for order in orders
-        ]
-
-    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
-        return self._ledger.send(outbox)
 
 
 def _answers(ask: Ask, opened: Opened) -> Answers:

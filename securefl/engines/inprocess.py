@@ -43,8 +43,8 @@ class Faults:
             raise ValueError(f"Expected patience >= 1, got {self.patience}.")
 
 
-class Host(Protocol):
-    """What surrounds the machines: slow work in waves, and the ledger in front of the bytes."""
+class Worker(Protocol):
+    """What stands beside the machines: slow work in waves, and the ledger in front of the bytes."""
 
     def work(self, needs: Sequence[tuple[str, Any]]) -> Sequence[Any]: ...
 
@@ -86,13 +86,13 @@ class InProcess:
 
     def __init__(
         self,
-        host: Host,
+        worker: Worker,
         *,
         faults: Faults = Faults(),
         rng: np.random.Generator | None = None,
         tamper: Callable[[str, str, bytes], bytes] | None = None,
     ) -> None:
-        self._host = host
+        self._worker = worker
         self._faults = faults
         self._rng = rng or np.random.default_rng(0)
         self._tamper = tamper
@@ -127,7 +127,7 @@ class InProcess:
     def _work(self, exchange: _Exchange) -> bool:
         needs, exchange.needs = exchange.needs, []
         if needs:
-            answers = self._host.work(needs)
+            answers = self._worker.work(needs)
             steps = {
                 party: exchange.machines[party].provide(exchange.states[party], answer)
                 for (party, _), answer in zip(needs, answers, strict=True)
@@ -149,7 +149,7 @@ class InProcess:
             exchange.take(party, step)
         if not outbox:
             return
-        encoded = self._host.encode([(exchange.header, envelope.message) for _, envelope in outbox])
+        encoded = self._worker.encode([(exchange.header, envelope.message) for _, envelope in outbox])
         for (party, envelope), data in zip(outbox, encoded, strict=True):
             for to in envelope.to:
                 exchange.traffic.sent[party] = exchange.traffic.sent.get(party, 0) + len(data)

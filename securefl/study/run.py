@@ -279,7 +279,7 @@ class _Turn:
         began = time.perf_counter()
         world, study = self._world, self._study
         # A round's late parcels end with it: a resumed run must meet what an uninterrupted one meets.
-        engine = InProcess(self._host, faults=study.network, rng=stream(world.seed, "network", number))
+        engine = InProcess(self._host.worker, faults=study.network, rng=stream(world.seed, "network", number))
         self._logs = []
 
         def ask(question: Ask, stage: int) -> Answers:

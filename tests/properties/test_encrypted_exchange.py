@@ -102,7 +102,7 @@ def run(
         )
         each = Each(PROFILE, query(BASELINE, ANCHOR, BOUNDS), variant, BOUNDS)
         ask = Ask(cohort=cohort, broadcast=np.zeros(1, dtype=np.float32), each=(each,))
-        drives = engine(host) if engine else InProcess(host, tamper=tamper)
+        drives = engine(host) if engine else InProcess(host.worker, tamper=tamper)
         answers, log = host.ask(drives, ask, Header(bytes(32), 1, 0, 0))
         assert {ledger.epsilon(f"client-{k:04d}", "key-holder") for k in range(CLIENTS)} == {0.0}
         bound = host.error_bound()
@@ -293,7 +293,7 @@ class Losing(InProcess):
     """Loses the first `times` parcels between two parties."""
 
     def __init__(self, host: StudyHost, link: tuple[str, str], times: int) -> None:
-        super().__init__(host)
+        super().__init__(host.worker)
         self._link, self._times = link, times
 
     def _post(self, sender: str, to: str, data: bytes) -> None:
@@ -319,7 +319,7 @@ def test_a_bad_network_loses_clients_and_spoils_no_number(word: str, seed: int) 
     """Everything comes twice, late and in any order: a turn is answered once."""
     faults = Faults(reorder=True, duplicate=1.0, delay=0.3)
     rng = np.random.default_rng(seed)
-    answers, log, bound = run(word, engine=lambda host: InProcess(host, faults=faults, rng=rng))
+    answers, log, bound = run(word, engine=lambda host: InProcess(host.worker, faults=faults, rng=rng))
     assert_right(answers, bound, set(answers.each["profile"]))
     assert set(answers.each["profile"]) in (set(), set(answers.survivors))
     assert not log.traffic.blamed

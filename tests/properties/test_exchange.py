@@ -116,7 +116,7 @@ def run(
             [(own[k], np.zeros(len(own[k]))) for k in range(CLIENTS)],
             rng=lambda number, client: np.random.default_rng(0),
         )
-        engine = InProcess(host, faults=faults, rng=np.random.default_rng(seed), tamper=tamper)
+        engine = InProcess(host.worker, faults=faults, rng=np.random.default_rng(seed), tamper=tamper)
         answers, log = host.ask(engine, ASK, header(number=number))
         return answers, log, ledger.rows()
 
@@ -380,5 +380,5 @@ def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
                 seen.append([row[7] for row in other.rows() if row[0] == sender])
             return data
 
-        host.ask(InProcess(host, tamper=tamper), ASK, header())
+        host.ask(InProcess(host.worker, tamper=tamper), ASK, header())
     assert seen == [["committed", "committed"]] * CLIENTS

@@ -282,7 +282,7 @@ def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
         model = here.problem.initial
         sends = algorithm.statistics[0].sends
         ask = Ask(cohort=(0, 2, 5), broadcast=model, sums=(Sum(sends, len(model)),))
-        answers, log = host.ask(InProcess(host), ask, Header(bytes(32), 1, 0, 0))
+        answers, log = host.ask(InProcess(host.worker), ask, Header(bytes(32), 1, 0, 0))
         assert answers.survivors == ()
         assert log.abstained["server"] == "3 clients are left, a sum needs 5."
         assert ledger.rows() == []

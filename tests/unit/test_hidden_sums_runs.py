@@ -15,6 +15,7 @@ from tiny_study import plain, same_state, spied, text, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.acts import Begin, Record
+from securefl.engines.clients import Clients
 from securefl.engines.host import StudyHost
 from securefl.engines.inprocess import InProcess
 from securefl.errors import ConfigError, DataError, RemoteProtocolError
@@ -408,10 +409,10 @@ class CutOff:
     def __init__(self, patch: pytest.MonkeyPatch, after: int) -> None:
         self.waves: list[str] = []
         self.after = after
-        self._work = StudyHost.work
-        patch.setattr(StudyHost, "work", lambda host, needs: self.work(host, needs))
+        self._work = Clients.work
+        patch.setattr(Clients, "work", lambda host, needs: self.work(host, needs))
 
-    def work(self, host: StudyHost, needs: Any) -> list[Any]:
+    def work(self, host: Clients, needs: Any) -> list[Any]:
         answers = self._work(host, needs)
         acts = [order for _, order in needs if isinstance(order, Begin | Record)]
         if acts:

@@ -14,6 +14,7 @@ from tiny_study import FEDAVG, plain, run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.acts import Begin, Record
+from securefl.engines.clients import Clients
 from securefl.engines.host import StudyHost
 from securefl.errors import BudgetExceeded, ConfigError
 from securefl.grid import Grid
@@ -158,9 +159,9 @@ def test_a_round_that_was_cut_off_after_an_act_is_played_again(
     """Every party says again what it said: the same attempt, the same survivors, no second charge."""
     of = study(spare=0)
     whole = run(of, tmp_path / "whole")
-    work = StudyHost.work
+    work = Clients.work
 
-    def cut_off(self: StudyHost, needs: Any) -> list[Any]:
+    def cut_off(self: Clients, needs: Any) -> list[Any]:
         answers = work(self, needs)
         if any(
             getattr(order, "act", "begin") == act for _, order in needs if isinstance(order, Begin | Record)
@@ -169,7 +170,7 @@ def test_a_round_that_was_cut_off_after_an_act_is_played_again(
         return answers
 
     with monkeypatch.context() as patch:
-        patch.setattr(StudyHost, "work", cut_off)
+        patch.setattr(Clients, "work", cut_off)
         with pytest.raises(KeyboardInterrupt):
             run(of, tmp_path / "cut")
     resumed = run(of, tmp_path / "cut")
