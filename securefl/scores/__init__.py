@@ -11,7 +11,7 @@ Their parts:
 terms       what is declared in public, and what follows from it
 encryptor   values to ciphertexts
 evaluator   the server's part, and why nobody learns more than the output
-opener      the key holder's part, blindly; `key_holder` is its machine, whatever the way
+opener      the key holder's part, blindly, and its machine, whatever the way
 batches     slot classes: many clients in one ciphertext
 pads        client and key holder under pads; `pad_terms` are theirs, `pad_evaluator` is the server's part
 keys        all keys of a session
@@ -26,7 +26,7 @@ from typing import Final
 from securefl.plan import CLEAR, Plan
 from securefl.scores.ckks import Ckks
 from securefl.scores.isolation import Batches
-from securefl.scores.key_holder import KeyHolder
+from securefl.scores.opener import KeyHolder
 from securefl.scores.padded import Pads
 from securefl.scores.way import Asked, Found, Scoring, Sent, Way
 

@@ -24,26 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.he.integers import coefficient_rows
-from securefl.profiles import Vector
-
-
-def spread(values: Vector, ciphertexts: int, slots: int, classes: int) -> list[Vector]:
-    """Values as the slots of each ciphertext, each value in the slots of all K classes."""
-    return [np.repeat(part, classes) for part in _parts(values, ciphertexts, slots // classes)]
-
-
-def of_class(values: Vector, ciphertexts: int, slots: int, classes: int, own: int) -> list[Vector]:
-    """Values in the slots of class `own` of each ciphertext, zero in the others."""
-    parts = []
-    for part in _parts(values, ciphertexts, slots // classes):
-        rows = np.zeros((len(part), classes))
-        rows[:, own] = part
-        parts.append(rows.ravel())
-    return parts
-
-
-def _parts(values: Vector, ciphertexts: int, most: int) -> list[Vector]:
-    return [values[i * most : (i + 1) * most] for i in range(ciphertexts)]
 
 
 def combine(coefficients: list[int], modulus: int) -> list[int]:

@@ -18,9 +18,8 @@ from securefl.profiles import Vector
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Each
 from securefl.scores.evaluator import Baseline, Blinded
-from securefl.scores.key_holder import KeyHolder, opened_by
 from securefl.scores.keys import ScoreKeys
-from securefl.scores.opener import Opener
+from securefl.scores.opener import KeyHolder, Opener, opened_by
 from securefl.scores.terms import ScoreTerms
 from securefl.scores.way import NOTHING, Asked, Found, Kind, Place, Scoring, Sent, Tell, blaming
 from securefl.wire import Header, Limit

@@ -9,7 +9,6 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
 from securefl.profiles import Query, Vector
-from securefl.scores.batches import spread
 from securefl.scores.terms import ScoreTerms
 
 
@@ -64,3 +63,25 @@ def weight_row(query: Query, terms: ScoreTerms) -> Vector:
             "anchor nearer to the baseline, or a larger Bounds.weight (scores get as much noisier)."
         )
     return row
+
+
+# How values stand in slots; why, says `batches` ---------------------------------------------------
+
+
+def spread(values: Vector, ciphertexts: int, slots: int, classes: int) -> list[Vector]:
+    """Values as the slots of each ciphertext, each value in the slots of all K classes."""
+    return [np.repeat(part, classes) for part in _parts(values, ciphertexts, slots // classes)]
+
+
+def of_class(values: Vector, ciphertexts: int, slots: int, classes: int, own: int) -> list[Vector]:
+    """Values in the slots of class `own` of each ciphertext, zero in the others."""
+    parts = []
+    for part in _parts(values, ciphertexts, slots // classes):
+        rows = np.zeros((len(part), classes))
+        rows[:, own] = part
+        parts.append(rows.ravel())
+    return parts
+
+
+def _parts(values: Vector, ciphertexts: int, most: int) -> list[Vector]:
+    return [values[i * most : (i + 1) * most] for i in range(ciphertexts)]

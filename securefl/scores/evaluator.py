@@ -50,8 +50,8 @@ from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
 from securefl.keys import Guarded
 from securefl.profiles import Query, Vector
-from securefl.scores.batches import combine, cosines, of_class, places, spread
-from securefl.scores.encryptor import weight_row
+from securefl.scores.batches import combine, cosines, places
+from securefl.scores.encryptor import of_class, spread, weight_row
 from securefl.scores.opener import Score
 from securefl.scores.terms import ScoreTerms, clear_part
 from securefl.signing import SIGNATURE_BYTES, SigningKey

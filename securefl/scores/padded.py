@@ -28,9 +28,8 @@ from securefl.messages import OVERHEAD, REFUSED
 from securefl.profiles import Vector
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Each
-from securefl.scores.key_holder import KeyHolder, opened_by
 from securefl.scores.keys import PadKeys
-from securefl.scores.opener import Score
+from securefl.scores.opener import KeyHolder, Score, opened_by
 from securefl.scores.pad_evaluator import PadEvaluator, PadOpening
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import Masked, PadKeyHolder, admit, mask

@@ -15,9 +15,9 @@ from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
 from securefl.rounds import Each, Sends
-from securefl.scores.batches import combine, cosines, of_class, places, rows, spread
+from securefl.scores.batches import combine, cosines, places, rows
 from securefl.scores.ckks import CiphertextScoring
-from securefl.scores.encryptor import Encryptor
+from securefl.scores.encryptor import Encryptor, of_class, spread
 from securefl.scores.evaluator import Arrived, Baseline, Evaluator
 from securefl.scores.isolation import MatchBatches, batch_terms
 from securefl.scores.keys import ScoreKeys

@@ -1,0 +1,37 @@
+"""A reader who follows one value opens few files (`tools/files_touched.py`)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "files_touched.py"
+SPEC = importlib.util.spec_from_file_location("files_touched", TOOL)
+assert SPEC is not None
+assert SPEC.loader is not None
+files_touched = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(files_touched)
+
+
+@pytest.mark.parametrize(("way", "most"), [("profile to score", 18), ("phi to eta", 14)])
+def test_a_value_touches_few_files(way: str, most: int) -> None:
+    found = files_touched.touched(*files_touched.WAYS[way])
+    assert "securefl/protect.py" in found, "the trace saw nothing"
+    assert "securefl/wire.py" in found
+    assert len(found) <= most, "\n".join(found)
+
+
+def test_an_encrypted_sum_lives_in_one_folder() -> None:
+    """No module outside knows its machines, its messages or its arithmetic."""
+    root = Path(__file__).parents[2]
+    home = root / "securefl" / "sums" / "encrypted"
+    inside = {path.stem for path in home.glob("*.py")} - {"__init__"}
+    outside = [
+        p for room in ("securefl", "protocols") for p in (root / room).rglob("*.py") if home not in p.parents
+    ]
+    assert len(inside) >= 7
+    for path in outside:
+        said = path.read_text(encoding="utf-8")
+        assert not any(f"sums.encrypted.{name}" in said for name in inside), path
