@@ -60,6 +60,14 @@ def test_a_name_that_does_not_exist_is_found(name: str) -> None:
         resolve(name)
 
 
+def test_every_module_stands_in_a_layer() -> None:
+    home = ROOT / "securefl"
+    rooms = {path.stem for path in home.glob("*.py")} | {
+        path.parent.name for path in home.glob("*/__init__.py")
+    }
+    assert rooms - {"__init__"} == set.union(*layers())
+
+
 def test_its_rooms_are_all_rooms_in_their_order() -> None:
     rows = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `securefl/")]
     assert [set(re.findall(r"securefl/(\w+)", row)) for row in rows] == layers()
