@@ -241,7 +241,7 @@ class Journal:
 
     def _do(self, act: Record) -> bool:
         if act.act == "open":
-            return all(self._open(act, question) for question in act.questions)
+            return self._open(act)
         if not all(self._may_do(act, question) for question in act.questions):
             return False
         for question in act.questions:
@@ -268,15 +268,18 @@ class Journal:
         if act.act == "sign":
             self._write("questions", *key, *row._replace(signed=1))
 
-    def _open(self, act: Record, question: Question) -> bool:
-        """One total of a question is opened, whatever attempt asks for it."""
+    def _open(self, act: Record) -> bool:
+        """One total of a question is opened, whatever attempt asks for it: all of the questions, or none."""
         if self._secret(act.client, act.header.session, act.header.round) is None:
             return False
-        key = (act.client, *_key(question))
-        found = self._read("opened", _KEY, key)
-        if found is None:
-            self._write("opened", *key, act.digest)
-        return found is None or bool(found[-1] == act.digest)
+        keys = [(act.client, *_key(question)) for question in act.questions]
+        stand = [self._read("opened", _KEY, key) for key in keys]
+        if any(row is not None and row[-1] != act.digest for row in stand):
+            return False
+        for key, row in zip(keys, stand, strict=True):
+            if row is None:
+                self._write("opened", *key, act.digest)
+        return True
 
     def _row(self, party: str, question: Question) -> _Row | None:
         found = self._read("questions", _KEY, (party, *_key(question)))

@@ -208,6 +208,10 @@ def altered(what: str) -> SumRequest:
             return request(of, (1, 0, 2, 3))
         case "a member outside the roster":
             return replace(good, members=(*FEWER, MEMBERS))
+        case "a member that no four bytes hold":
+            return replace(good, members=(*FEWER, 2**32))
+        case "a member below the first":
+            return replace(good, members=(-1, *EVERYBODY[1:]))
         case "signed in another attempt":
             return replace(good, signatures=(signed(agreement(2), 0, digest), *rest))
         case "signed under another plan":
@@ -246,7 +250,9 @@ def altered(what: str) -> SumRequest:
         ("fewer than the least members", "at least 4 ascending"),
         ("a doubled member", "ascending"),
         ("members out of order", "ascending"),
-        ("a member outside the roster", "did not sign"),
+        ("a member outside the roster", "members of the pinned roster"),
+        ("a member that no four bytes hold", "members of the pinned roster"),
+        ("a member below the first", "members of the pinned roster"),
         ("signed in another attempt", "Member 0 did not sign"),
         ("signed under another plan", "Member 0 did not sign"),
         ("signed another task", "Member 0 did not sign"),

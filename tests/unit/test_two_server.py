@@ -39,7 +39,7 @@ from tiny_two_server import (
 )
 
 from securefl.acts import Record
-from securefl.agreement import Vector
+from securefl.agreement import Roster, Vector
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.hiding import Hide
 from securefl.journal import Journal
@@ -57,7 +57,7 @@ from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import AddPads
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES, Padder, box, opened, pads_of, seeds_of, total_pads
-from securefl.wire import Header
+from securefl.wire import Header, decode, encode
 
 
 @pytest.fixture
@@ -440,6 +440,16 @@ def test_what_is_no_reply_is_refused(holder: Holder) -> None:
     assert machine.receive(asking.state, KEY_HOLDER, good).need is not None, "the state is as before"
 
 
+@pytest.mark.parametrize("clients", [6, 1000])
+def test_a_reply_that_names_everybody_fits(clients: int) -> None:
+    """Where vectors are short, names are longer than pads."""
+    small = replace(agreement(), vectors=(Vector(name="update", length=1, bits=20, bound=100),))
+    of = replace(small, roster=Roster(tuple(identity(k).member() for k in range(clients))))
+    said = encode(of.header, PadReply(request=bytes(32), bad=tuple(range(clients)), pads=REFUSED))
+    machine = server(of)
+    decode(said, of.header, machine.expects(machine.begin().state).kinds, KEY_HOLDER)
+
+
 def test_the_reply_that_named_members_may_come_twice(holder: Holder) -> None:
     of = agreement()
     came = inputs(of)
@@ -504,6 +514,10 @@ def spoilt(what: str) -> PadRequest:
             return requested(of, (1, 0, 2, 3))
         case "a member outside the roster":
             return replace(good, members=(*FEWER, MEMBERS))
+        case "a member that no four bytes hold":
+            return replace(good, members=(*FEWER, 2**32))
+        case "a member below the first":
+            return replace(good, members=(-1, *EVERYBODY[1:]))
         case "a swapped vector":
             return replace(good, inputs=(good.inputs[1], *good.inputs[1:]))
         case "a vector of one bit more":
@@ -558,7 +572,9 @@ def spoilt(what: str) -> PadRequest:
         ("nobody", "at least 4 ascending"),
         ("a doubled member", "ascending"),
         ("members out of order", "ascending"),
-        ("a member outside the roster", "did not sign"),
+        ("a member outside the roster", "members of the pinned roster"),
+        ("a member that no four bytes hold", "members of the pinned roster"),
+        ("a member below the first", "members of the pinned roster"),
         ("a swapped vector", "Member 0 did not sign"),
         ("a vector of one bit more", "Member 0 did not sign"),
         ("boxes of two members swapped", "Member 0 did not sign"),
@@ -684,6 +700,17 @@ def test_a_value_that_cannot_change_is_opened_once_in_a_session(holder: Holder) 
     assert not refused(holder.asked(first, requested(first)))
     for of in (agreement(number=2, once=True), agreement(number=3, ask=1, once=True)):
         assert refused(holder.asked(of, requested(of, FEWER)))
+
+
+def test_a_refused_request_leaves_its_other_questions_open(holder: Holder) -> None:
+    """All vectors of a request are put on record, or none: else an answer is refused that nobody has had."""
+    first, both, last = (
+        agreement(attempt, vectors=vectors)
+        for attempt, vectors in ((1, VECTORS[:1]), (2, VECTORS[::-1]), (3, VECTORS[1:]))
+    )
+    assert not refused(holder.asked(first, requested(first)))
+    assert refused(holder.asked(both, requested(both)))
+    assert not refused(holder.asked(last, requested(last)))
 
 
 def test_no_key_ever_seals_two_replies() -> None:

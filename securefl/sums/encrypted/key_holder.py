@@ -103,6 +103,8 @@ class SumKeyHolder:
             raise _refused("Expected a digest and a signature for each member, and a task of 32 bytes.")
         if any(low >= high for low, high in pairwise(members)) or len(members) < self.least:
             raise _refused(f"Expected at least {self.least} ascending members, got {members}.")
+        if members[0] < 0 or members[-1] >= len(self.agreement.roster.members):
+            raise _refused(f"Expected members of the pinned roster, got {members}.")
         agreed = replace(self.agreement, task=request.task)
         for member, digest, signature in zip(members, request.inputs, request.signatures, strict=True):
             try:

@@ -128,7 +128,7 @@ class PadKeyHolder:
         return replace(self.agreement, task=request.task)
 
     def _check(self, request: PadRequest) -> None:
-        """Distinct members, enough of them, each of whom signed this agreement, its vectors and its boxes."""
+        """Distinct members of the roster, enough of them, each of whom signed its vectors and its boxes."""
         members, vectors = request.members, len(self.agreement.vectors)
         counts = {len(members), len(request.inputs), len(request.signatures)}
         if len(counts) > 1 or len(request.boxes) != vectors * len(members) or len(request.task) != 32:
@@ -137,6 +137,8 @@ class PadKeyHolder:
             )
         if any(low >= high for low, high in pairwise(members)) or len(members) < self.least:
             raise _refused(f"Expected at least {self.least} ascending members, got {members}.")
+        if members[0] < 0 or members[-1] >= len(self.agreement.roster.members):
+            raise _refused(f"Expected members of the pinned roster, got {members}.")
         agreed = self._agreed(request)
         for place, member in enumerate(members):
             boxes = boxes_digest([one.raw for one in request.of(place)])

@@ -114,9 +114,10 @@ class PadServer:
 
     def expects(self, state: PadState) -> Expects:
         vectors, size = len(self.agreement.vectors), pads_bytes(self.agreement)
+        members = len(self.agreement.roster.members)
         limits = {
             PaddedInput: Limit(size + BOX_BYTES * vectors + OVERHEAD, 2 * vectors),
-            PadReply: Limit(size + SEALING_BYTES + OVERHEAD, len(self.agreement.roster.members)),
+            PadReply: Limit(max(size + SEALING_BYTES, 8 * members) + OVERHEAD, members),
         }
         return Expects(self.agreement.header, limits)
 
