@@ -154,19 +154,24 @@ class Identities:
         return [self._known[name, session] for name in names]
 
 
-def fewest_contributions(plan: Plan, attempt: Attempt) -> int:
-    """The fewest contributions that a key holder opens a total of.
+def fewest_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, ordered: int) -> int:
+    """The fewest contributions that a key holder opens a total of these values of.
 
     ConfigError for a cohort below what the plan declares, and for a total that too few honest clients would
     stand behind.
     """
-    cohort = len(attempt.cohort)
-    enough = max(2, least(plan, attempt.ordered, attempt.sends))
-    if cohort < max(enough, plan.least_cohort):
+    enough = max(2, least(plan, ordered, sends))
+    fewest = max(enough, plan.least_cohort)
+    if cohort < fewest:
         raise ConfigError(
-            f"Expected a cohort of at least {max(enough, plan.least_cohort)} clients, got {cohort}."
+            f"Expected a cohort of at least {fewest} clients, got {cohort}: ask more, or let fewer be enough "
+            "(`least_cohort`, `dropout`)."
         )
-    honest = enough - plan.colluding(attempt.ordered)
+    honest = enough - plan.colluding(ordered)
     if honest < plan.least_honest:
-        raise ConfigError(f"Expected at least {plan.least_honest} honest inputs, got {honest}.")
+        raise ConfigError(
+            f"Expected at least {plan.least_honest} honest inputs, got {honest}: {enough} clients are enough "
+            f"for a sum, and {plan.colluding(ordered)} of them may collude (`least_honest`, `dropout`, "
+            "`corrupt`)."
+        )
     return enough

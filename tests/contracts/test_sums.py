@@ -194,6 +194,18 @@ def test_masked_sums_need_their_numbers(changed: str, said: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("word", "said"), [("least_honest", "at least 9 honest"), ("least_cohort", "at least 9 cl")]
+)
+@pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
+def test_a_sum_that_no_cohort_could_open_is_told_beforehand(how: str, word: str, said: str) -> None:
+    """Not round after round, in a run that says nothing else."""
+    written = one("fedavg", "fraction = 1.0", how).text.replace(f"\n{word} = 1\n", f"\n{word} = 9\n")
+    of = parse(written)
+    with pytest.raises(ConfigError, match=said):
+        composition(of, of.arms[0], world(of))
+
+
+@pytest.mark.parametrize(
     ("how", "said"), [("masked", "two clients or more"), ("ckks", "at least 2"), ("two-server", "at least 2")]
 )
 def test_a_cohort_of_one_is_not_opened(how: str, said: str, tmp_path: Path) -> None:

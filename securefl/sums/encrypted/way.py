@@ -50,7 +50,7 @@ class Encrypted:
         return SumKeys(self._journal)
 
     def check(self, sends: Sends, cohort: int) -> None:
-        """Every cohort of two or more has a sum."""
+        fewest_contributions(self._plan, [sends], cohort, cohort)
 
     def machines(self, attempt: Attempt) -> Mapping[str, Machine[Any]]:
         """Server, key holder and clients. ConfigError also where a total fits no ciphertext."""
@@ -70,7 +70,7 @@ class Encrypted:
             plan=self._plan.digest(),
             task=attempt.task,
         )
-        enough = fewest_contributions(self._plan, attempt)
+        enough = fewest_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
         size = sum(evaluator.message_bytes for evaluator in evaluators.values())
         server = SumServer(
             agreement=agreed,

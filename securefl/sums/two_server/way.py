@@ -45,7 +45,7 @@ class TwoServer:
         self._identities = Identities(journal)
 
     def check(self, sends: Sends, cohort: int) -> None:
-        """Every cohort of two or more has a sum."""
+        fewest_contributions(self._plan, [sends], cohort, cohort)
 
     def machines(self, attempt: Attempt) -> Mapping[str, Machine[Any]]:
         """Server, key holder and clients. ConfigError also where a total fits no word."""
@@ -62,7 +62,7 @@ class TwoServer:
             holder=part.key.public,
             server=reply_key.public,
         )
-        enough = fewest_contributions(self._plan, attempt)
+        enough = fewest_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
         clients: dict[str, Machine[Any]] = {
             identity.name: PadClient(
                 identity=identity,
