@@ -18,6 +18,7 @@ from securefl.dp.calibration import require_delta
 from securefl.dp.gaussian import TAIL, discrete_event, share
 from securefl.errors import ConfigError
 from securefl.release import (
+    EXPOSED,
     KEY_HOLDER,
     NO_COST,
     OTHERS,
@@ -164,7 +165,7 @@ def charge_of(plan: Plan, sends: Sends, *, trained: bool = True) -> Charge:
             coarse for distributed noise.
     """
     own = _own_charge(plan, sends)
-    if own is UNPROTECTED or sends.training is None or not trained or not _accounted(plan):
+    if own in (UNPROTECTED, EXPOSED) or sends.training is None or not trained or not _accounted(plan):
         return own
     return Charge(
         server=_both(own.server, sends.training),
@@ -214,7 +215,7 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
             f"{_why(plan, sends)}.{_remedy(plan, sends)} Name it in [privacy] "
             f'unprotected = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
         )
-    return UNPROTECTED
+    return EXPOSED if noised(plan, sends) and placement(plan, sends) == "key-holder" else UNPROTECTED
 
 
 def _accounted(plan: Plan) -> bool:

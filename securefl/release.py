@@ -59,6 +59,10 @@ class Charge:
 
 NO_COST: Final = Charge(server=NoOpDpEvent(), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
 UNPROTECTED: Final = Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=NonPrivateDpEvent())
+EXPOSED: Final = Charge(
+    server=NonPrivateDpEvent(), key_holder=NonPrivateDpEvent(), others=NonPrivateDpEvent()
+)
+"""Of an unprotected value whose noise the key holder draws, and could take off a published total."""
 
 
 @dataclass(frozen=True, order=True)

@@ -23,7 +23,7 @@ from securefl.messages import Order, client_name
 from securefl.messages import task as told
 from securefl.plan import Plan, charge_of
 from securefl.protect import protect
-from securefl.release import NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
+from securefl.release import EXPOSED, NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
 from securefl.rounds import Job, Kept, Sends, Statistic, Value, draw_weight
 from securefl.wire import Header
 
@@ -224,7 +224,7 @@ class Clients:
     ) -> tuple[Release, ...]:
         x, _ = self._records[task.client]
         # What has a finite price hides whether there are records: silence would tell.
-        if not len(x) and any(charge in (UNPROTECTED, NO_COST) for _, charge in charges):
+        if not len(x) and any(charge in (UNPROTECTED, EXPOSED, NO_COST) for _, charge in charges):
             raise DataError("It has no records, so it abstains.")
         releases = []
         for name, (key, _) in zip(task.wants, charges, strict=True):

@@ -102,6 +102,17 @@ def test_the_key_holder_cannot_be_protected_against_its_own_noise() -> None:
         forecast(of, of.arms[0], world(of))
 
 
+def test_no_budget_bears_the_key_holder_that_draws_the_noise() -> None:
+    """Whoever is named as an exception leaves bare for it, and epsilon against it is not 0."""
+    changed = KEY_HOLDER | {"against": '["key-holder"]', "unprotected": '["update"]'}
+    endless = clients_protected(**changed | {"budget": "inf"})
+    found = forecast(endless, endless.arms[0], world(endless))
+    assert found.epsilon == dict.fromkeys(("server", "key-holder", "others"), float("inf"))
+    of = clients_protected(**changed | {"budget": "9.0"})
+    with pytest.raises(ConfigError, match="leaves without noise, which no budget bears"):
+        forecast(of, of.arms[0], world(of))
+
+
 def test_what_cannot_run_is_told() -> None:
     of = private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="0.1")
     with pytest.raises(ConfigError, match="Training alone costs"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent
 from scipy import stats
 from tiny_secagg import identity
 from tiny_two_server import (
@@ -893,6 +894,16 @@ def test_its_charge_is_the_noises_for_all_but_the_key_holder() -> None:
     assert repr(charge.key_holder) == "NonPrivateDpEvent()"
     with pytest.raises(ConfigError, match="for the key holder, which draws that noise"):
         charge_of(replace(NOISED, against=("server", "key-holder", "others")), NOISED_SENDS[0])
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_an_exception_by_name_costs_no_less_against_the_key_holder(trained: bool) -> None:
+    """It could take its noise off all the same: epsilon 0 against it would be a promise."""
+    asked = replace(NOISED, against=("server", "key-holder", "others"), unprotected=("update",))
+    sends = replace(NOISED_SENDS[0], training=GaussianDpEvent(5.0)) if trained else NOISED_SENDS[0]
+    assert {repr(event) for event in charge_of(asked, sends).by_party().values()} == {"NonPrivateDpEvent()"}
+    bare = replace(asked, noise="none", noise_multiplier=0.0)
+    assert repr(charge_of(bare, NOISED_SENDS[0]).key_holder) == "NoOpDpEvent()"
 
 
 @pytest.mark.parametrize("how", ["clear", "masked", "ckks"])
