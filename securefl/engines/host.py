@@ -88,6 +88,7 @@ class StudyHost:
             raise ConfigError(
                 f"Expected a way of scoring for scores = {plan.scores!r}, and none in the clear."
             )
+        self._numbers = range(len(records))
         self._log = Log(Traffic())
         self._way = way_of(plan, self._journal)
         self.spare = plan.spare if spare is None else spare
@@ -114,9 +115,15 @@ class StudyHost:
     def ask(self, engine: InProcess, ask: Ask, header: Header) -> tuple[Answers, Log]:
         """Run one Ask over the engine. The answers hold whoever answered well and in time.
 
-        Raises LocalProtocolError for an Ask that describes a value otherwise than its clients.
+        Raises LocalProtocolError for an Ask that describes a value otherwise than its clients, or that asks
+        clients that there are not.
         """
         self._check_offered(ask)
+        strange = [k for k in ask.cohort if not isinstance(k, int | np.integer) or k not in self._numbers]
+        if strange:  # a number from the end would be a second name of a client, with a budget of its own
+            raise LocalProtocolError(
+                f"Expected a cohort among the clients 0 to {len(self._numbers) - 1}, got {strange}."
+            )
         self._log = Log(Traffic())
         enough = max(
             self._plan.least_cohort,

@@ -77,6 +77,17 @@ def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) 
         assert door.ledger.worst("key-holder") == 0
 
 
+@pytest.mark.parametrize("cohort", [(-1, 0, 1), (0, 1, CLIENTS), (0, 1, 2.0)])
+@pytest.mark.parametrize("how", ["clear", "masked", "two-server"])
+def test_a_client_that_there_is_not_is_not_asked(how: Any, cohort: Any, tmp_path: Path) -> None:
+    """-1 would be the last client under another name, and so with a second budget."""
+    with opened(replace(MASKED, sum=how), tmp_path) as door:
+        with pytest.raises(LocalProtocolError, match="among the clients 0 to 4"):
+            door.ask(ask(cohort))
+        assert not door.ledger.rows()
+        assert door.ask(ask(tuple(np.arange(CLIENTS)))).survivors == EVERYBODY
+
+
 def noised(releases: int, budget: float) -> tuple[Plan, Sends]:
     sends = replace(
         UPDATE,
