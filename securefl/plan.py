@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from typing import Final, Literal
 
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
@@ -34,6 +34,7 @@ from securefl.rounds import Sends
 
 CLEAR: Final = "clear"
 """The word of sums in which the server sees each contribution."""
+_NOISES: Final = ("none", "local", "distributed", "central", "key-holder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,16 @@ class Plan:
             raise ConfigError(
                 "Expected `corrupt`, the largest share of a cohort that may collude with the server: sums "
                 "are hidden or noise is shared among clients. State it; 0 says that none may collude."
+            )
+        if not (0 <= self.dropout < 1 and 0 <= (self.corrupt or 0.0) <= 1):
+            raise ConfigError(
+                f"Expected dropout from 0 to below 1 and corrupt from 0 to 1, shares of a cohort, got "
+                f"{self.dropout} and {self.corrupt}."
+            )
+        if self.noise not in _NOISES or not 0 <= self.noise_multiplier < inf:
+            raise ConfigError(
+                f"Expected noise among {', '.join(_NOISES)} and a finite noise_multiplier >= 0, got "
+                f"{self.noise!r} and {self.noise_multiplier}."
             )
         if self.noise == "key-holder" and self.sum != "two-server":
             raise ConfigError(

@@ -77,6 +77,23 @@ def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) 
         assert door.ledger.worst("key-holder") == 0
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"dropout": 2.0}, "dropout from 0 to below 1"),
+        ({"dropout": float("nan")}, "dropout from 0 to below 1"),
+        ({"corrupt": -0.5}, "corrupt from 0 to 1"),
+        ({"noise": "key_holder"}, "noise among none, local, distributed, central, key-holder"),
+        ({"noise": "local", "noise_multiplier": float("nan")}, "a finite noise_multiplier"),
+        ({"noise": "local", "noise_multiplier": -1.0}, "a finite noise_multiplier"),
+    ],
+)
+def test_a_plan_that_no_study_could_have_is_refused(changed: dict[str, Any], said: str) -> None:
+    """A corrupt share below 0 would count honest clients twice, a dropout above 1 lets two be enough."""
+    with pytest.raises(ConfigError, match=said):
+        replace(MASKED, **changed)
+
+
 @pytest.mark.parametrize("cohort", [(-1, 0, 1), (0, 1, CLIENTS), (0, 1, 2.0)])
 @pytest.mark.parametrize("how", ["clear", "masked", "two-server"])
 def test_a_client_that_there_is_not_is_not_asked(how: Any, cohort: Any, tmp_path: Path) -> None:
