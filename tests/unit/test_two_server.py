@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,8 @@ from tiny_two_server import (
 )
 
 from securefl.acts import Record
-from securefl.agreement import Roster, Vector
+from securefl.agreement import Roster, Vector, fields, u32
+from securefl.dp.noise import Source
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.hiding import Hide
 from securefl.journal import Journal
@@ -482,6 +484,24 @@ def test_a_key_holder_that_is_silent_is_asked_three_times() -> None:
     assert machine.deadline(step.state).result is None
 
 
+@pytest.mark.parametrize("refuses", [True, False], ids=["refuses", "is silent"])
+def test_whoever_was_named_stays_named_where_no_sum_follows(refuses: bool, holder: Holder) -> None:
+    """And no other set may be asked for: the key holder may have put this one on record."""
+    of = agreement()
+    came = inputs(of)
+    came[1] = signed(of, 1, replace(came[1], boxes=came[2].boxes))
+    machine = server(of)
+    asking = collected(machine, came)
+    step = machine.receive(asking.state, KEY_HOLDER, holder.asked(of, asking.out[0].message))
+    if refuses:
+        asked = request_digest(of, step.out[0].message)
+        step = machine.receive(step.state, KEY_HOLDER, PadReply(request=asked, bad=(), pads=REFUSED))
+    while step.result is None:
+        step = machine.deadline(step.state)
+    assert isinstance(step.result, Unopened)
+    assert (set(step.result.culprits), step.result.final) == (named(1), True)
+
+
 def test_a_reply_that_is_late_opens_nothing(holder: Holder) -> None:
     """And a request that is late is answered: the server may still be collecting at the deadline."""
     of = agreement()
@@ -835,6 +855,22 @@ def test_the_noise_is_drawn_once_for_a_question(tmp_path: Path) -> None:
             # the difference of two draws has sqrt(2) sigma: neither the same noise nor a part of it
             low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(one))
             assert low < np.sum((one - other) ** 2) / (2 * SIGMA**2) < high
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_the_noise_is_the_specified_one_on_each_sum(once: bool) -> None:
+    """Two sums of one ask under one draw would tell their difference bare."""
+    other = replace(WIDE, name="count")
+    both = part("the key holder", NOISED, NOISED_SENDS)
+    of = agreement(vectors=(WIDE, other), holder=both, once=once)
+    totals = summed(of, inputs(of), Holder(Journal(), both)).totals
+    where = u32(0 if once else 1, 0, 0)
+    for name in ("update", "count"):
+        asked = request_digest(of, requested(of))
+        place = fields(b"two-server noise", of.header.session, where, name.encode(), asked)
+        source = Source(SecretKey(hmac.digest(both.secret.reveal(), place, "sha256")))
+        drawn = np.rint(SIGMA * source.normal(WIDE.length)).astype(np.int64)
+        np.testing.assert_array_equal(totals[name] - expected(of)[name], drawn)
 
 
 def test_another_attempt_gets_no_second_draw() -> None:
