@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from securefl import scores, sums
 from securefl.accounting.ledger import Ledger
 from securefl.engines.clients import Records
 from securefl.engines.host import Log, StudyHost
@@ -26,7 +27,6 @@ from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of
 from securefl.rounds import Answers, Ask, Job, Sends, Value
-from securefl.scores import way_of
 from securefl.streams import stream
 from securefl.wire import Header
 
@@ -57,7 +57,8 @@ class Door:
         log: of the last ask: who abstained or refused and why, and bytes per party. No party of the
             protocol sees it.
 
-    Raises ConfigError for a value that the plan could never let out, and for two of one name.
+    Raises ConfigError for a value that the plan could never let out, for a sum of it that no cohort could
+    open, and for two of one name. Then no ledger is opened.
     """
 
     def __init__(
@@ -73,9 +74,13 @@ class Door:
         names = [given.sends.name for given in gives]
         if len(set(names)) < len(names):
             raise ConfigError(f"Expected each name once, got {', '.join(names)}.")
+        with Journal() as journal:
+            way = sums.way_of(plan, journal)
         for given in gives:
             charge_of(plan, given.sends)
-        scores = way_of(
+            if way is not None and given.sends.how == "sum":
+                way.check(given.sends, given.sends.cohort or len(records))
+        scoring = scores.way_of(
             plan,
             parameters=parameters,
             asks=plan.schedule * max(1, sum(given.sends.how == "each" for given in gives)),
@@ -92,7 +97,7 @@ class Door:
             self.ledger,
             records,
             rng=lambda number, client: stream(seed, "client", number, client),
-            scores=scores,
+            scores=scoring,
             journal=self._journal,
         )
 

@@ -94,6 +94,17 @@ def test_a_plan_that_no_study_could_have_is_refused(changed: dict[str, Any], sai
         replace(MASKED, **changed)
 
 
+@pytest.mark.parametrize("how", ["masked", "ckks", "two-server", "two_server"])
+def test_a_door_through_which_no_sum_could_go_is_not_opened(how: str, tmp_path: Path) -> None:
+    """And leaves no ledger behind."""
+    plan = replace(MASKED, sum=how, least_cohort=1 if how == "two_server" else CLIENTS + 1)
+    with pytest.raises(
+        ConfigError, match="Expected sum among" if how == "two_server" else "at least 6 clients"
+    ):
+        opened(plan, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("cohort", [(-1, 0, 1), (0, 1, CLIENTS), (0, 1, 2.0)])
 @pytest.mark.parametrize("how", ["clear", "masked", "two-server"])
 def test_a_client_that_there_is_not_is_not_asked(how: Any, cohort: Any, tmp_path: Path) -> None:
