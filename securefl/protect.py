@@ -133,7 +133,7 @@ def _content(
 
     Two versions under one draw of noise, or under one mask, would show their difference.
     """
-    if secret is None or (plan.sum == "clear" and not noised(plan, sends) and sends.training is None):
+    if secret is None or (not plan.hidden and not noised(plan, sends) and sends.training is None):
         return b""
     return fingerprint(secret, b"content" + _place(key), np.ascontiguousarray(numbers).tobytes())
 

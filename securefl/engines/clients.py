@@ -213,7 +213,7 @@ class Clients:
         """What each client draws noise and private training from, where something is private or hidden."""
         statistics = self._statistics.values()
         private = self._plan.noise != "none" or any(s.sends.training is not None for s in statistics)
-        if not tasks or (self._plan.sum == "clear" and not private):
+        if not tasks or (not self._plan.hidden and not private):
             return {}
         at = tasks[0].header
         found = self._journal.secrets([client_name(t.client) for t in tasks], at.session, at.round)

@@ -96,7 +96,7 @@ class Client:
         if set(names) - self.offers.keys() or len(set(names)) < len(names):
             raise _refusal(f"Expected distinct wants among {sorted(self.offers)}, got {names}.")
         asked = [self.offers[name] for name in names]
-        hidden = self.plan.sum != "clear"
+        hidden = self.plan.hidden
         if any((s.how == "sum" and hidden) != (s.name in order.sums) for s in asked):
             raise _refusal(f"Expected sums to be {'hidden' if hidden else 'clear'}, as the plan says.")
         for sends in asked:

@@ -261,7 +261,7 @@ class _Turn:
                 "run elsewhere."
             )
         known, charged = journal.newest(self._session), self._ledger.newest(self._session)
-        if (self._plan.sum != "clear" or self._plan.noise != "none") and known < charged:
+        if (self._plan.hidden or self._plan.noise != "none") and known < charged:
             raise DataError(
                 "The journal beside this run's ledger is an older copy: it does not know the round that the "
                 "ledger has releases of, and another sum of it could be opened. Restore it, or begin a new "
