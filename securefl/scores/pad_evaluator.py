@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import sqrt
 
 import numpy as np
 
@@ -91,8 +92,13 @@ class PadEvaluator:
 
     @cached_property
     def _flooding(self) -> float:
-        """2^40 standard deviations of a coefficient's noise, far below the rounding unit Q / 2^64."""
-        return 2.0**_FLOOD_BITS * PARAMETERS.fresh_noise * (float(np.linalg.norm(self._weights)) + 1)
+        """2^40 standard deviations of the largest noise that the terms allow, far below the unit Q / 2^64.
+
+        The key holder sees how wide it is, so it follows from the terms, and not from the weights at hand.
+        """
+        terms = self._terms
+        largest = terms.bounds.weight_norm(terms.length) * terms.weight_scale + sqrt(terms.row) / 2
+        return 2.0**_FLOOD_BITS * PARAMETERS.fresh_noise * (largest + 1)
 
     def scores(
         self, opening: PadOpening, reply: bytes, masked: Sequence[Masked], *, sender: str = "key holder"

@@ -13,8 +13,9 @@ sees, and why it learns no more than its output:
 
 * The evaluator sees y, uniform without the pads; the pads' ciphertexts, pseudorandom; and <x, v> exactly.
 * The key holder sees who takes part, and of each opened coefficient <r, v> + mask, uniform mod t because the
-  mask is; the coefficient's noise, which holds the weights, lies under flooding 2^40 as wide. The second
-  polynomial is re-randomised. A client whose y did not come is not opened at all.
+  mask is; the coefficient's noise, which holds the weights, lies under flooding 2^40 as wide as the largest
+  that the terms allow: its width tells nothing of the weights. The second polynomial is re-randomised.
+  A client whose y did not come is not opened at all.
 * A *malicious* evaluator can have sums of its own making opened, exactly. It reads the whole key in a few
   requests, whatever the cap: it is trusted to follow the protocol, and the pair is for pads alone.
 * y travels sealed to the evaluator: the key holder knows the pads. A key holder that shifts a pad reads one

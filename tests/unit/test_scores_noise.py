@@ -194,8 +194,8 @@ def test_what_the_key_holder_of_pads_sees_beside_a_sum_is_flooded_as_declared(
 ) -> None:
     """The noise under every opened sum, computed with key and pads: 390 of them, false alarm 1e-7.
 
-    Its deviation is 2^40 times that of the noise which holds the weights. Every bit of it is random: nearly
-    all of it is what `wide_gaussian` gave.
+    Its deviation is 2^40 times that of the noise which the largest weights would make: of the weights at hand
+    it tells nothing. Every bit of it is random: nearly all of it is what `wide_gaussian` gave.
     """
     drawn: list[int] = []
 
@@ -225,8 +225,7 @@ def test_what_the_key_holder_of_pads_sees_beside_a_sum_is_flooded_as_declared(
         pad = _pad(agreement, one.fresh, one.fresh, made).astype(object)
         exact = int((pad * evaluator._weights.astype(object)).sum()) + blind
         noise.append(p.centre(opened - scaled(exact % 2**64)))
-    weights = float(np.linspace(-1, 1, Q) @ np.linspace(-1, 1, Q)) + Q / 4 + 1 / 4
-    declared = 2.0**40 * sqrt((1 + 2 * 8192 / 3) / 12) * made.weight_scale * sqrt(weights)
+    declared = 2.0**40 * sqrt((1 + 2 * 8192 / 3) / 12) * made.weight_scale * BOUNDS.weight_norm(Q)
     measured = float(np.std([float(one) for one in noise]))
     # the sample deviation of 390 has a standard error of 3.6 %: six of them
     assert measured == pytest.approx(declared, rel=0.22)

@@ -12,8 +12,11 @@ import pytest
 from scipy import stats
 
 from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
+from securefl.he.integers import coefficient_rows, products
 from securefl.he.keys import KeyPair
+from securefl.he.ring import Ring
 from securefl.messages import REFUSED
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
 from securefl.scores import pads as module
@@ -112,6 +115,56 @@ def test_what_the_key_holder_opens_is_uniform_whatever_the_score() -> None:
     assert parties.holder.open(opening.request) == sums.tobytes(), "exact: no fresh noise to average out"
 
 
+class Crowded(Parties):
+    """A full list, with its ciphertext of pads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ring = Ring(PARAMETERS)
+        self.crowd = [self.masked(profile(1, 10)) for _ in range(self.terms.block)]
+        (self.pads,) = self.holder.encrypt(self.evaluator.list(self.crowd))
+
+
+def below_the_sums(parties: Crowded, base: Profile) -> tuple[list[int], list[int]]:
+    """What the key holder has when it opens a full list for this baseline: sums, and what it rounds off."""
+    evaluator = PadEvaluator(
+        pair().public, parties.terms, SIGNING, query(base, parties.anchor, BOUNDS), ring=parties.ring
+    )
+    body = evaluator.request(parties.pads, 0, parties.crowd).request[:-64]
+    size, p = gate.integer_size(PARAMETERS.modulus), PARAMETERS
+    start = gate.residues_size(1, p.primes, p.poly_modulus_degree)
+    second = gate.unpack(body[:start], 1, p.primes, p.poly_modulus_degree, sender="test")[0]
+    items = [body[at : at + size + 2] for at in range(start, len(body), size + 2)]
+    rows = coefficient_rows(pair().coefficients(), [int.from_bytes(item[:2], "little") for item in items])
+    opened = [
+        (int.from_bytes(item[2:], "little") + own) % p.modulus
+        for item, own in zip(items, products(rows, second, p), strict=True)
+    ]
+    sums = [(one * 2**64 + p.modulus // 2) // p.modulus for one in opened]
+    return [own % 2**64 for own in sums], [
+        one - module.scaled(own) for one, own in zip(opened, sums, strict=True)
+    ]
+
+
+def test_what_the_key_holder_rounds_off_is_as_wide_whatever_the_baseline() -> None:
+    """It sees the flooding by itself: were that as wide as the weights are long, it would read their norm.
+
+    Two baselines whose norms differ by a factor above ten; 390 draws each; false alarm below 1e-6.
+    """
+    parties = Crowded()
+    near = Profile(np.zeros(10), np.ones(10), 50)
+    far = Profile(np.full(10, 3.0), np.full(10, 0.3), 50)
+    widths = [float(np.std(np.array(below_the_sums(parties, base)[1], dtype=float))) for base in (near, far)]
+    assert widths[0] / widths[1] == pytest.approx(1, abs=0.3)
+
+
+def test_a_sum_is_masked_anew_in_each_request() -> None:
+    """The key holder knows the pads: of one sum without a mask it has an equation on the weights."""
+    parties = Crowded()
+    (first, _), (second, _) = (below_the_sums(parties, parties.base) for _ in range(2))
+    assert not set(first) & set(second)
+
+
 def test_another_context_has_other_pads() -> None:
     """A message of an earlier round is no score in this one."""
     before, now = Parties(context=b"round 1"), Parties(context=b"round 2")
@@ -185,7 +238,7 @@ def test_openings_of_pads_are_counted_and_capped_and_of_sums_alone() -> None:
     assert holder.open(first.request) == holder.open(first.request)
     with pytest.raises(RemoteProtocolError, match="used up"):
         holder.open(second.request)
-    for place in (0, 19, 21, 390 * 21):  # the sums are at 20, 41, ...
+    for place in (0, 19, 21, 390 * 21, 391 * 21 - 1):  # the sums are at 20, 41, ... of 390 clients
         body = bytearray(first.request[:-64])
         at = len(body) - 2 * 25  # two items of a place and an integer of 23 octets
         body[at : at + 2] = place.to_bytes(2, "little")
