@@ -222,7 +222,9 @@ class Evaluator:
         clear = self.checked(arrived.clear, arrived.sender)
         ciphers = [ring.ciphertext(each, float(self._terms.data_scale)) for each in residues]
         if not p.encrypted_baseline:
-            products = [ring.weighted(c, w) for c, w in zip(ciphers, weights, strict=True)]
+            pairs = zip(ciphers, weights, strict=True)
+            # SEAL refuses a product with nothing, which adds nothing either
+            products = [ring.weighted(cipher, own) for cipher, own in pairs if not own.is_zero()]
             return products, baseline.constant + float(clear @ baseline.clear)
         row = np.concatenate([np.zeros(self._terms.hidden_length), clear, [self._terms.length]])
         rows = spread(row, self._terms.ciphertexts, p.slots, 1)

@@ -136,6 +136,21 @@ def test_a_batch_gives_what_its_members_give_singly(
         assert abs(parties.single(one, baseline) - divergence(own, BASE)) <= parties.terms.error_bound()
 
 
+@pytest.mark.parametrize("variant", Variant)
+def test_a_baseline_with_weights_in_some_ciphertexts_alone_gives_scores_too(variant: Variant) -> None:
+    """Where its means are the anchor's, as of units that are dead, the weights of means are zero."""
+    q = 512
+    parties = Parties(variant=variant, q=q)
+    base = Profile(np.zeros(q), np.full(q, 0.5), 50)
+    baseline, owners = parties.baseline(base), [profile(i, q) for i in range(2)]
+    arrived = [parties.arrived(own) for own in owners]
+    blinded = parties.evaluator.match_batch(arrived, baseline)
+    scores = parties.evaluator.unblind_batch(blinded, parties.opener.open(blinded.request))
+    for own, one, score in zip(owners, arrived, scores, strict=True):
+        assert abs(score.value - divergence(own, base)) <= score.error_bound
+        assert abs(parties.single(one, baseline) - divergence(own, base)) <= parties.terms.error_bound()
+
+
 def test_a_batch_counts_an_opening_for_every_class_and_a_repeated_one_none() -> None:
     parties = Parties(scores=9)
     one = parties.arrived(profile(1))
