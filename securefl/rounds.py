@@ -142,8 +142,8 @@ class Each:
     """Ask every client of the cohort for one number.
 
     Without a `query` the client's value is the number. With one, the value is a profile's features and
-    the number is their divergence from the query's baseline; where the plan says `scores = "ckks"` the
-    hidden part travels encrypted and the server learns the number only. The query stays with the server.
+    the number is their divergence from the query's baseline; where the plan hides scores, the hidden part
+    travels concealed and the server learns the number only. The query stays with the server.
     `bounds` are the public bounds that clients clip to. `least` and `most` are the public range of a
     number without a query; a client that claims one outside it is refused.
     """

@@ -22,7 +22,7 @@ class FedProf:
     alpha: penalty on divergence; one number, one per client, or "theorem-1" (v2: lambda_k = n_k / n).
         The papers use 10 (GasTurbine, EMNIST) and 25 (CIFAR-10); 0 is uniform selection.
     replacement: draw with replacement, as Theorem 1 needs; by default without.
-    variant: which part of a profile is encrypted where `scores = "ckks"`: "full", or "mean-only"
+    variant: which part of a profile is concealed where `scores` are not clear: "full", or "mean-only"
         (variances then reach the server in plaintext).
     bounds: public bounds that profiles are clipped to before they leave.
     clip: public bounds that each record's outputs are clipped to; without them profiles cannot be noised.

@@ -180,7 +180,20 @@ class StudyHost:
             machines[KEY_HOLDER] = scoring.key_holder()
         self._clients.orders.clear()
         answers: Answers = self._run(engine, machines, header)[SERVER]
+        self._tell_unanswered(answers, concealed if scoring is not None else ())
         return answers
+
+    def _tell_unanswered(self, answers: Answers, concealed: Sequence[Each]) -> None:
+        """Say that the key holder did not answer, where numbers are missing and nobody is named for it."""
+        told = {*self._log.abstained, *self._log.traffic.blamed}
+        missing = {
+            k for each in concealed for k in set(answers.survivors) - set(answers.each[each.sends.name])
+        }
+        untold = [k for k in missing if client_name(k) not in told]
+        if untold and not told & {SERVER, KEY_HOLDER}:
+            self._log.abstained[KEY_HOLDER] = (
+                f"It gave no answer in time: numbers of {len(untold)} clients were not opened."
+            )
 
     def _hidden(self, engine: InProcess, ask: Ask, header: Header, way: Way) -> Answers:
         """Orders and numbers, then attempts at the sums.

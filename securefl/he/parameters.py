@@ -121,7 +121,9 @@ def by_name(word: str) -> Parameters:
         case "compact":
             return COMPACT
         case _:
-            raise ConfigError(f"Expected 'strong' or 'compact' as encryption parameters, {word!r} came.")
+            raise ConfigError(
+                f"Expected 'strong', 'compact' or 'strong-encrypted' as encryption parameters, {word!r} came."
+            )
 
 
 def capacity(parameters: Parameters, classes: int = 1) -> float:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from securefl.errors import ConfigError
 from securefl.plan import CLEAR, Plan
 from securefl.scores.ckks import Ckks
 from securefl.scores.isolation import Batches
@@ -38,7 +39,7 @@ _WAYS: Final[Mapping[str, type[Ckks] | type[Pads]]] = {"ckks": Ckks, "batches": 
 def require(word: str, parameters: str) -> None:
     """ConfigError for parameters that this way of scoring cannot use."""
     if word != CLEAR:
-        _WAYS[word](parameters, 1, 1)
+        _named(word)(parameters, 1, 1)
 
 
 def way_of(plan: Plan, *, parameters: str, asks: int, clients: int) -> Way | None:
@@ -48,11 +49,17 @@ def way_of(plan: Plan, *, parameters: str, asks: int, clients: int) -> Way | Non
         parameters: of the key, by name.
         asks: how many questions are asked at most in the session. clients: of how many clients at most.
 
-    Raises ConfigError for parameters that the way cannot use.
+    Raises ConfigError for parameters that the way cannot use, and for a word that is none.
     """
-    return None if plan.scores == CLEAR else _WAYS[plan.scores](parameters, asks, clients)
+    return None if plan.scores == CLEAR else _named(plan.scores)(parameters, asks, clients)
 
 
 def key_holder_learns(plan: Plan) -> str:
     """What the key holder learns of encrypted scores, in words."""
-    return "" if plan.scores == CLEAR else _WAYS[plan.scores].key_holder_learns
+    return "" if plan.scores == CLEAR else _named(plan.scores).key_holder_learns
+
+
+def _named(word: str) -> type[Ckks] | type[Pads]:
+    if word not in _WAYS:
+        raise ConfigError(f"Expected scores among {', '.join((CLEAR, *_WAYS))}, got {word!r}.")
+    return _WAYS[word]

@@ -225,8 +225,9 @@ class KeyHolder:
         if 0 <= turn < next_turn:
             return self._again(state, message)
         if turn != next_turn or turn >= self.turns or len(state.replies) < next_turn:
+            due = f"turn {len(state.replies)}" if len(state.replies) < self.turns else "no further turn"
             raise RemoteProtocolError(
-                f"Expected turn {len(state.replies)} of {self.turns}, got turn {turn}.",
+                f"Expected {due}, got turn {turn}; there are {self.turns}, from 0.",
                 sender=sender,
                 phase="opening",
             )

@@ -164,7 +164,7 @@ class ListPads:
         uses = Counter(own.fresh.raw for own in masked.values())
         for own in masked.values():
             if uses[own.fresh.raw] > 1:
-                self.part.tell(own.sender, "Another client sent the same fresh key; neither is scored.")
+                self.part.tell(own.sender, "Its fresh key came in another message too; neither is scored.")
         once = [one for one in self.sent if uses[masked[one.place].fresh.raw] == 1]
         lists = [own for each in self.part.each for own in self._lists(each, once, masked)]
         if not lists:

@@ -218,7 +218,26 @@ def test_a_fresh_key_that_two_clients_send_is_listed_for_neither() -> None:
     answers, log, bound = run("pads", tamper)
     assert_right(answers, bound, {0, 3})
     assert {"client-0001", "client-0002"} == set(log.abstained)
-    assert "same fresh key" in log.abstained["client-0002"]
+    assert "in another message too" in log.abstained["client-0002"]
+
+
+def test_a_copied_message_whose_key_is_written_otherwise_is_no_copy_of_the_score() -> None:
+    """A key with its highest bit set is the same point in X25519. Its pad is another one."""
+    seen: list[bytes] = []
+
+    def tamper(sender: str, to: str, data: bytes) -> bytes:
+        if sender == "client-0001":
+            seen.append(data[-SEALED:])
+        if sender != "client-0002":
+            return data
+        own = bytearray(seen[0])
+        own[47] |= 128
+        return data[:-SEALED] + bytes(own)
+
+    answers, _, bound = run("pads", tamper)
+    numbers = dict(answers.each["profile"])
+    assert abs(numbers.pop(2, np.inf) - numbers[1]) > 1
+    assert_right(replace(answers, each={"profile": numbers}), bound, {0, 1, 3})
 
 
 @pytest.mark.parametrize("at", ["session", "round", "stage", "attempt"])
@@ -308,9 +327,10 @@ class Losing(InProcess):
 def test_one_lost_message_to_or_from_the_key_holder_costs_nothing(word: str, link: tuple[str, str]) -> None:
     answers, _, bound = run(word, engine=lambda host: Losing(host, link, 1))
     assert_right(answers, bound, {0, 1, 2, 3})
-    silent, _, _ = run(word, engine=lambda host: Losing(host, link, 9))
+    silent, log, _ = run(word, engine=lambda host: Losing(host, link, 9))
     assert silent.each["profile"] == {}
     assert silent.survivors == (0, 1, 2, 3)
+    assert log.abstained == {"key-holder": "It gave no answer in time: numbers of 4 clients were not opened."}
 
 
 @EVERY_WORD
