@@ -184,7 +184,7 @@ class StudyHost:
         return answers
 
     def _tell_unanswered(self, answers: Answers, concealed: Sequence[Each]) -> None:
-        """Say that the key holder did not answer, where numbers are missing and nobody is named for it."""
+        """Name the key holder where numbers are missing and nobody is named for it."""
         told = {*self._log.abstained, *self._log.traffic.blamed}
         missing = {
             k for each in concealed for k in set(answers.survivors) - set(answers.each[each.sends.name])
@@ -192,7 +192,7 @@ class StudyHost:
         untold = [k for k in missing if client_name(k) not in told]
         if untold and not told & {SERVER, KEY_HOLDER}:
             self._log.abstained[KEY_HOLDER] = (
-                f"It gave no answer in time: numbers of {len(untold)} clients were not opened."
+                f"It opened no number of {len(untold)} clients: it refused without a reason or fell silent."
             )
 
     def _hidden(self, engine: InProcess, ask: Ask, header: Header, way: Way) -> Answers:

@@ -213,8 +213,9 @@ def clear_part(clear: Vector | None, size: int, length: int, bounds: Bounds, sen
         inside = (variance >= bounds.variance_low) & (variance <= bounds.variance_high)
         if inside.all() and (abs(logs) <= bounds.log_sum(length) * (1 + 1e-9)).all():
             return values
+    came = "some outside" if values.shape == (size,) else f"shape {values.shape}"
     raise RemoteProtocolError(
-        f"Expected {size} plaintext values inside the declared bounds, shape {values.shape} came.",
+        f"Expected {size} plaintext values inside the declared bounds, got {came}.",
         sender=sender,
         phase="gate",
     )

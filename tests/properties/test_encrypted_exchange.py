@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import Faults, InProcess
 from securefl.errors import RemoteProtocolError
+from securefl.messages import REFUSED, OpenReply
 from securefl.plan import Plan
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
 from securefl.rounds import (
@@ -31,7 +33,7 @@ from securefl.rounds import (
     Value,
 )
 from securefl.scores import way_of
-from securefl.wire import Header
+from securefl.wire import Header, Limit, decode, encode
 
 CLIENTS, LENGTH = 4, 3
 BOUNDS = Bounds(mean=4.0, variance_low=0.1, variance_high=8.0, weight=8.0)
@@ -308,6 +310,36 @@ def test_the_declared_number_of_asks_can_be_opened(word: str) -> None:
     assert "server" not in log.abstained
 
 
+SILENT = "It opened no number of 4 clients: it refused without a reason or fell silent."
+
+
+@EVERY_WORD
+def test_a_key_holder_that_refuses_without_a_reason_is_named(word: str) -> None:
+    header = Header(bytes(32), 1, 0, 0)
+
+    def refuse(sender: str, to: str, data: bytes) -> bytes:
+        if sender != "key-holder":
+            return data
+        reply = decode(data, header, {OpenReply: Limit(len(data), 99)}, sender)
+        return encode(header, replace(reply, items=(REFUSED,) * len(reply.items)))
+
+    answers, log, _ = run(word, refuse)
+    assert (answers.survivors, answers.each["profile"]) == ((0, 1, 2, 3), {})
+    assert log.abstained == {"key-holder": SILENT}
+
+
+@CIPHERTEXTS
+@pytest.mark.parametrize("variance", [1e300, -1.0])
+def test_a_variance_out_of_bounds_costs_its_sender_alone(word: str, variance: float) -> None:
+    def tamper(sender: str, to: str, data: bytes) -> bytes:
+        at = len(data) - 262_160 - 4 - 8 * (LENGTH + 1)
+        return spoil(data, at, struct.pack("<d", variance)) if sender == "client-0002" else data
+
+    answers, log, bound = run(word, tamper, variant=Variant.MEAN_ONLY)
+    assert_right(answers, bound, {0, 1, 3})
+    assert "inside the declared bounds, got some outside" in log.abstained["client-0002"]
+
+
 class Losing(InProcess):
     """Loses the first `times` parcels between two parties."""
 
@@ -330,7 +362,7 @@ def test_one_lost_message_to_or_from_the_key_holder_costs_nothing(word: str, lin
     silent, log, _ = run(word, engine=lambda host: Losing(host, link, 9))
     assert silent.each["profile"] == {}
     assert silent.survivors == (0, 1, 2, 3)
-    assert log.abstained == {"key-holder": "It gave no answer in time: numbers of 4 clients were not opened."}
+    assert log.abstained == {"key-holder": SILENT}
 
 
 @EVERY_WORD

@@ -165,6 +165,17 @@ def test_a_sum_is_masked_anew_in_each_request() -> None:
     assert not set(first) & set(second)
 
 
+def test_the_second_polynomial_of_a_request_is_fresh() -> None:
+    """Were it the pads' one times the weights, the key holder, which made that one, would divide."""
+    parties, p = Crowded(), PARAMETERS
+    size = gate.residues_size(1, p.primes, p.poly_modulus_degree)
+    requests = [parties.evaluator.request(parties.pads, 0, parties.crowd).request for _ in range(2)]
+    first, second = (
+        gate.unpack(one[:size], 1, p.primes, p.poly_modulus_degree, sender="test")[0] for one in requests
+    )
+    assert (first != second).mean() > 0.99
+
+
 def test_another_context_has_other_pads() -> None:
     """A message of an earlier round is no score in this one."""
     before, now = Parties(context=b"round 1"), Parties(context=b"round 2")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.machine import Envelope
 from securefl.messages import OpenRequest
-from securefl.plan import Plan
+from securefl.plan import Plan, charge_of
+from securefl.rounds import Sends
 from securefl.scores import KeyHolder, way_of
 from securefl.scores.opener import OpenItems, Ready
 from securefl.wire import Header, Limit
@@ -60,6 +63,23 @@ def test_a_turn_is_opened_after_the_one_before_it_was_answered() -> None:
         holder.receive(working, SERVER, OpenRequest(turn=1, items=(b"b",)))
     again = holder.receive(working, SERVER, OpenRequest(turn=0, items=(b"a",)))
     assert (again.need, again.out) == (None, ())
+
+
+def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
+    sends = Sends(
+        name="profile", how="each", reveals="it", sensitivity={("record", "replace-one"): 2.0}, extra=1
+    )
+    for noise, multiplier in (("none", 0.0), ("local", 3.0)):
+        plan = Plan(
+            delta=1e-5,
+            schedule=1,
+            noise=noise,  # type: ignore[arg-type]
+            noise_multiplier=multiplier,
+            unprotected=() if multiplier else ("profile",),
+        )
+        words = ("clear", "ckks", "batches", "pads")
+        charges = [charge_of(replace(plan, scores=word), sends) for word in words]  # type: ignore[arg-type]
+        assert charges == charges[:1] * 4
 
 
 def test_a_word_that_is_no_way_is_refused_with_those_that_are() -> None:
