@@ -98,7 +98,8 @@ def protect(
     else:
         numbers = np.concatenate([value.hidden, value.clear])
         content = _content(plan, sends, secret, key, numbers)
-        if plan.scores != "clear" and value.hidden.size:
+        # a way that waits for a hidden part is not sent one in the clear: it refuses an empty one
+        if plan.scores != "clear" and (value.hidden.size or conceal is not None):
             hidden = _concealed(sends, conceal, value.hidden)
             numbers = np.concatenate([hidden.numbers, value.clear])
             sealed, form = hidden.sealed, hidden.form

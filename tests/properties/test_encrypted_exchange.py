@@ -13,7 +13,7 @@ import pytest
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.engines.host import Log, StudyHost
 from securefl.engines.inprocess import Faults, InProcess
-from securefl.errors import RemoteProtocolError
+from securefl.errors import LocalProtocolError, RemoteProtocolError
 from securefl.messages import REFUSED, OpenReply
 from securefl.plan import Plan
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
@@ -89,8 +89,9 @@ def run(
     variant: Variant = Variant.FULL,
     engine: Callable[[StudyHost], InProcess] | None = None,
     number: int = 1,
+    profiles: Profiles | None = None,
 ) -> tuple[Answers, Log, float]:
-    algorithm: Algorithm = Toy((Profiles(variant=variant),))
+    algorithm: Algorithm = Toy((profiles or Profiles(variant=variant),))
     plan = Plan(delta=1e-5, schedule=number, scores=word, unprotected=("profile",))  # type: ignore[arg-type]
     way = way_of(plan, parameters="strong", asks=asks, clients=clients)
     with Ledger(":memory:", TERMS) as ledger:
@@ -310,6 +311,28 @@ def test_the_declared_number_of_asks_can_be_opened(word: str) -> None:
     assert "server" not in log.abstained
 
 
+@dataclass(frozen=True)
+class InTheClear(Profiles):
+    """Gives the whole profile as its clear part."""
+
+    def compute(self, job: Job) -> Value:
+        value = super().compute(job)
+        return Value(clear=np.concatenate([value.hidden, value.clear]))
+
+
+@EVERY_WORD
+def test_a_profile_without_a_hidden_part_does_not_leave_its_client(word: str) -> None:
+    sent: list[str] = []
+
+    def watch(sender: str, to: str, data: bytes) -> bytes:
+        sent.append(sender)
+        return data
+
+    with pytest.raises(LocalProtocolError, match=r"7 .*hidden features"):
+        run(word, watch, profiles=InTheClear())
+    assert "client-0000" not in sent
+
+
 SILENT = "It opened no number of 4 clients: it refused without a reason or fell silent."
 
 
@@ -397,3 +420,17 @@ def test_numbers_of_any_kind_stay_out_of_the_log(word: str) -> None:
     answers, log, _ = run(word)
     shown: Any = repr(log)
     assert all(f"{number:.6f}" not in shown for number in answers.each["profile"].values())
+
+
+@EVERY_WORD
+def test_questions_of_two_kinds_are_refused_in_one_exchange(word: str) -> None:
+    plan = Plan(delta=1e-5, schedule=1, scores=word)  # type: ignore[arg-type]
+    way = way_of(plan, parameters="strong", asks=1, clients=CLIENTS)
+    assert way is not None
+    asked = query(BASELINE, ANCHOR, BOUNDS)
+    both = [
+        Each(PROFILE, asked, Variant.FULL, BOUNDS),
+        Each(replace(PROFILE, name="b"), asked, Variant.MEAN_ONLY, BOUNDS),
+    ]
+    with pytest.raises(LocalProtocolError, match="one set of bounds and one variant"):
+        way.begin(both, CLIENTS, Header(bytes(32), 1, 0, 0), lambda sender, why: None)

@@ -255,6 +255,10 @@ def test_openings_of_pads_are_counted_and_capped_and_of_sums_alone() -> None:
         body[at : at + 2] = place.to_bytes(2, "little")
         with pytest.raises(RemoteProtocolError, match="place of a sum"):
             holder.open(evaluator._sign(b"open", bytes(body)))
+    item = first.request[:-64][-25:]
+    for items in (b"", item * (few.block + 1), item + b"\0"):
+        with pytest.raises(RemoteProtocolError, match="places and one polynomial"):
+            holder.open(evaluator._sign(b"open", first.request[: -64 - 50] + items))
 
 
 def test_the_flooding_of_pads_hides_every_bit_of_the_noise() -> None:
@@ -360,3 +364,15 @@ def test_clear_values_outside_the_bounds_are_no_score(variance: float) -> None:
     refused = parties.scores([replace(made, clear=clear, sender="ann")])[0]
     assert isinstance(refused, RemoteProtocolError)
     assert (refused.sender, "inside the declared bounds" in str(refused)) == ("ann", True)
+
+
+def test_a_claim_beyond_the_declared_bounds_is_no_score() -> None:
+    """The last word, the log sum, weighs -1/2: less of it is a larger score, here 1.1 times the largest."""
+    parties = Parties()
+    made = parties.masked(profile(1, 10))
+    words = np.frombuffer(made.words, dtype="<u8").copy()
+    far = 2.2 * BOUNDS.largest_product(10) * parties.terms.data_scale
+    words[-1] -= np.uint64(int(far))
+    refused = parties.scores([replace(made, words=words.tobytes(), sender="ann")])[0]
+    assert isinstance(refused, RemoteProtocolError)
+    assert (refused.sender, "outside the declared bounds" in str(refused)) == ("ann", True)
