@@ -49,7 +49,7 @@ from securefl.rounds import (
     Floats,
     Job,
     Kept,
-    Roster,
+    Population,
     State,
     Total,
     play,
@@ -231,7 +231,7 @@ class Experiment:
 
     def round(self, algorithm: Algorithm, state: State) -> tuple[State, tuple[Kept, ...], tuple[int, int]]:
         """The package's own round, sums in the clear; it counts as the second, so FedLog asks once."""
-        (statistic,) = algorithm.statistics
+        (statistic,) = algorithm.offers
         kept: list[Kept] = []
         numbers: list[tuple[int, int]] = []
 
@@ -252,8 +252,8 @@ class Experiment:
                 each={},
             )
 
-        roster = Roster(clients=2, seconds=np.ones(2))
-        state = play(algorithm, state, roster, 2, np.random.default_rng(self.seed), ask).state
+        population = Population(clients=2, seconds=np.ones(2))
+        state = play(algorithm, state, population, 2, np.random.default_rng(self.seed), ask).state
         assert len(kept) == 2, "one exchange"
         return state, tuple(kept), numbers[0]
 

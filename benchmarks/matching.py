@@ -32,7 +32,7 @@ from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
 from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Arrived, Evaluator
+from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
@@ -96,7 +96,7 @@ class Ciphertexts:
         )
         keys = KeyPair.generate(parameters)
         self.client = Encryptor(keys.public, self.terms)
-        self.evaluator = Evaluator(keys.public, self.terms, SIGNING)
+        self.evaluator = ScoreEvaluator(keys.public, self.terms, SIGNING)
         self.opener = Opener(keys, self.terms, SIGNING.public)
         self.anchor = Anchor(np.zeros(q), np.ones(q))
         self.tally, self.clients = Tally(), clients

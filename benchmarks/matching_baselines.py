@@ -28,7 +28,7 @@ import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
 
-from securefl.profiles import VARIANCE_FLOOR, Features, Profile, Query, Variant, Vector, divergence
+from securefl.profiles import VARIANCE_FLOOR, Features, Floats, Profile, Query, Variant, divergence
 
 ROLES = ("client", "server", "holder")
 
@@ -175,24 +175,24 @@ class SecretSharing:
         total = (shares[:1] + shares[1:]).view(np.int64)[0]
         return float(total) / self._SCALE**2 / self._q
 
-    def _fixed(self, values: Vector) -> NDArray[np.uint64]:
+    def _fixed(self, values: Floats) -> NDArray[np.uint64]:
         return np.rint(values * self._SCALE).astype(np.int64).view(np.uint64)
 
     def _expand(self, seed: bytes, count: int) -> NDArray[np.uint64]:
         return np.frombuffer(shake_256(seed).digest(8 * count), np.uint64)
 
 
-def _floored(profile: Profile) -> Vector:
+def _floored(profile: Profile) -> Floats:
     return np.maximum(profile.variance, VARIANCE_FLOOR)
 
 
-def _features(profile: Profile) -> Vector:
+def _features(profile: Profile) -> Floats:
     """[mu, mu^2 + s, sum log s], without anchor and clipping: the profiles here need neither."""
     return Features(profile.mean, _floored(profile), clipped=0).split(Variant.FULL).hidden
 
 
 @lru_cache(maxsize=4)
-def _weights(baseline: Profile) -> tuple[Vector, float]:
+def _weights(baseline: Profile) -> tuple[Floats, float]:
     """Weights and constant of q * div; kept, since a baseline stays while its clients come."""
     found = Query(baseline.mean, _floored(baseline))
     return found.weights, found.constant

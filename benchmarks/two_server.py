@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.grid import Grid
 from securefl.journal import Journal
 from securefl.keys import SecretKey
@@ -97,7 +97,7 @@ class Round:
         """Answer one need."""
         with self.of(party):
             order = self.steps[party].need.order
-            answer = self.journal.record([order])[0] if isinstance(order, Begin | Record) else order.run()
+            answer = self.journal.record([order])[0] if isinstance(order, Begin | RecordAct) else order.run()
             self.steps[party] = self.machines[party].provide(self.steps[party].state, answer)
 
     def _pad(self, name: str, values: NDArray[np.float64]) -> None:

@@ -27,14 +27,14 @@ from securefl.rounds import (
     Device,
     Each,
     Evaluation,
+    Float32s,
     Floats,
+    Offer,
     Played,
-    Roster,
+    Population,
     State,
-    Statistic,
     Sum,
     Total,
-    Vector,
 )
 from securefl.training.task import Problem
 
@@ -56,11 +56,13 @@ class Selection(Protocol):
     """Who takes part. `watch` is asked of every client once, and of the cohort in every round."""
 
     @property
-    def statistics(self) -> tuple[Statistic, ...]: ...
+    def offers(self) -> tuple[Offer, ...]: ...
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]: ...
 
-    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort: ...
+    def choose(
+        self, state: State, population: Population, count: int, rng: np.random.Generator
+    ) -> Cohort: ...
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         """What an observer is shown of the choice, by name, (N,)."""
@@ -71,13 +73,13 @@ class Selection(Protocol):
 class Uniform:
     """Every set of K clients is as likely as any other."""
 
-    statistics: tuple[Statistic, ...] = ()
+    offers: tuple[Offer, ...] = ()
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (), {}
 
-    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
-        return gumbel_top_k(roster.among(np.zeros(roster.clients)), count, rng)
+    def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+        return gumbel_top_k(population.among(np.zeros(population.clients)), count, rng)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {}
@@ -87,11 +89,11 @@ class Part(Protocol):
     """Which part of the models is averaged; what is left of them, clients keep."""
 
     @property
-    def initial(self) -> Vector: ...
+    def initial(self) -> Float32s: ...
 
-    def update(self, cohort: int) -> Statistic: ...
+    def update(self, cohort: int) -> Offer: ...
 
-    def evaluate(self, shared: Vector, devices: Sequence[Device]) -> Evaluation: ...
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +103,13 @@ class Whole:
     problem: Problem
 
     @property
-    def initial(self) -> Vector:
+    def initial(self) -> Float32s:
         return self.problem.initial
 
-    def update(self, cohort: int) -> Statistic:
+    def update(self, cohort: int) -> Offer:
         return Update(self.problem, cohort)
 
-    def evaluate(self, shared: Vector, devices: Sequence[Device]) -> Evaluation:
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         return self.problem.evaluate(shared)
 
 
@@ -165,7 +167,7 @@ class Averaging:
         return self.part or Whole(self.problem)
 
     @property
-    def update(self) -> Statistic:
+    def update(self) -> Offer:
         return self.averaged.update(self._count(self.problem.clients) if not self.replacement else 0)
 
     def _count(self, clients: int) -> int:
@@ -173,8 +175,8 @@ class Averaging:
         return max(1, ceil(self.fraction * clients - 1e-9))
 
     @property
-    def statistics(self) -> tuple[Statistic, ...]:
-        own: tuple[Statistic, ...] = (self.update, *self.selection.statistics)
+    def offers(self) -> tuple[Offer, ...]:
+        own: tuple[Offer, ...] = (self.update, *self.selection.offers)
         counts = (self._count_of_records,) if self.aggregation == "full" else ()
         return (*own, *counts)
 
@@ -188,13 +190,13 @@ class Averaging:
         return State(self.averaged.initial, {**unknown, "cohort": nobody})
 
     def round(
-        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+        self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, Played]:
         watch, public = self.selection.watch(state)
-        state = yield from self._introduce(state, roster, watch, public)
+        state = yield from self._introduce(state, population, watch, public)
         if self.aggregation == "full":
-            state = yield from self._count_records(state, roster)
-        cohort = self.selection.choose(state, roster, self._count(roster.clients), rng)
+            state = yield from self._count_records(state, population)
+        cohort = self.selection.choose(state, population, self._count(population.clients), rng)
         update = Sum(self.update.sends, len(state.broadcast))
         due = tuple(each for each in watch if each.sends.due(number))
         answers = yield Ask(
@@ -205,7 +207,7 @@ class Averaging:
             public=public if due else {},
             weights=weights(self.aggregation, cohort, state),
         )
-        state = _learn(state, answers).remember(cohort=_draws(cohort, roster.clients))
+        state = _learn(state, answers).remember(cohort=_draws(cohort, population.clients))
         if answers.survivors:
             state = self.server.apply(state, step_of(self.aggregation, answers.totals["update"]))
         figures = self.selection.figures(state)
@@ -217,7 +219,7 @@ class Averaging:
     def _introduce(
         self,
         state: State,
-        roster: Roster,
+        population: Population,
         watch: tuple[Each, ...],
         public: Mapping[str, Floats],
     ) -> Generator[Ask, Answers, State]:
@@ -226,7 +228,7 @@ class Averaging:
         each = (*watch, *sizes)
         for question in each:  # one at a time: a number that cannot be had any more costs no other
             known = state.memory[question.sends.name]
-            cohort = tuple(k for k in roster.everyone() if np.isnan(known[k]))
+            cohort = tuple(k for k in population.everyone() if np.isnan(known[k]))
             if cohort:
                 on_model = question.sends.on_model
                 asked = Ask(
@@ -239,7 +241,7 @@ class Averaging:
                 state = _learn(state, (yield asked))
         return state
 
-    def _count_records(self, state: State, roster: Roster) -> Generator[Ask, Answers, State]:
+    def _count_records(self, state: State, population: Population) -> Generator[Ask, Answers, State]:
         """n, from one sum over all clients in the whole run; a client that is absent counts as an average
         one.
 
@@ -248,17 +250,17 @@ class Averaging:
         if "records" in state.memory:
             return state
         question = Sum(self._count_of_records.sends, 1)
-        answers = yield Ask(cohort=roster.everyone(), broadcast=state.broadcast[:0], sums=(question,))
+        answers = yield Ask(cohort=population.everyone(), broadcast=state.broadcast[:0], sums=(question,))
         counted = len(answers.survivors)
         total = self.problem.records  # public, where nobody answered
         if counted:
-            total = round(float(answers.totals[COUNT.name].value[0]) * roster.clients / counted)
+            total = round(float(answers.totals[COUNT.name].value[0]) * population.clients / counted)
         # A client can claim a false number, within the grid: n stays what it can be.
-        within = min(max(total, roster.clients), self.problem.records)
+        within = min(max(total, population.clients), self.problem.records)
         return state.remember(records=np.array([within]))
 
     def _watched(self) -> tuple[str, ...]:
-        return tuple(s.sends.name for s in self.statistics if s.sends.how == "each")
+        return tuple(s.sends.name for s in self.offers if s.sends.how == "each")
 
 
 def _learn(state: State, answers: Answers) -> State:

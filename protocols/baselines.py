@@ -10,7 +10,7 @@ import numpy as np
 from protocols.averaging import Averaging, Cohort, Uniform, check_fraction, known_or_mean
 from protocols.contributions import LARGEST_LOSS, LOSS, SIZE, Loss, Size
 from protocols.selection import by_valuation, first_come, with_replacement
-from securefl.rounds import Algorithm, Each, Floats, Roster, State, Statistic
+from securefl.rounds import Algorithm, Each, Floats, Offer, Population, State
 from securefl.training.task import Problem
 
 
@@ -21,14 +21,14 @@ class BySize:
     problem: Problem
 
     @property
-    def statistics(self) -> tuple[Statistic, ...]:
+    def offers(self) -> tuple[Offer, ...]:
         return (Size(self.problem),)
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (), {}
 
-    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
-        return with_replacement(roster.among(np.log(known_or_mean(state.memory["size"]))), count, rng)
+    def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+        return with_replacement(population.among(np.log(known_or_mean(state.memory["size"]))), count, rng)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {}
@@ -122,13 +122,13 @@ class FedAdam:
 class FirstCome:
     """The K fastest, those not picked in the last round first (CFCFM, Wu et al. 2021)."""
 
-    statistics: tuple[Statistic, ...] = ()
+    offers: tuple[Offer, ...] = ()
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (), {}
 
-    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
-        return first_come(-roster.among(-roster.seconds), state.memory["cohort"], count)
+    def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+        return first_come(-population.among(-population.seconds), state.memory["cohort"], count)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {}
@@ -167,16 +167,16 @@ class ByLoss:
         return Loss(self.problem, self.loss_bound)
 
     @property
-    def statistics(self) -> tuple[Statistic, ...]:
+    def offers(self) -> tuple[Offer, ...]:
         return (self._loss, Size(self.problem))
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (self._loss.ask,), {}
 
-    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
+    def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         valuations = np.sqrt(known_or_mean(state.memory[SIZE.name])) * state.memory[LOSS.name]
         return by_valuation(
-            roster.among(valuations),
+            population.among(valuations),
             count,
             excluded=self.excluded,
             temperature=self.temperature,

@@ -126,7 +126,7 @@ class Size:
 
     def compute(self, job: Job) -> Value:
         units = round(1 / self.sends.grid.step)  # finer than whole records, so that little noise is some
-        return Value(integers=np.array([len(job.x) * units], dtype=np.int64), then=self._possible)
+        return Value(integers=np.array([len(job.x) * units], dtype=np.int64), after_noise=self._possible)
 
     def _possible(self, noised: Floats) -> Value:
         return Value(clear=np.clip(noised, 1, self.problem.records))
@@ -174,7 +174,7 @@ class Loss:
         losses = Losses(bound=self.bound)
         return Value(
             integers=losses.sums(record_losses(model, job.x, job.y, loss)),
-            then=lambda noised: Value(clear=np.array([losses.mean(noised)])),
+            after_noise=lambda noised: Value(clear=np.array([losses.mean(noised)])),
         )
 
     @property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from protocols.averaging import Averaging, Uniform, check_fraction
 from protocols.contributions import bounded, update_sends
 from securefl.errors import DataError
-from securefl.rounds import Algorithm, Device, Evaluation, Floats, Job, Kept, Sends, Statistic, Value, Vector
+from securefl.rounds import Algorithm, Device, Evaluation, Float32s, Floats, Job, Kept, Offer, Sends, Value
 from securefl.training import evaluate, pooled, to_vector
 from securefl.training.bodies import Bodies
 from securefl.training.client import train_on
@@ -56,14 +56,14 @@ class LastLayers:
     layers: int
 
     @cached_property
-    def initial(self) -> Vector:
+    def initial(self) -> Float32s:
         problem = self.bodies.problem
         return problem.initial[self._shared(problem)]
 
-    def update(self, cohort: int) -> Statistic:
+    def update(self, cohort: int) -> Offer:
         return LastLayersUpdate(self, cohort)
 
-    def evaluate(self, shared: Vector, devices: Sequence[Device]) -> Evaluation:
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         return pooled(
             [
                 (len(device.x), self._evaluated(client, shared, device))
@@ -72,22 +72,22 @@ class LastLayers:
             ]
         )
 
-    def _evaluated(self, client: int, shared: Vector, device: Device) -> Evaluation:
+    def _evaluated(self, client: int, shared: Float32s, device: Device) -> Evaluation:
         problem = self.bodies.of(client)
         vector = self.model(client, shared, device.kept)
         return evaluate(problem.module(vector), device.x, device.y, problem.kind)
 
-    def model(self, client: int, shared: Vector, kept: Kept) -> Vector:
+    def model(self, client: int, shared: Float32s, kept: Kept) -> Float32s:
         """The client's whole model (d,): what it kept, under the shared layers."""
         problem = self.bodies.of(client)
-        vector: Vector = np.array(kept.get("model", problem.initial), dtype=np.float32)
+        vector: Float32s = np.array(kept.get("model", problem.initial), dtype=np.float32)
         places = self._shared(problem)
         if shared.shape != places.shape:
             raise DataError(f"Expected {len(places)} shared values, got the shape {shared.shape}.")
         vector[places] = shared
         return vector
 
-    def taken(self, client: int, model: Vector) -> Vector:
+    def taken(self, client: int, model: Float32s) -> Float32s:
         """The shared layers of a client's model."""
         return model[self._shared(self.bodies.of(client))]
 
@@ -108,7 +108,7 @@ class LastLayersUpdate:
         return update_sends(self.part.bodies.problem, self.cohort)
 
     def compute(self, job: Job) -> Value:
-        kept: dict[str, Vector] = {}
+        kept: dict[str, Float32s] = {}
 
         def step(job: Job) -> Floats:
             problem = self.part.bodies.of(job.client)

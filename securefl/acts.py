@@ -51,7 +51,7 @@ class Begin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class RecordAct:
     """Guarded work: put on record what `client` is about to do in the attempt it is in.
 
     deal: share its secrets under one closed roster. mask: send its input under the masks of one set of

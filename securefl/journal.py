@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.agreement import Question
 from securefl.database import Damaged, Database, Kind, Value, check, seal
 from securefl.keys import SecretKey
@@ -108,7 +108,7 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def record(self, acts: Sequence[Begin | Record]) -> list[Answer]:
+    def record(self, acts: Sequence[Begin | RecordAct]) -> list[Answer]:
         """Write a wave of acts in one durable transaction; what each is answered with (see `acts`).
 
         DataError where the disk refuses: then nothing was written, and nothing is done.
@@ -239,7 +239,7 @@ class Journal:
 
     # In an attempt ----------------------------------------------------------------------------------
 
-    def _do(self, act: Record) -> bool:
+    def _do(self, act: RecordAct) -> bool:
         if act.act == "open":
             return self._open(act)
         if not all(self._may_do(act, question) for question in act.questions):
@@ -248,7 +248,7 @@ class Journal:
             self._done(act, question)
         return True
 
-    def _may_do(self, act: Record, question: Question) -> bool:
+    def _may_do(self, act: RecordAct, question: Question) -> bool:
         here = act.header.place()
         attempt, row = self._attempt(act.client, question, here), self._row(act.client, question)
         if attempt is None or row is None:
@@ -258,7 +258,7 @@ class Journal:
         # The attempt of an earlier round may still be waiting for this signature.
         return row.at == here and not (row.once and self._elsewhere(act.client, question, here))
 
-    def _done(self, act: Record, question: Question) -> None:
+    def _done(self, act: RecordAct, question: Question) -> None:
         here, key = act.header.place(), (act.client, *_key(question))
         attempt, row = self._attempt(act.client, question, here), self._row(act.client, question)
         assert attempt is not None
@@ -268,7 +268,7 @@ class Journal:
         if act.act == "sign":
             self._write("questions", *key, *row._replace(signed=1))
 
-    def _open(self, act: Record) -> bool:
+    def _open(self, act: RecordAct) -> bool:
         """One total of a question is opened, whatever attempt asks for it: all of the questions, or none."""
         if self._secret(act.client, act.header.session, act.header.round) is None:
             return False

@@ -239,7 +239,7 @@ def noised(plan: Plan, sends: Sends) -> bool:
     return plan.noise != "none" and sends.sensitivity.get((plan.unit, plan.adjacency), 0.0) > 0
 
 
-def least(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
+def fewest_contributions(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
     """The fewest contributions that a sum of these values over so many clients may have.
 
     Shares of noise were sized for the declared cohorts: of fewer clients, more must answer; and of more, more

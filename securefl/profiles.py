@@ -28,7 +28,7 @@ from securefl.errors import ConfigError, DataError
 
 VARIANCE_FLOOR = 1e-6
 _SMALLEST_BOUND, _LARGEST_BOUND = 1e-18, 1e18
-Vector = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 class Variant(StrEnum):
@@ -46,8 +46,8 @@ class Profile:
     Raises DataError for shapes that differ, values that are not finite, and negative variances.
     """
 
-    mean: Vector
-    variance: Vector
+    mean: Floats
+    variance: Floats
     count: int
 
     def __post_init__(self) -> None:
@@ -71,8 +71,8 @@ class Anchor:
     global statistic that was released): an anchor made from the baseline would publish the baseline.
     """
 
-    centre: Vector
-    scale: Vector
+    centre: Floats
+    scale: Floats
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "centre", _vector("centre", self.centre))
@@ -150,8 +150,8 @@ class Bounds:
 class Split:
     """A vector of features or weights as its encrypted and its plaintext part."""
 
-    hidden: Vector
-    clear: Vector
+    hidden: Floats
+    clear: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +161,8 @@ class Features:
     clipped: how many entries were moved into them. floored: how many variances were below `VARIANCE_FLOOR`.
     """
 
-    mean: Vector
-    variance: Vector
+    mean: Floats
+    variance: Floats
     clipped: int
     floored: int = 0
 
@@ -184,8 +184,8 @@ class Query:
     below `VARIANCE_FLOOR`, which is part of the divergence.
     """
 
-    mean: Vector
-    variance: Vector
+    mean: Floats
+    variance: Floats
     clipped: int = 0
     floored: int = 0
 
@@ -194,7 +194,7 @@ class Query:
         return 0.5 * float(np.sum(np.log(self.variance) + self.mean**2 / self.variance - 1.0))
 
     @property
-    def weights(self) -> Vector:
+    def weights(self) -> Floats:
         """[-mu_B / s_B, 1 / (2 s_B), -1/2], shape (2q + 1,)."""
         return self.split(Variant.FULL).hidden
 
@@ -238,13 +238,13 @@ def _floored(profile: Profile) -> int:
     return int(np.count_nonzero(profile.variance < VARIANCE_FLOOR))
 
 
-def _anchored(profile: Profile, anchor: Anchor) -> tuple[Vector, Vector]:
+def _anchored(profile: Profile, anchor: Anchor) -> tuple[Floats, Floats]:
     _same_length("profile", profile.mean, "anchor", anchor.centre)
     variance = np.maximum(profile.variance, VARIANCE_FLOOR)
     return (profile.mean - anchor.centre) / anchor.scale, variance / anchor.scale**2
 
 
-def _vector(name: str, values: Any) -> Vector:
+def _vector(name: str, values: Any) -> Floats:
     vector = np.array(values, dtype=np.float64)
     if vector.ndim != 1 or len(vector) == 0:
         raise DataError(f"Expected {name} as a vector of at least one element, shape {vector.shape} came.")
@@ -257,6 +257,6 @@ def _vector(name: str, values: Any) -> Vector:
     return vector
 
 
-def _same_length(first: str, a: Vector, second: str, b: Vector) -> None:
+def _same_length(first: str, a: Floats, second: str, b: Floats) -> None:
     if len(a) != len(b):
         raise DataError(f"Expected {first} and {second} of one length, {len(a)} and {len(b)} came.")

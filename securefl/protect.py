@@ -78,7 +78,7 @@ def protect(
         )
     if sends.how == "each" and value.integers is not None:
         sums = _with_noise(plan, sends, value.integers, source)
-        value = Value(clear=sums) if value.then is None else value.then(sums)
+        value = Value(clear=sums) if value.after_noise is None else value.after_noise(sums)
     numbers: NDArray[Any]
     form: Form = "open"
     sealed = b""

@@ -30,7 +30,7 @@ from securefl.release import (
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6
 """How far below 0 the expanded form of a divergence can come out, generously."""
-Vector = NDArray[np.float32]
+Float32s = NDArray[np.float32]
 Kept = Mapping[str, NDArray[Any]]
 """Named arrays that a client keeps on its device between rounds."""
 
@@ -106,8 +106,8 @@ class Value:
     `integers` are in units of the grid of its `sends`. Noise is put on nothing else: rounding afterwards
     would add to the sensitivity. A float64 vector of a sum is all `clear`.
     `keep` stays on the client's device, in place of what it kept before; None leaves that as it is. Where
-    there is a `then`, the value is what follows from the integers times the grid's step, once noise is on
-    them where the plan says so (post-processing).
+    there is an `after_noise`, the value is what it makes of the integers times the grid's step, once noise
+    is on them where the plan says so (post-processing).
     `clipped` and `floored` count the entries that were moved into public bounds; no server learns them.
     """
 
@@ -115,14 +115,14 @@ class Value:
     clear: Floats = field(default_factory=lambda: np.zeros(0))
     hidden: Floats = field(default_factory=lambda: np.zeros(0))
     keep: Kept | None = None
-    then: Callable[[Floats], Value] | None = None
+    after_noise: Callable[[Floats], Value] | None = None
     clipped: int = 0
     floored: int = 0
 
     def __post_init__(self) -> None:
         if self.integers is None:
-            if self.then is not None:
-                raise LocalProtocolError("Expected `integers` beside `then`, which follows from them.")
+            if self.after_noise is not None:
+                raise LocalProtocolError("Expected `integers` beside `after_noise`, which follows from them.")
             return
         if self.clear.size or self.hidden.size:
             raise LocalProtocolError("Expected `integers` or floats of one value, got both.")
@@ -231,7 +231,7 @@ class Ask:
     """
 
     cohort: tuple[int, ...]
-    broadcast: Vector
+    broadcast: Float32s
     sums: tuple[Sum, ...] = ()
     each: tuple[Each, ...] = ()
     public: Mapping[str, Floats] = field(default_factory=dict)
@@ -285,7 +285,7 @@ class Answers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roster:
+class Population:
     """Who may be asked: clients 0 .. clients - 1, and how long each device takes (seconds).
 
     retired: clients whose ledgers do not bear this round, or that were proven to cheat; not to be asked.
@@ -315,7 +315,7 @@ class State:
     The arrays are the algorithm's own; nobody else reads them.
     """
 
-    broadcast: Vector
+    broadcast: Float32s
     memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def remember(self, **arrays: NDArray[Any]) -> State:
@@ -352,7 +352,7 @@ class Job:
     round: int
     x: NDArray[Any]
     y: NDArray[Any]
-    broadcast: Vector
+    broadcast: Float32s
     public: Mapping[str, NDArray[Any]]
     rng: np.random.Generator
     kept: Kept = field(default_factory=dict)
@@ -378,7 +378,7 @@ class Device:
     kept: Kept
 
 
-class Statistic(Protocol):
+class Offer(Protocol):
     """A client's side: what it sends and how it computes it."""
 
     @property
@@ -391,12 +391,12 @@ class Algorithm(Protocol):
     """A federated learning system: what its clients compute, and its server's rounds."""
 
     @property
-    def statistics(self) -> tuple[Statistic, ...]: ...
+    def offers(self) -> tuple[Offer, ...]: ...
 
     def start(self) -> State: ...
 
     def round(
-        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+        self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, Played]: ...
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
@@ -407,7 +407,7 @@ class Algorithm(Protocol):
 def play(
     algorithm: Algorithm,
     state: State,
-    roster: Roster,
+    population: Population,
     number: int,
     rng: np.random.Generator,
     ask: Callable[[Ask, int], Answers],
@@ -418,7 +418,7 @@ def play(
         number: of the round, from 1.
         ask: runs one Ask as the stage of that number, and answers it.
     """
-    turn = algorithm.round(state, roster, number, rng)
+    turn = algorithm.round(state, population, number, rng)
     stage = 0
     try:
         question = next(turn)

@@ -26,18 +26,18 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
 from securefl.keys import PublicKey
-from securefl.matching import Evaluator as FileEvaluator
-from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, envelope
+from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
+from securefl.matching import ScoreEvaluator as FileEvaluator
 from securefl.matching import options as options_of
 from securefl.matching import sealed as sealed_of
-from securefl.matching.envelope import Envelope
+from securefl.matching.document import Document
 from securefl.matching.evaluator import EvaluatorPublic
 from securefl.profiles import Anchor, Bounds, Variant, features, query
 from securefl.profiles import Profile as Plain
 from securefl.scores import evaluator as match_of
 from securefl.scores import pads as pads_of
 from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Arrived, Evaluator
+from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
@@ -79,7 +79,7 @@ def ciphertext_doors() -> list[Door]:
         parameters=COMPACT, bounds=BOUNDS, length=Q, variant=Variant.MEAN_ONLY, scores=10**6, classes=2
     )
     keys, anchor = KeyPair.generate(COMPACT), Anchor(np.zeros(Q), np.ones(Q))
-    client, evaluator = Encryptor(keys.public, terms), Evaluator(keys.public, terms, SIGNING)
+    client, evaluator = Encryptor(keys.public, terms), ScoreEvaluator(keys.public, terms, SIGNING)
     opener = Opener(keys, terms, SIGNING.public)
     some = Plain(np.zeros(Q), np.ones(Q), 1)
     baseline = evaluator.baseline(query(some, anchor, BOUNDS))
@@ -126,7 +126,7 @@ def encrypted_baseline_doors() -> list[Door]:
         parameters=STRONG_ENCRYPTED, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=10**6
     )
     keys = KeyPair.generate(STRONG_ENCRYPTED)
-    evaluator = Evaluator(keys.public, terms, SIGNING)
+    evaluator = ScoreEvaluator(keys.public, terms, SIGNING)
     asked = query(Plain(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q)), BOUNDS)
     message = Encryptor(keys.public, terms).encrypt_baseline(asked)
     return [Door("baseline", evaluator.encrypted_baseline, message, weight=4)]
@@ -169,13 +169,13 @@ def file_doors() -> list[Door]:
     keys, server = KeyHolder.generate(openings=10**6), FileEvaluator.generate()
     sealed = Profile(np.zeros(Q), np.ones(Q)).encrypt(keys.public, server.public, label="p")
     scores = server.match(keys.public, Profile(np.zeros(Q), np.ones(Q)), [sealed])
-    secret, public = server.to_envelopes()
+    secret, public = server.to_documents()
 
-    def reads(kind: str, use: Callable[[Envelope], object]) -> Callable[[bytes], object]:
-        return lambda raw: use(Envelope.from_bytes(raw, kind))
+    def reads(kind: str, use: Callable[[Document], object]) -> Callable[[bytes], object]:
+        return lambda raw: use(Document.from_bytes(raw, kind))
 
-    def unsealed(content: Envelope) -> object:
-        one = Sealed.from_envelope(content)
+    def unsealed(content: Document) -> object:
+        one = Sealed.from_document(content)
         return (
             one.label,
             server._check(keys.public, one, content.kind, "It"),
@@ -185,15 +185,15 @@ def file_doors() -> list[Door]:
 
     found = []
     for name, content, use, weight in (
-        ("public.key", keys.public.to_envelope(), PublicKeys.from_envelope, 2),
-        ("secret.key", keys.to_envelope(), KeyHolder.from_envelope, 2),
-        ("evaluator.key", secret, FileEvaluator.from_envelope, 30),
-        ("evaluator.pub", public, EvaluatorPublic.from_envelope, 30),
-        ("p.enc", sealed.to_envelope(), unsealed, 4),
+        ("public.key", keys.public.to_document(), PublicKeys.from_document, 2),
+        ("secret.key", keys.to_document(), KeyHolder.from_document, 2),
+        ("evaluator.key", secret, FileEvaluator.from_document, 30),
+        ("evaluator.pub", public, EvaluatorPublic.from_document, 30),
+        ("p.enc", sealed.to_document(), unsealed, 4),
         (
             "scores.enc",
-            scores.to_envelope(),
-            lambda c: keys.reveal(Scores.from_envelope(c), server.public),
+            scores.to_document(),
+            lambda c: keys.reveal(Scores.from_document(c), server.public),
             3,
         ),
     ):
@@ -277,7 +277,7 @@ def guided_inputs(inputs: int) -> None:
         raw = body if data[1] & 1 else body + door.valid[len(body) :]
         tried(door, door.sign(raw) if len(raw) > 100 else raw)
 
-    for module in (gate, envelope, options_of, sealed_of, match_of, pads_of):
+    for module in (gate, document, options_of, sealed_of, match_of, pads_of):
         for _, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__:
                 atheris.instrument_func(function)

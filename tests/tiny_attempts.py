@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from tiny_secagg import CHARGE, PLAN, entropy, identity
 
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.agreement import Roster
 from securefl.errors import RemoteProtocolError
 from securefl.hiding import Hide
@@ -29,7 +29,7 @@ from securefl.machine import Step
 from securefl.messages import client_name
 from securefl.release import SERVER, Release, ReleaseKey
 from securefl.secagg import Agreement, Channels, Client, Policy, Vector, centred
-from securefl.secagg.agreement import Closed
+from securefl.secagg.agreement import ClosedRoster
 from securefl.secagg.dealing import SALT_BYTES, Dealing, Published, published
 from securefl.secagg.messages import (
     Advertise,
@@ -66,7 +66,7 @@ class Clients:
         self.random = entropy("journal", clients)
         self.journal = Journal(journal, random=self.random)
 
-    def answer(self, client: int, order: Begin | Record) -> Any:
+    def answer(self, client: int, order: Begin | RecordAct) -> Any:
         """From the record; corrupt clients have none, and do whatever the server likes."""
         if client in self.corrupt:
             return SecretKey(order.context[-32:]) if isinstance(order, Begin) else True
@@ -102,7 +102,7 @@ def cohort(members: tuple[int, ...]) -> Roster:
 class View:
     """All that came under one closed roster; shares as dealer -> point -> share."""
 
-    closed: Closed
+    closed: ClosedRoster
     dealings: dict[int, Published] = field(default_factory=dict)
     seeds: dict[int, dict[int, bytes]] = field(default_factory=dict)
     keys: dict[int, dict[int, bytes]] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Attempt:
         return next(reversed(self.views.values())) if self.views else None
 
     @property
-    def closed(self) -> Closed | None:
+    def closed(self) -> ClosedRoster | None:
         return self.view.closed if self.view else None
 
     @property
@@ -258,7 +258,7 @@ class Attempt:
             inputs=tuple(self.inputs[self.members[m]][0].signature for m in others),
         )
 
-    def _closed_of(self, k: int) -> Closed | None:
+    def _closed_of(self, k: int) -> ClosedRoster | None:
         state = self.seats[k].state if k in self.seats else None
         held = getattr(state, "held", state)
         found = getattr(held, "closed", None)
@@ -299,7 +299,7 @@ class Attempt:
             self._take(k, seat.machine.provide(step.state, self._answer(k, step.need.order)))
 
     def _answer(self, k: int, order: Any) -> Any:
-        if isinstance(order, Begin | Record):
+        if isinstance(order, Begin | RecordAct):
             return self.clients.answer(k, order)
         assert isinstance(order, Hide)
         value = self.clients.value(k, self.vector, self.header.round)

@@ -13,7 +13,7 @@ from dp_accounting import GaussianDpEvent
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.engines.inprocess import Faults, InProcess, Traffic
 from securefl.hiding import Hide
 from securefl.journal import Answer, Journal
@@ -161,7 +161,7 @@ class Host:
 
     def answer(self, order: Any) -> Any:
         match order:
-            case Begin() | Record():
+            case Begin() | RecordAct():
                 return self.record(order)
             case Hide():
                 return None if order.client in self.abstaining else self.masked(order)
@@ -169,7 +169,7 @@ class Host:
                 return order.run()
         raise AssertionError(order)
 
-    def record(self, order: Begin | Record) -> Answer:
+    def record(self, order: Begin | RecordAct) -> Answer:
         [answer] = self.journal.record([order])
         return answer
 

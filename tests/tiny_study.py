@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Played, Roster, State, Statistic
+from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Offer, Played, Population, State
 from securefl.study.config import Arm, ProtocolOptions, Study, parse
 from securefl.study.run import ArmRun, run_arm
 from securefl.study.world import World, build
@@ -113,17 +113,17 @@ class _Watched:
     spy: Spy
 
     @property
-    def statistics(self) -> tuple[Statistic, ...]:
-        return self.own.statistics
+    def offers(self) -> tuple[Offer, ...]:
+        return self.own.offers
 
     def start(self) -> State:
         self.spy.states = [self.own.start()]
         return self.spy.states[0]
 
     def round(
-        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+        self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, Played]:
-        turn = self.own.round(state, roster, number, rng)
+        turn = self.own.round(state, population, number, rng)
         try:
             question = next(turn)
             while True:

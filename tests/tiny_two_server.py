@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tiny_secagg import entropy, identity, release
 
-from securefl.acts import Record
+from securefl.acts import RecordAct
 from securefl.agreement import Roster, Vector
 from securefl.grid import Grid
 from securefl.journal import Journal
@@ -165,7 +165,7 @@ class Holder:
         return step.state, envelope.message
 
     def answer(self, order: Any) -> Any:
-        if isinstance(order, Record):
+        if isinstance(order, RecordAct):
             return self.journal.record([order])[0]
         assert isinstance(order, OpenBoxes | AddPads)
         self.opened += isinstance(order, OpenBoxes)

@@ -18,12 +18,12 @@ from securefl.rounds import (
     Ask,
     Device,
     Evaluation,
+    Float32s,
     Floats,
     Played,
-    Roster,
+    Population,
     State,
     Sum,
-    Vector,
 )
 from securefl.training.bodies import Bodies
 from securefl.training.heads import last_dense
@@ -106,7 +106,7 @@ class Heads:
     statistic: Statistic
 
     @property
-    def statistics(self) -> tuple[Statistic, ...]:
+    def offers(self) -> tuple[Statistic, ...]:
         return (self.statistic,)
 
     def start(self) -> State:
@@ -118,20 +118,20 @@ class Heads:
         )
 
     def round(
-        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+        self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, Played]:
         for introduction in range(self.body.introductions if number == 1 else 0):
-            asked = self._ask(state, roster.everyone(), introduction + 1)
+            asked = self._ask(state, population.everyone(), introduction + 1)
             state = self._learn(state, (yield asked))
-        asked = self._ask(state, self._absent(state, roster))
+        asked = self._ask(state, self._absent(state, population))
         answers = (yield asked) if asked.cohort else NOBODY
         state = self._learn(state, answers)
         return Played(state=state, drawn=dict.fromkeys(asked.cohort, 1), survivors=answers.survivors)
 
-    def _absent(self, state: State, roster: Roster) -> tuple[int, ...]:
+    def _absent(self, state: State, population: Population) -> tuple[int, ...]:
         """Whom to ask: everybody, or where the statistic cannot change whoever is not in the sum yet."""
         counted = state.memory["counted"]
-        return tuple(k for k in roster.everyone() if not (self.body.once and counted[k]))
+        return tuple(k for k in population.everyone() if not (self.body.once and counted[k]))
 
     def _ask(self, state: State, cohort: tuple[int, ...], introduction: int = 0) -> Ask:
         question = Sum(self.statistic.sends, len(state.memory["sum"]))
@@ -158,7 +158,7 @@ class Heads:
         head = self._head(state.broadcast) if state.broadcast.size else self._initial_head()
         return self.body.evaluate(head, devices)
 
-    def _head(self, mean: Vector) -> Floats:
+    def _head(self, mean: Float32s) -> Floats:
         return solve(mean.astype(np.float64).reshape(self.problem.outputs, -1))
 
     def _initial_head(self) -> Floats:

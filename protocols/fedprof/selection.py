@@ -13,7 +13,7 @@ from protocols.contributions import Size
 from protocols.fedprof.statistic import RepresentationProfile
 from protocols.selection import gumbel_top_k, with_replacement
 from securefl.profiles import Anchor, Query, query
-from securefl.rounds import Each, Floats, Roster, State, Statistic
+from securefl.rounds import Each, Floats, Offer, Population, State
 from securefl.training import probe_anchor, profile
 from securefl.training.task import Problem
 
@@ -34,8 +34,8 @@ class ByProfile:
     replacement: bool
 
     @property
-    def statistics(self) -> tuple[Statistic, ...]:
-        own: tuple[Statistic, ...] = (self.profile,)
+    def offers(self) -> tuple[Offer, ...]:
+        own: tuple[Offer, ...] = (self.profile,)
         return (*own, Size(self.problem)) if self.alpha == "theorem-1" else own
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
@@ -62,10 +62,10 @@ class ByProfile:
             return np.where(np.isnan(divergence), np.nan, np.log(sizes / sizes.sum()))
         return -np.asarray(self.alpha, dtype=np.float64) * divergence
 
-    def choose(self, state: State, roster: Roster, count: int, rng: np.random.Generator) -> Cohort:
+    def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         draw: Callable[[Floats, int, np.random.Generator], dict[int, int]]
         draw = with_replacement if self.replacement else gumbel_top_k
-        return draw(roster.among(self.log_weights(state)), count, rng)
+        return draw(population.among(self.log_weights(state)), count, rng)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         """The newest divergence that is known; less than 0 is the noise of an encrypted score."""

@@ -72,7 +72,7 @@ def profile_value(
     def then(noised: Floats) -> Value:
         return _value(moments.profile(noised), Anchor(np.zeros(q), np.ones(q)), bounds, variant)
 
-    return Value(integers=moments.sums(anchor.apply(own)), then=then)
+    return Value(integers=moments.sums(anchor.apply(own)), after_noise=then)
 
 
 def _value(own: Profile, anchor: Anchor, bounds: Bounds, variant: Variant) -> Value:

@@ -18,8 +18,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Protocol
 
+from securefl.data.digests import DataFile
 from securefl.data.files import data_folder, digest, files_of, verified
-from securefl.data.pinned import DataFile
 from securefl.errors import DataError
 from securefl.files import replacing
 

@@ -8,7 +8,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from securefl.data.pinned import PINNED, DataFile
+from securefl.data.digests import PINNED, DataFile
 from securefl.errors import ConfigError, DataError
 
 

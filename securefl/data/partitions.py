@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from securefl.data.dataset import Dataset
 from securefl.data.dirichlet import class_counts
-from securefl.data.dominant import dominant_class
+from securefl.data.dominant_class import dominant_class
 from securefl.errors import ConfigError
 
 Index = NDArray[np.int64]

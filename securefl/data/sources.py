@@ -25,12 +25,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.data import med, shakespeare
+from securefl.data import cifar_med, shakespeare
 from securefl.data.dataset import Dataset, Split, hold_out, stratified
+from securefl.data.digests import CIFAR10_DECODED, CIFAR10_MED, GAS_RANGES, PINNED, DataFile
 from securefl.data.fetching import fetch
 from securefl.data.files import cache_folder, data_folder, digest, files_of, verified
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
-from securefl.data.pinned import CIFAR10_DECODED, CIFAR10_MED, GAS_RANGES, PINNED, DataFile
 from securefl.errors import DataError
 from securefl.files import replacing
 from securefl.streams import stream
@@ -149,12 +149,12 @@ def _cifar_part(batches: list[tuple[NDArray[np.uint8], NDArray[np.int64]]]) -> D
 
 
 def _decoded(packed: DataFile, plain: DataFile, root: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """One batch out of its `.med.xz`, kept decoded in the user's cache: decoding takes seconds."""
+    """One batch out of its `.cifar_med.xz`, kept decoded in the user's cache: decoding takes seconds."""
     path = cache_folder() / plain.path
     if path.is_file() and digest(path) == plain.sha256:
         return parse_cifar(path.read_bytes(), str(path))
     source = verified("cifar10", packed, root)
-    content = med.unpack(source)
+    content = cifar_med.unpack(source)
     found = hashlib.sha256(content).hexdigest()
     if found != plain.sha256:
         raise DataError(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.agreement import Question
 from securefl.dp.noise import Source
 from securefl.entropy import derived
@@ -24,7 +24,7 @@ from securefl.messages import task as told
 from securefl.plan import Plan, charge_of
 from securefl.protect import protect
 from securefl.release import EXPOSED, NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
-from securefl.rounds import Job, Kept, Sends, Statistic, Value, draw_weight
+from securefl.rounds import Job, Kept, Offer, Sends, Value, draw_weight
 from securefl.wire import Header
 
 Records = tuple[NDArray[Any], NDArray[Any]]
@@ -52,7 +52,7 @@ class Clients:
     def __init__(
         self,
         plan: Plan,
-        statistics: Mapping[str, Statistic],
+        offers: Mapping[str, Offer],
         ledger: Ledger,
         journal: Journal,
         records: Sequence[Records],
@@ -61,7 +61,7 @@ class Clients:
         kept: Mapping[int, Kept],
     ) -> None:
         self._plan = plan
-        self._statistics = statistics
+        self._offers = offers
         self._ledger = ledger
         self._journal = journal
         self._records = records
@@ -80,7 +80,7 @@ class Clients:
 
     def retired(self, number: int) -> dict[int, BudgetExceeded]:
         """The clients whose ledger does not bear all that one takes part with in round `number`, and why."""
-        sent = [statistic.sends for statistic in self._statistics.values()]
+        sent = [offer.sends for offer in self._offers.values()]
         wants = [
             (sends.name, charge_of(self._plan, sends))
             for sends in sent
@@ -123,7 +123,7 @@ class Clients:
     def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
         """One wave of slow work; all clients' charges and acts are written in one transaction first."""
         orders = [order for _, order in needs]
-        acts = [order for order in orders if isinstance(order, Begin | Record)]
+        acts = [order for order in orders if isinstance(order, Begin | RecordAct)]
         recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
         tasks = {id(order): task for order in orders if (task := self.task(order)) is not None}
         contributions = self.contribute_many(list(tasks.values()))
@@ -149,7 +149,7 @@ class Clients:
         refused = self._ledger.reserve(
             [want for own in wants.values() for want in own],
             {
-                key: self._statistics[key.name].sends.extra
+                key: self._offers[key.name].sends.extra
                 for task in scheduled
                 if task.order.order.introduction
                 for key, _ in wants.get(task.client, ())
@@ -182,9 +182,9 @@ class Clients:
         """
         if value.clipped or value.floored:
             self.moved[client_name(client)] = (value.clipped, value.floored)
-        if (then := value.then) is None:
+        if (then := value.after_noise) is None:
             return value
-        return replace(value, then=lambda noised: self._counted(client, then(noised)))
+        return replace(value, after_noise=lambda noised: self._counted(client, then(noised)))
 
     def settle(self) -> None:
         """The Ask is over: clients keep what they made of it."""
@@ -198,7 +198,7 @@ class Clients:
     def _charges(self, task: Task) -> list[tuple[ReleaseKey, Charge]]:
         trained = not task.order.order.introduction
         return [
-            (_key(task, name), charge_of(self._plan, self._statistics[name].sends, trained=trained))
+            (_key(task, name), charge_of(self._plan, self._offers[name].sends, trained=trained))
             for name in task.wants
         ]
 
@@ -207,12 +207,12 @@ class Clients:
 
         Others are charged alike, so that a number that was lost on its way may be asked for again.
         """
-        return self._statistics[name].sends.training is not None
+        return self._offers[name].sends.training is not None
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
         """What each client draws noise and private training from, where something is private or hidden."""
-        statistics = self._statistics.values()
-        private = self._plan.noise != "none" or any(s.sends.training is not None for s in statistics)
+        offers = self._offers.values()
+        private = self._plan.noise != "none" or any(s.sends.training is not None for s in offers)
         if not tasks or (not self._plan.hidden and not private):
             return {}
         at = tasks[0].header
@@ -228,7 +228,7 @@ class Clients:
             raise DataError("It has no records, so it abstains.")
         releases = []
         for name, (key, _) in zip(task.wants, charges, strict=True):
-            sends = self._statistics[name].sends
+            sends = self._offers[name].sends
             release = protect(
                 self._plan,
                 sends,
@@ -256,7 +256,7 @@ class Clients:
             return self._values[task.client, question]
         x, y = self._records[task.client]
         training = b"training|%d|%d|" % (question.ask, question.again) + name.encode()
-        value = self._statistics[name].compute(
+        value = self._offers[name].compute(
             Job(
                 client=task.client,
                 round=at.round,

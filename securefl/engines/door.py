@@ -20,7 +20,7 @@ from pathlib import Path
 from securefl import scores, sums
 from securefl.accounting.ledger import Ledger
 from securefl.engines.clients import Records
-from securefl.engines.host import Log, StudyHost
+from securefl.engines.host import Host, Log
 from securefl.engines.inprocess import InProcess, Traffic
 from securefl.errors import BudgetExceeded, ConfigError
 from securefl.journal import Journal
@@ -91,7 +91,7 @@ class Door:
         self.log = Log(Traffic())
         self.ledger = Ledger(ledger, plan.terms())
         self._journal = Journal()
-        self._host = StudyHost(
+        self._host = Host(
             plan,
             gives,
             self.ledger,

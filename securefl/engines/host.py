@@ -25,10 +25,10 @@ from securefl.exchange import Client, Server, limits
 from securefl.exchange.server import broadcast_of, order_of
 from securefl.journal import Journal
 from securefl.messages import client_name, task
-from securefl.plan import CLEAR, Plan, least, noised
+from securefl.plan import CLEAR, Plan, fewest_contributions, noised
 from securefl.protect import noise
 from securefl.release import KEY_HOLDER, SERVER
-from securefl.rounds import Answers, Ask, Each, Kept, Statistic, Sum, Total
+from securefl.rounds import Answers, Ask, Each, Kept, Offer, Sum, Total
 from securefl.scores import Way as ScoreWay
 from securefl.sums import Attempt, Opened, Way, way_of
 from securefl.wire import Header
@@ -49,7 +49,7 @@ class Log:
     """By client, how many of its profile's entries were clipped, and how many floored."""
 
 
-class StudyHost:
+class Host:
     """All parties of a study in one process; every message still passes as bytes.
 
     Args:
@@ -66,7 +66,7 @@ class StudyHost:
     def __init__(
         self,
         plan: Plan,
-        offered: Sequence[Statistic],
+        offered: Sequence[Offer],
         ledger: Ledger,
         records: Sequence[Records],
         *,
@@ -78,11 +78,11 @@ class StudyHost:
         journal: Journal | None = None,
     ) -> None:
         self._plan = plan
-        statistics = {s.sends.name: s for s in offered}
-        self._offers = {name: statistic.sends for name, statistic in statistics.items()}
+        offers = {s.sends.name: s for s in offered}
+        self._offers = {name: offer.sends for name, offer in offers.items()}
         self._ledger = ledger
         self._journal = journal or Journal()
-        self._clients = Clients(plan, statistics, ledger, self._journal, records, rng=rng, kept=kept or {})
+        self._clients = Clients(plan, offers, ledger, self._journal, records, rng=rng, kept=kept or {})
         self._scores = scores
         if (scores is None) != (plan.scores == CLEAR):
             raise ConfigError(
@@ -127,7 +127,7 @@ class StudyHost:
         self._log = Log(Traffic())
         enough = max(
             self._plan.least_cohort,
-            least(self._plan, len(ask.cohort), [question.sends for question in ask.sums]),
+            fewest_contributions(self._plan, len(ask.cohort), [question.sends for question in ask.sums]),
         )
         if ask.sums and len(ask.cohort) < enough:  # to ask would cost budgets, and open nothing
             self._log.abstained[SERVER] = f"{len(ask.cohort)} clients are left, a sum needs {enough}."
@@ -259,7 +259,7 @@ class StudyHost:
     def _as_promised(self, ask: Ask, answers: Answers, header: Header) -> Answers:
         """What the server that sums does before anybody else sees a sum."""
         promised = [question for question in ask.sums if noised(self._plan, question.sends)]
-        enough = least(self._plan, len(ask.cohort), [question.sends for question in promised])
+        enough = fewest_contributions(self._plan, len(ask.cohort), [question.sends for question in promised])
         if self._plan.noise == "distributed" and promised and len(answers.survivors) < enough:
             short = f"{len(answers.survivors)} of at least {enough} contributions came"
             self._log.abstained[SERVER] = f"{short}: the noise would fall short, so the sum is thrown away."

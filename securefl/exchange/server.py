@@ -46,11 +46,11 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class Closed:
+class Ended:
     pass
 
 
-ServerState = Collecting | Working | Asking | Closed
+ServerState = Collecting | Working | Asking | Ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ class Server:
                     for client in survivors
                 }
         totals = clear.answers(state.sums, self._sums, self.ask, survivors)
-        return Step(Closed(), result=Answers(survivors=survivors, totals=totals, each=each))
+        return Step(Ended(), result=Answers(survivors=survivors, totals=totals, each=each))
 
 
 def broadcast_of(ask: Ask) -> Broadcast:

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from securefl.errors import DataError
-from securefl.matching.envelope import shown
+from securefl.matching.document import shown
 from securefl.matching.options import Options, Word, default_bounds
 from securefl.matching.sealed import Profile
 from securefl.profiles import Anchor, Bounds, Variant

@@ -13,10 +13,10 @@ import click
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.errors import ConfigError, DataError
 from securefl.he.openings import Openings
-from securefl.matching import envelope
+from securefl.matching import document
 from securefl.matching.admission import NothingLeft
 from securefl.matching.choices import FILE, chosen_options, read_profile, with_options
-from securefl.matching.envelope import shown
+from securefl.matching.document import shown
 from securefl.matching.evaluator import KIND as EVALUATOR_KIND
 from securefl.matching.evaluator import PUBLIC_KIND, Evaluator, EvaluatorPublic
 from securefl.matching.key_holder import KIND as SECRET_KIND
@@ -51,13 +51,13 @@ def keygen(role: str, out: Path, openings: int) -> None:
             raise ConfigError(f"{out / name} exists; choose another folder: keys are never overwritten.")
     if role == "key-holder":
         keys = KeyHolder.generate(openings=openings)
-        files, fingerprint = (keys.to_envelope(), keys.public.to_envelope()), keys.public.fingerprint
+        files, fingerprint = (keys.to_document(), keys.public.to_document()), keys.public.fingerprint
     else:
         evaluator = Evaluator.generate()
-        files, fingerprint = evaluator.to_envelopes(), evaluator.public.fingerprint
+        files, fingerprint = evaluator.to_documents(), evaluator.public.fingerprint
     out.mkdir(parents=True, exist_ok=True, mode=0o700)
-    envelope.write(out / secret, files[0], secret=True)
-    envelope.write(out / public, files[1])
+    document.write(out / secret, files[0], secret=True)
+    document.write(out / public, files[1])
     click.echo(f"{out / public}: fingerprint {fingerprint}")
 
 
@@ -89,8 +89,8 @@ def encrypt(
     if (profile is None) == (baseline is None):
         raise click.UsageError("Give either --profile or --baseline.")
     _not_over(out, public, evaluator, profile, baseline)
-    keys = PublicKeys.from_envelope(envelope.read(public, PUBLIC_KEY_KIND))
-    server = EvaluatorPublic.from_envelope(envelope.read(evaluator, PUBLIC_KIND))
+    keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
+    server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
     options = chosen_options(**chosen) or Options()
     if profile is not None:
         own = read_profile(profile)
@@ -99,7 +99,7 @@ def encrypt(
         assert baseline is not None
         own = read_profile(baseline)
         sealed = own.encrypt_baseline(keys, server, label=baseline.stem, options=options)
-    envelope.write(out, sealed.to_envelope())
+    document.write(out, sealed.to_document())
     if sealed.clipped:
         click.echo(
             f"{sealed.clipped} values lay outside the bounds and were clipped; see --anchor.", err=True
@@ -149,11 +149,11 @@ def match(
     --openings limits how much is opened, and does not protect the key.
     """
     _not_over(out, public, evaluator, baseline, *profiles)
-    keys = PublicKeys.from_envelope(envelope.read(public, PUBLIC_KEY_KIND))
-    own = Evaluator.from_envelope(envelope.read(evaluator, EVALUATOR_KIND))
+    keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
+    own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
     with baseline.open("rb") as start:
         encrypted = start.read(9) == b"securefl "
-    base = Sealed.from_envelope(envelope.read(baseline, BASELINE)) if encrypted else read_profile(baseline)
+    base = Sealed.from_document(document.read(baseline, BASELINE)) if encrypted else read_profile(baseline)
     paths, sealed, refused = _sealed(profiles)
     try:
         scores = own.match(keys, base, sealed, options=chosen_options(**chosen))
@@ -161,7 +161,7 @@ def match(
         _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
         click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
         raise SystemExit(2) from None
-    envelope.write(out, scores.to_envelope())
+    document.write(out, scores.to_document())
     refused |= {paths[one.place]: one.why for one in scores.refused}
     for place, label in zip((place for place in paths if place not in refused), scores.labels, strict=True):
         click.echo(f"{shown(profiles[place])} -> {label}")
@@ -177,7 +177,7 @@ def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int
     places, sealed, refused = [], [], {}
     for place, path in enumerate(profiles):
         try:
-            sealed.append(Sealed.from_envelope(envelope.read(path, PROFILE)))
+            sealed.append(Sealed.from_document(document.read(path, PROFILE)))
             places.append(place)
         except DataError as error:
             refused[place] = str(error).removeprefix(f"{shown(path)}: ")
@@ -207,9 +207,9 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     The evaluator must follow the protocol: requests of its own making read the whole secret key within a few
     hundred openings, and with it every profile. The declared number limits volume, not that.
     """
-    keys = KeyHolder.from_envelope(envelope.read(secret, SECRET_KIND))
-    server = EvaluatorPublic.from_envelope(envelope.read(evaluator, PUBLIC_KIND))
-    signed = Scores.from_envelope(envelope.read(scores, SCORES))
+    keys = KeyHolder.from_document(document.read(secret, SECRET_KIND))
+    server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
+    signed = Scores.from_document(document.read(scores, SCORES))
     terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
     home, session = secret.parent, bytes.fromhex(keys.public.session)
     # by 16 digits: under a new name, a key's openings would be counted anew

@@ -16,13 +16,12 @@ import numpy as np
 from securefl.errors import CryptoError, DataError, RemoteProtocolError
 from securefl.keys import PublicKey, SecretKey, Signature
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
-from securefl.matching.envelope import Envelope
+from securefl.matching.document import Document
 from securefl.matching.keys import PublicKeys, hexadecimal
 from securefl.matching.options import Options
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
 from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Baseline
-from securefl.scores.evaluator import Evaluator as Matcher
+from securefl.scores.evaluator import Baseline, ScoreEvaluator
 from securefl.scores.terms import ScoreTerms
 from securefl.signing import AgreementKey, SigningKey, unseal, verify
 
@@ -42,16 +41,16 @@ class EvaluatorPublic:
         """32 hex digits; every file for or from this evaluator carries them."""
         return hashlib.sha256(self.sealing.raw + self.signing.raw).hexdigest()[:32]
 
-    def to_envelope(self, signature: Signature) -> Envelope:
+    def to_document(self, signature: Signature) -> Document:
         header = {
             "session": self.fingerprint,
             "sealing": self.sealing.raw.hex(),
             "signing": self.signing.raw.hex(),
         }
-        return Envelope(PUBLIC_KIND, header, signature.raw)
+        return Document(PUBLIC_KIND, header, signature.raw)
 
     @classmethod
-    def from_envelope(cls, content: Envelope) -> EvaluatorPublic:
+    def from_document(cls, content: Document) -> EvaluatorPublic:
         """Raises DataError for a file that its evaluator did not sign."""
         sealing, signing = (hexadecimal(content.header.get(name), 32) for name in ("sealing", "signing"))
         found = cls(PublicKey(sealing), PublicKey(signing))
@@ -102,7 +101,7 @@ class Evaluator:
         if options is None or not found:
             raise NothingLeft(_in_order(refused))
         terms = options.terms(length, public.openings)
-        matcher = Matcher(public.of(terms.parameters), terms, self.signing)
+        matcher = ScoreEvaluator(public.of(terms.parameters), terms, self.signing)
         weights, floored = self._baseline(public, baseline, matcher, options, terms)
         requests, labels = [], []
         for one in found:
@@ -119,7 +118,7 @@ class Evaluator:
             "labels": labels,
             **options.to_header(length),
         }
-        content = Envelope("encrypted-scores", header, b"".join(requests))
+        content = Document("encrypted-scores", header, b"".join(requests))
         signature = self.signing.sign(content.signed_part())
         return Scores(header, content.body + signature.raw, _in_order(refused), floored)
 
@@ -148,7 +147,7 @@ class Evaluator:
                 refused.append(Refused(place=place, label=label, why=str(error)))
         return found, refused
 
-    def _addressed(self, one: Sealed, matcher: Matcher, weights: Baseline, terms: ScoreTerms) -> bytes:
+    def _addressed(self, one: Sealed, matcher: ScoreEvaluator, weights: Baseline, terms: ScoreTerms) -> bytes:
         message = self._unsealed(one)
         clear = message[matcher.ciphertext_bytes :]
         if len(clear) != 8 * terms.clear_length:
@@ -160,7 +159,7 @@ class Evaluator:
         self,
         public: PublicKeys,
         baseline: Profile | Sealed,
-        matcher: Matcher,
+        matcher: ScoreEvaluator,
         options: Options,
         terms: ScoreTerms,
     ) -> tuple[Baseline, int]:
@@ -199,15 +198,15 @@ class Evaluator:
 
     # As files -------------------------------------------------------------------------------------
 
-    def to_envelopes(self) -> tuple[Envelope, Envelope]:
+    def to_documents(self) -> tuple[Document, Document]:
         """The secret file and the public one."""
         own = self.public
         secret = self.agreement.secret.reveal() + self.signing.secret.reveal()
         signature = self.signing.sign(_statement(own.sealing.raw + own.signing.raw))
-        return Envelope(KIND, {"session": own.fingerprint}, secret), own.to_envelope(signature)
+        return Document(KIND, {"session": own.fingerprint}, secret), own.to_document(signature)
 
     @classmethod
-    def from_envelope(cls, content: Envelope) -> Evaluator:
+    def from_document(cls, content: Document) -> Evaluator:
         if len(content.body) != 64:
             raise DataError("This is no key of an evaluator.")
         found = cls(AgreementKey(SecretKey(content.body[:32])), SigningKey(SecretKey(content.body[32:])))

@@ -21,7 +21,7 @@ from securefl.errors import (
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.keys import SecretKey, Signature
-from securefl.matching.envelope import Envelope
+from securefl.matching.document import Document
 from securefl.matching.evaluator import EvaluatorPublic
 from securefl.matching.keys import SETS, PublicKeys, statement
 from securefl.matching.options import Options
@@ -108,7 +108,7 @@ class KeyHolder:
             raise DataError("The scores belong to another key holder's session.")
         if scores.header.get("evaluator") != evaluator.fingerprint:
             raise DataError("The scores were made by another evaluator.")
-        content = Envelope("encrypted-scores", scores.header, scores.body[:-SIGNATURE_BYTES])
+        content = Document("encrypted-scores", scores.header, scores.body[:-SIGNATURE_BYTES])
         try:
             verify(evaluator.signing, Signature(scores.body[-SIGNATURE_BYTES:]), content.signed_part())
         except CryptoError as error:
@@ -146,20 +146,20 @@ class KeyHolder:
 
     # As files -------------------------------------------------------------------------------------
 
-    def to_envelope(self) -> Envelope:
+    def to_document(self) -> Document:
         """The secret file: the public keys, and all secrets."""
-        public = self.public.to_envelope()
+        public = self.public.to_document()
         header: dict[str, Any] = {**public.header}
         own = b"".join(secret.reveal() for secret in (*self.secrets, self.signing.secret))
-        return Envelope(KIND, header, public.body + own)
+        return Document(KIND, header, public.body + own)
 
     @classmethod
-    def from_envelope(cls, content: Envelope) -> KeyHolder:
+    def from_document(cls, content: Document) -> KeyHolder:
         """Raises DataError for secrets that do not fit their public keys."""
         sizes = [parameters.poly_modulus_degree for parameters in SETS] + [32]
         start = len(content.body) - sum(sizes)
-        own = Envelope("public-key", content.header, content.body[: max(start, 0)])
-        public = PublicKeys.from_envelope(own)
+        own = Document("public-key", content.header, content.body[: max(start, 0)])
+        public = PublicKeys.from_document(own)
         secrets = []
         for size in sizes:
             secrets.append(SecretKey(content.body[start : start + size]))

@@ -12,7 +12,7 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.keys import PublicKey, Signature
-from securefl.matching.envelope import Envelope
+from securefl.matching.document import Document
 from securefl.signing import SIGNATURE_BYTES, verify
 
 SETS: Final[tuple[Parameters, ...]] = (STRONG_ENCRYPTED, COMPACT)
@@ -61,16 +61,16 @@ class PublicKeys:
         start = sum(key_bytes(one) for one in SETS[: SETS.index(parameters)])
         return EncryptionKey(parameters, PublicKey(self.raw[start : start + key_bytes(parameters)]))
 
-    def to_envelope(self) -> Envelope:
+    def to_document(self) -> Document:
         header: dict[str, Any] = {
             "session": self.session,
             "openings": self.openings,
             "signing": self.signing.raw.hex(),
         }
-        return Envelope(KIND, header, self.raw + self.signature.raw)
+        return Document(KIND, header, self.raw + self.signature.raw)
 
     @classmethod
-    def from_envelope(cls, content: Envelope) -> PublicKeys:
+    def from_document(cls, content: Document) -> PublicKeys:
         """Raises DataError for a file that the key holder did not sign so."""
         openings, signing = content.header.get("openings"), hexadecimal(content.header.get("signing"), 32)
         if type(openings) is not int:

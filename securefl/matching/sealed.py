@@ -12,7 +12,7 @@ import numpy as np
 from securefl import profiles
 from securefl.errors import DataError
 from securefl.legible import is_legible
-from securefl.matching.envelope import Envelope
+from securefl.matching.document import Document
 from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options
 from securefl.scores.encryptor import Encryptor
@@ -65,25 +65,25 @@ class Sealed:
             raise DataError("The file's label is not what this package writes; get it again.")
         return str(label)
 
-    def to_envelope(self) -> Envelope:
-        return Envelope(self.kind, self.header, self.body)
+    def to_document(self) -> Document:
+        return Document(self.kind, self.header, self.body)
 
     @classmethod
-    def from_envelope(cls, content: Envelope) -> Sealed:
+    def from_document(cls, content: Document) -> Sealed:
         kind: Kind = PROFILE if content.kind == PROFILE else BASELINE
         return cls(kind, content.header, content.body)
 
     def context(self) -> bytes:
         """What the seal is bound to: kind and header."""
-        return Envelope(self.kind, self.header, b"").signed_part()
+        return Document(self.kind, self.header, b"").signed_part()
 
 
 @dataclass(frozen=True, eq=False)
 class Profile:
     """Mean and population variance per element of a layer's output, (q,) each (FedProf v2, section 3.1)."""
 
-    mean: profiles.Vector
-    variance: profiles.Vector
+    mean: profiles.Floats
+    variance: profiles.Floats
     count: int = 1
 
     @property
@@ -186,9 +186,9 @@ class Scores:
             "Ask the evaluator to match again."
         )
 
-    def to_envelope(self) -> Envelope:
-        return Envelope(SCORES, self.header, self.body)
+    def to_document(self) -> Document:
+        return Document(SCORES, self.header, self.body)
 
     @classmethod
-    def from_envelope(cls, content: Envelope) -> Scores:
+    def from_document(cls, content: Document) -> Scores:
         return cls(content.header, content.body)

@@ -14,7 +14,7 @@ from securefl.he.parameters import Parameters, by_name
 from securefl.hiding import Conceal, Concealed
 from securefl.machine import Work
 from securefl.messages import OVERHEAD, REFUSED
-from securefl.profiles import Vector
+from securefl.profiles import Floats
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Each
 from securefl.scores.evaluator import Baseline, Blinded
@@ -122,7 +122,7 @@ class CiphertextScoring:
         return KeyHolder(header=self.header, most=most, turns=self.turns, part=part)
 
 
-def _encrypted(keys: ScoreKeys, hidden: Vector) -> Concealed:
+def _encrypted(keys: ScoreKeys, hidden: Floats) -> Concealed:
     return Concealed("encrypted", sealed=keys.encryptor.encrypt(hidden))
 
 

@@ -8,7 +8,7 @@ from securefl.errors import ConfigError, LocalProtocolError
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
-from securefl.profiles import Query, Vector
+from securefl.profiles import Floats, Query
 from securefl.scores.terms import ScoreTerms
 
 
@@ -20,7 +20,7 @@ class Encryptor:
         self._encryptor = self._ring.encryptor(public.residues())
         self._session = public.session
 
-    def encrypt(self, hidden: Vector) -> bytes:
+    def encrypt(self, hidden: Floats) -> bytes:
         """`Features.split(variant).hidden` of a profile clipped to the bounds, as one message.
 
         Raises LocalProtocolError for another length, and for values that no profile inside the bounds has.
@@ -38,7 +38,7 @@ class Encryptor:
         """Mode E: the baseline's weights and constant; the evaluator learns neither."""
         return self._packed("baseline", weight_row(query, self._terms), self._terms.parameters.weight_scale)
 
-    def _packed(self, kind: str, values: Vector, scale: int) -> bytes:
+    def _packed(self, kind: str, values: Floats, scale: int) -> bytes:
         terms, p = self._terms, self._terms.parameters
         parts = spread(values, terms.ciphertexts, p.slots, terms.classes)
         residues = (self._ring.encrypt(self._encryptor, self._ring.encode(part, scale)) for part in parts)
@@ -46,7 +46,7 @@ class Encryptor:
         return tag + b"".join(gate.pack(each, p.primes) for each in residues)
 
 
-def weight_row(query: Query, terms: ScoreTerms) -> Vector:
+def weight_row(query: Query, terms: ScoreTerms) -> Floats:
     """The weights of a row: hidden; in mode E also clear and constant / q, for a feature q.
 
     Raises ConfigError for another length, and for weights larger than declared: flooding hangs on them.
@@ -68,12 +68,12 @@ def weight_row(query: Query, terms: ScoreTerms) -> Vector:
 # How values stand in slots; why, says `batches` ---------------------------------------------------
 
 
-def spread(values: Vector, ciphertexts: int, slots: int, classes: int) -> list[Vector]:
+def spread(values: Floats, ciphertexts: int, slots: int, classes: int) -> list[Floats]:
     """Values as the slots of each ciphertext, each value in the slots of all K classes."""
     return [np.repeat(part, classes) for part in _parts(values, ciphertexts, slots // classes)]
 
 
-def of_class(values: Vector, ciphertexts: int, slots: int, classes: int, own: int) -> list[Vector]:
+def of_class(values: Floats, ciphertexts: int, slots: int, classes: int, own: int) -> list[Floats]:
     """Values in the slots of class `own` of each ciphertext, zero in the others."""
     parts = []
     for part in _parts(values, ciphertexts, slots // classes):
@@ -83,5 +83,5 @@ def of_class(values: Vector, ciphertexts: int, slots: int, classes: int, own: in
     return parts
 
 
-def _parts(values: Vector, ciphertexts: int, most: int) -> list[Vector]:
+def _parts(values: Floats, ciphertexts: int, most: int) -> list[Floats]:
     return [values[i * most : (i + 1) * most] for i in range(ciphertexts)]

@@ -49,7 +49,7 @@ from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
 from securefl.keys import Guarded
-from securefl.profiles import Query, Vector
+from securefl.profiles import Floats, Query
 from securefl.scores.batches import combine, cosines, places
 from securefl.scores.encryptor import of_class, spread, weight_row
 from securefl.scores.opener import Score
@@ -66,7 +66,7 @@ class Baseline:
 
     spread: tuple[Any, ...] = field(repr=False)
     classes: tuple[tuple[Any, ...], ...] = field(repr=False, default=())
-    clear: Vector = field(repr=False, default_factory=lambda: np.zeros(0))
+    clear: Floats = field(repr=False, default_factory=lambda: np.zeros(0))
     constant: float = field(repr=False, default=0.0)
 
 
@@ -75,7 +75,7 @@ class Arrived:
     """One client's message to the evaluator. `clear` is `Features.split(variant).clear`."""
 
     ciphertext: bytes = field(repr=False)
-    clear: Vector | None = field(repr=False, default=None)
+    clear: Floats | None = field(repr=False, default=None)
     sender: str = "client"
 
 
@@ -89,7 +89,7 @@ class Blinded(Guarded):
     senders: tuple[str, ...]
 
 
-class Evaluator:
+class ScoreEvaluator:
     """The server's part; built once per session. `rng` is the operating system's outside of tests."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Evaluator:
             query.constant,
         )
 
-    def _encoded(self, parts: Sequence[Vector]) -> tuple[Any, ...]:
+    def _encoded(self, parts: Sequence[Floats]) -> tuple[Any, ...]:
         return tuple(self._ring.encode(part, self._terms.parameters.weight_scale) for part in parts)
 
     def encrypted_baseline(self, message: bytes, *, sender: str = "baseline owner") -> Baseline:
@@ -168,7 +168,7 @@ class Evaluator:
             gate.not_transparent(parts[-1], sender=sender)
         return parts
 
-    def checked(self, clear: Vector | None, sender: str) -> Vector:
+    def checked(self, clear: Floats | None, sender: str) -> Floats:
         """The plaintext part; RemoteProtocolError(sender) where it is none inside the bounds."""
         terms = self._terms
         return clear_part(clear, terms.clear_length, terms.length, terms.bounds, sender)
@@ -176,7 +176,7 @@ class Evaluator:
     # Matching -----------------------------------------------------------------------------------
 
     def match(
-        self, ciphertext: bytes, baseline: Baseline, clear: Vector | None = None, *, sender: str = "client"
+        self, ciphertext: bytes, baseline: Baseline, clear: Floats | None = None, *, sender: str = "client"
     ) -> Blinded:
         """Score of one client, blinded. RemoteProtocolError(sender) for what does not pass the gate."""
         products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
@@ -198,7 +198,7 @@ class Evaluator:
         return self._blinded("batch", products, tuple(offsets), tuple(one.sender for one in arrived))
 
     def addressed(
-        self, ciphertext: bytes, baseline: Baseline, clear: Vector | None = None, *, sender: str = "client"
+        self, ciphertext: bytes, baseline: Baseline, clear: Floats | None = None, *, sender: str = "client"
     ) -> bytes:
         """A request whose score the key holder reads, and the evaluator never.
 

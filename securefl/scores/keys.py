@@ -10,7 +10,7 @@ from securefl.he.ring import Ring
 from securefl.keys import Guarded
 from securefl.profiles import Query
 from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Baseline, Evaluator
+from securefl.scores.evaluator import Baseline, ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.pad_terms import PARAMETERS
 from securefl.scores.terms import ScoreTerms
@@ -23,7 +23,7 @@ class ScoreKeys:
 
     terms: ScoreTerms
     encryptor: Encryptor
-    evaluator: Evaluator
+    evaluator: ScoreEvaluator
     opener: Opener
 
     def baseline(self, query: Query) -> Baseline:
@@ -42,7 +42,7 @@ class ScoreKeys:
         return cls(
             terms,
             Encryptor(keys.public, terms),
-            Evaluator(keys.public, terms, signing),
+            ScoreEvaluator(keys.public, terms, signing),
             Opener(keys, terms, signing.public),
         )
 

@@ -31,7 +31,7 @@ import tenseal as ts
 from numpy.polynomial import Chebyshev, Polynomial
 
 from securefl.errors import ConfigError
-from securefl.profiles import VARIANCE_FLOOR, Profile, Vector
+from securefl.profiles import VARIANCE_FLOOR, Floats, Profile
 
 LARGEST_RATIO: Final = 10.0
 LARGEST_DEGREE: Final = 15
@@ -57,7 +57,7 @@ class _Range:
     half: float
     degree: int
 
-    def prepare(self, profile: Profile) -> tuple[Vector, Vector]:
+    def prepare(self, profile: Profile) -> tuple[Floats, Floats]:
         """Scaled mean and variance, the latter mapped onto [-1, 1]; (q,) each. Both maps are public."""
         mean = profile.mean / np.sqrt(self.unit)
         mapped = (profile.variance / self.unit - self.middle) / self.half
@@ -73,7 +73,7 @@ class _Range:
             )
         return mean, mapped
 
-    def fit(self, function: Callable[[Vector], Vector]) -> list[float]:
+    def fit(self, function: Callable[[Floats], Floats]) -> list[float]:
         """Coefficients, lowest first, of the Chebyshev interpolant of `function`, in t from [-1, 1]."""
         fitted = Chebyshev.interpolate(lambda t: function(self.middle + self.half * t), self.degree)
         coefficients = np.asarray(fitted.convert(kind=Polynomial).coef, dtype=np.float64)
@@ -120,7 +120,7 @@ def _context() -> Any:
     return context
 
 
-def _encrypt(context: Any, prepared: tuple[Vector, Vector]) -> _Pair:
+def _encrypt(context: Any, prepared: tuple[Floats, Floats]) -> _Pair:
     """Client and baseline's owner: one ciphertext of the means, one of the mapped variances."""
     mean, variance = (ts.ckks_vector(context, values.tolist()).serialize() for values in prepared)
     return mean, variance

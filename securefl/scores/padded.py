@@ -25,7 +25,7 @@ from securefl.he.parameters import STRONG
 from securefl.hiding import Conceal, Concealed
 from securefl.keys import PublicKey
 from securefl.messages import OVERHEAD, REFUSED
-from securefl.profiles import Vector
+from securefl.profiles import Floats
 from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Each
 from securefl.scores.keys import PadKeys
@@ -136,10 +136,10 @@ class PadScoring:
         return KeyHolder(header=self.header, most=most, turns=2, part=OpensPads(holder, self.tell))
 
 
-_NOTHING_CLEAR: Vector = np.zeros(0)
+_NOTHING_CLEAR: Floats = np.zeros(0)
 
 
-def _masked(terms: PadTerms, key_holder: PublicKey, hidden: Vector) -> Concealed:
+def _masked(terms: PadTerms, key_holder: PublicKey, hidden: Floats) -> Concealed:
     return Concealed("encrypted", sealed=mask(hidden, _NOTHING_CLEAR, terms, key_holder).packed)
 
 

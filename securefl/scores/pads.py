@@ -42,7 +42,7 @@ from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings
 from securefl.he.ring import Ring
 from securefl.keys import Guarded, PublicKey, SecretKey, Signature
-from securefl.profiles import Vector
+from securefl.profiles import Floats
 from securefl.scores.pad_terms import KEY, PARAMETERS, PLACE, WORD_BITS, PadTerms
 from securefl.signing import SIGNATURE_BYTES, AgreementKey, verify
 
@@ -59,7 +59,7 @@ class Masked:
     place: bytes
     fresh: PublicKey
     words: bytes = field(repr=False)
-    clear: Vector = field(repr=False)
+    clear: Floats = field(repr=False)
     sender: str = "client"
 
     @property
@@ -68,7 +68,7 @@ class Masked:
         return self.place + self.fresh.raw + self.words
 
 
-def mask(hidden: Vector, clear: Vector, terms: PadTerms, key_holder: PublicKey) -> Masked:
+def mask(hidden: Floats, clear: Floats, terms: PadTerms, key_holder: PublicKey) -> Masked:
     """The client's part: mask `Features.split(variant)`. To be sealed to the evaluator on its way."""
     if hidden.shape != (terms.row,) or not np.linalg.norm(hidden) <= terms.bounds.feature_norm(
         terms.length
@@ -80,7 +80,7 @@ def mask(hidden: Vector, clear: Vector, terms: PadTerms, key_holder: PublicKey) 
     return Masked(terms.place, own.public, masked.astype("<u8").tobytes(), clear)
 
 
-def admit(message: bytes, clear: Vector, terms: PadTerms, *, sender: str) -> Masked:
+def admit(message: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> Masked:
     """The gate: a `Masked` as its client packed it; RemoteProtocolError(sender) for anything else.
 
     A fresh key that nobody can agree with is refused here: the key holder would refuse the whole list for it.

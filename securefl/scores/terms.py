@@ -30,7 +30,7 @@ import numpy as np
 from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.he.flooding import FLOODING_BITS
 from securefl.he.parameters import GUARD, Parameters, capacity
-from securefl.profiles import Bounds, Variant, Vector
+from securefl.profiles import Bounds, Floats, Variant
 
 MISS: Final = 1e-6
 """Probability with which any score of a reply may lie outside its error bound."""
@@ -202,7 +202,7 @@ class ScoreTerms:
         return hashlib.sha256(f"securefl/he/terms/1|{said}".encode()).digest()
 
 
-def clear_part(clear: Vector | None, size: int, length: int, bounds: Bounds, sender: str) -> Vector:
+def clear_part(clear: Floats | None, size: int, length: int, bounds: Bounds, sender: str) -> Floats:
     """A client's plaintext part, if it is a variance per element inside the bounds and their log sum.
 
     Raises RemoteProtocolError(sender) for any other of these `size` values.

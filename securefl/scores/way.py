@@ -22,7 +22,7 @@ from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.hiding import Conceal
 from securefl.machine import Machine, Work
 from securefl.messages import client_name
-from securefl.profiles import Bounds, Variant, Vector
+from securefl.profiles import Bounds, Floats, Variant
 from securefl.rounds import Each
 from securefl.wire import Header, Limit
 
@@ -39,7 +39,7 @@ class Sent:
     client: int
     each: Each
     sealed: bytes = field(repr=False)
-    clear: Vector = field(repr=False)
+    clear: Floats = field(repr=False)
 
     @property
     def sender(self) -> str:

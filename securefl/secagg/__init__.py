@@ -10,7 +10,7 @@ signs one set, and each share is opened for a client that signed the same dealer
 (hashes tell which of the two it was), or send any vector: values out of range cannot be seen under masks.
 """
 
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.agreement import Identity, Member, Question, Roster, Vector
 from securefl.secagg.agreement import Agreement, Channels
 from securefl.secagg.client import Client
@@ -30,7 +30,7 @@ __all__ = [
     "Parameters",
     "Policy",
     "Question",
-    "Record",
+    "RecordAct",
     "Roster",
     "Server",
     "Summed",

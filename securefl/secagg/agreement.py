@@ -1,8 +1,8 @@
 """What the members of one masked sum agree on, and how it enters every hash and key.
 
 `Agreement.context` names the place and everything a client acts on; it goes into every signature, key
-derivation and hash. Once the roster of round 0 is closed, `Closed.context` adds its digest, which holds a
-fresh nonce of every member.
+derivation and hash. Once the roster of round 0 is closed, `ClosedRoster.context` adds its digest, which holds
+a fresh nonce of every member.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def advertised(agreement: Agreement, member: int, key: PublicKey, nonce: Commitm
 
 
 @dataclass(frozen=True)
-class Closed:
+class ClosedRoster:
     """The closed, signed roster of one attempt, with the graph that follows from it."""
 
     agreement: Agreement

@@ -14,7 +14,7 @@ from securefl.agreement import u32
 from securefl.errors import CryptoError, RemoteProtocolError
 from securefl.keys import Share
 from securefl.release import SERVER
-from securefl.secagg.agreement import Agreement, Channels, Closed, Entry
+from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry
 from securefl.secagg.dealing import Pair, check_evidence, check_pair, share_key, unseal
 from securefl.secagg.messages import Dealt, Quorum, RosterClosed, Survivors
 
@@ -26,7 +26,7 @@ def refusal(phase: str, reason: str) -> RemoteProtocolError:
     return RemoteProtocolError(reason, sender=SERVER, phase=phase)
 
 
-def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClosed) -> Closed:
+def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClosed) -> ClosedRoster:
     """The closed roster: pinned members alone, each signed for this place, ourselves unchanged."""
     members = roster.members
     if len({len(members), len(roster.keys), len(roster.nonces), len(roster.signatures)}) > 1:
@@ -49,7 +49,7 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
             other.check(agreement, member)
         except CryptoError:
             raise refusal(ADVERTISE, f"Member {member} did not sign this key for this place.") from None
-    return Closed(agreement, entries)
+    return ClosedRoster(agreement, entries)
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +61,7 @@ class Opened:
     complaints: tuple[Share, ...]
 
 
-def read_dealt(closed: Closed, channels: Channels, dealt: Dealt) -> Opened:
+def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened:
     """Open the shares of the neighbours that this client derived itself, and check each against its hash."""
     own, dealers = channels.own, dealt.dealers
     least = closed.agreement.parameters.least_survivors
@@ -89,7 +89,9 @@ def read_dealt(closed: Closed, channels: Channels, dealt: Dealt) -> Opened:
     return Opened(dealers, pairs, tuple(complaints))
 
 
-def read_survivors(closed: Closed, own: int, dealers: Sequence[int], came: Survivors) -> tuple[int, ...]:
+def read_survivors(
+    closed: ClosedRoster, own: int, dealers: Sequence[int], came: Survivors
+) -> tuple[int, ...]:
     """The survivors, if with the dropped they are exactly the dealers, enough, and none stands apart."""
     survivors, dropped = came.survivors, came.dropped
     if not _ascending(survivors, dealers) or not _ascending(dropped, dealers):
@@ -110,7 +112,7 @@ def read_survivors(closed: Closed, own: int, dealers: Sequence[int], came: Survi
 
 
 def read_quorum(
-    closed: Closed, own: int, dealers: Sequence[int], survivors: Sequence[int], came: Quorum
+    closed: ClosedRoster, own: int, dealers: Sequence[int], survivors: Sequence[int], came: Quorum
 ) -> None:
     """Enough signatures on our set, and one of each surviving neighbour that it stands among our dealers.
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from securefl.acts import Act, Record, entering
+from securefl.acts import Act, RecordAct, entering
 from securefl.agreement import Vector, digest
 from securefl.entropy import drawn
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
@@ -24,7 +24,7 @@ from securefl.keys import Commitment, SecretKey, Share
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.release import SERVER, Release
 from securefl.secagg import checks
-from securefl.secagg.agreement import Agreement, Channels, Closed, Entry, advertised
+from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry, advertised
 from securefl.secagg.dealing import Pair, deal
 from securefl.secagg.masks import apply
 from securefl.secagg.messages import (
@@ -68,7 +68,7 @@ class Advertised(Waiting):
     secret: SecretKey
     key: AgreementKey
     entry: Entry
-    closed: Closed | None = field(default=None, repr=False)
+    closed: ClosedRoster | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class Dealing(Waiting):
     due: int = 1
     key: AgreementKey
     seed: SecretKey
-    closed: Closed = field(repr=False)
+    closed: ClosedRoster = field(repr=False)
     own: Pair
     opened: checks.Opened | None = field(default=None, repr=False)
 
@@ -88,7 +88,7 @@ class Holding(Waiting):
     """It holds the shares of its dealers. The host masks, or the input is out and the server's turn comes."""
 
     due: int = 2
-    closed: Closed = field(repr=False)
+    closed: ClosedRoster = field(repr=False)
     dealers: tuple[int, ...]
     pairs: Mapping[int, Pair] = field(repr=False)
     sent: bool = False
@@ -185,7 +185,7 @@ class Client:
                 return Step(Finished(), result="refused")
             case Beginning():
                 return self._advertise(answer)
-            case Advertised(closed=Closed() as closed):
+            case Advertised(closed=ClosedRoster() as closed):
                 return self._deal(state, closed)
             case Dealing(opened=checks.Opened() as opened):
                 return self._hold(state, opened)
@@ -216,7 +216,7 @@ class Client:
         said = Advertise(key=key.public, nonce=nonce, signature=signature)
         return self._say(Advertised(secret=secret, key=key, entry=Entry(key.public, nonce, signature)), said)
 
-    def _deal(self, state: Advertised, closed: Closed) -> Step[ClientState]:
+    def _deal(self, state: Advertised, closed: ClosedRoster) -> Step[ClientState]:
         random = drawn(state.secret, b"deal" + closed.context)
         seed = SecretKey(random(SECRET_BYTES))
         try:
@@ -292,7 +292,7 @@ class Client:
 
     def _record(self, act: Act, what: bytes) -> Need:
         return Need(
-            Record(
+            RecordAct(
                 client=self.name,
                 header=self.agreement.header,
                 questions=self.agreement.questions,

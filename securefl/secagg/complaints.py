@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from securefl.errors import CryptoError
 from securefl.keys import SecretKey, Share
-from securefl.secagg.agreement import Closed
+from securefl.secagg.agreement import ClosedRoster
 from securefl.secagg.dealing import Published, check_pair, unseal
 
 
 def judge(
-    closed: Closed, dealt: Mapping[int, Published], holder: int, keys: Sequence[Share]
+    closed: ClosedRoster, dealt: Mapping[int, Published], holder: int, keys: Sequence[Share]
 ) -> Iterator[tuple[int, bool]]:
     """Each dealer accused, and whether it is proven bad.
 

@@ -19,7 +19,7 @@ from securefl.agreement import digest, fields, tagged, u32
 from securefl.entropy import Random
 from securefl.errors import CryptoError
 from securefl.keys import Commitment, Guarded, SecretKey, Share, Signature
-from securefl.secagg.agreement import Channels, Closed
+from securefl.secagg.agreement import Channels, ClosedRoster
 from securefl.secagg.shamir import SHARE_BYTES, parse, split
 from securefl.secagg.tree import Tree, node_hash, root_of
 
@@ -73,7 +73,7 @@ class Dealing:
 
 
 def deal(
-    closed: Closed, channels: Channels, seed: SecretKey, key: SecretKey, random: Random
+    closed: ClosedRoster, channels: Channels, seed: SecretKey, key: SecretKey, random: Random
 ) -> tuple[Dealing, Pair]:
     """Share the two secrets among the dealer's holders. Returns also the pair it holds itself."""
     own = channels.own
@@ -98,7 +98,7 @@ def deal(
     return Dealing(hashed, marks, tuple(sealed.values()), signature), pairs[own]
 
 
-def share_key(closed: Closed, channels: Channels, dealer: int, holder: int) -> SecretKey:
+def share_key(closed: ClosedRoster, channels: Channels, dealer: int, holder: int) -> SecretKey:
     """The key of the one message from dealer to holder, derived by either of them."""
     other = holder if channels.own == dealer else dealer
     # One block of HKDF-SHA-256 (RFC 5869) without salt: a tenth of the library object's time.
@@ -106,7 +106,7 @@ def share_key(closed: Closed, channels: Channels, dealer: int, holder: int) -> S
     return SecretKey(hmac.digest(extracted, _bound(closed, dealer, holder) + b"\x01", "sha256"))
 
 
-def unseal(sealed: Share, key: SecretKey, closed: Closed, dealer: int, holder: int) -> Pair:
+def unseal(sealed: Share, key: SecretKey, closed: ClosedRoster, dealer: int, holder: int) -> Pair:
     """The inverse of sealing; CryptoError for anything else."""
     nonce, rest = sealed.raw[:_NONCE_BYTES], sealed.raw[_NONCE_BYTES:]
     if len(sealed.raw) != SEALED_BYTES:
@@ -118,7 +118,7 @@ def unseal(sealed: Share, key: SecretKey, closed: Closed, dealer: int, holder: i
     return Pair(plain[:OPENED_BYTES], plain[OPENED_BYTES:])
 
 
-def check_pair(pair: Pair, marks: Commitment, closed: Closed, dealer: int, holder: int) -> None:
+def check_pair(pair: Pair, marks: Commitment, closed: ClosedRoster, dealer: int, holder: int) -> None:
     """CryptoError unless both shares are field elements and match the published hashes."""
     parse(pair.seed[SALT_BYTES:])
     parse(pair.key[SALT_BYTES:])
@@ -126,18 +126,20 @@ def check_pair(pair: Pair, marks: Commitment, closed: Closed, dealer: int, holde
         raise CryptoError("The shares do not match their published hashes.")
 
 
-def _seal(pair: Pair, key: SecretKey, closed: Closed, dealer: int, holder: int, random: Random) -> Share:
+def _seal(
+    pair: Pair, key: SecretKey, closed: ClosedRoster, dealer: int, holder: int, random: Random
+) -> Share:
     # One message per key; the random nonce is for a dealer that is restored from an older state.
     nonce = random(_NONCE_BYTES)
     aad = _bound(closed, dealer, holder)
     return Share(nonce + ChaCha20Poly1305(key.reveal()).encrypt(nonce, pair.seed + pair.key, aad))
 
 
-def _bound(closed: Closed, dealer: int, holder: int) -> bytes:
+def _bound(closed: ClosedRoster, dealer: int, holder: int) -> bytes:
     return tagged(b"share", closed.context, u32(dealer, holder))
 
 
-def signed(closed: Closed, dealer: int, seed: Commitment, root: bytes) -> bytes:
+def signed(closed: ClosedRoster, dealer: int, seed: Commitment, root: bytes) -> bytes:
     """What a dealer signs in round 1."""
     return tagged(b"dealing", closed.context, u32(dealer), seed.raw, root)
 
@@ -176,7 +178,7 @@ class Published:
 
 
 def check_evidence(
-    closed: Closed, dealer: int, holder: int, marks: Commitment, sealed: Share, evidence: bytes
+    closed: ClosedRoster, dealer: int, holder: int, marks: Commitment, sealed: Share, evidence: bytes
 ) -> None:
     """CryptoError unless the dealer signed these hashes and these sealed bytes for this holder."""
     # The leaf's encoding holds the lengths too; this check does not lean on it.
@@ -188,7 +190,7 @@ def check_evidence(
     closed.agreement.check(dealer, signature, signed(closed, dealer, seed, root))
 
 
-def published(closed: Closed, dealer: int, dealing: Dealing) -> Published:
+def published(closed: ClosedRoster, dealer: int, dealing: Dealing) -> Published:
     """Check lengths and the signature; CryptoError else. What is sealed only its holder can check."""
     holders = closed.graph.holders(dealer)
     lengths = {len(box.raw) for box in dealing.sealed} | {SEALED_BYTES}

@@ -18,7 +18,7 @@ from securefl.keys import SecretKey, Share, Signature
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.release import Delivered
 from securefl.secagg import complaints
-from securefl.secagg.agreement import Agreement, Closed, Entry
+from securefl.secagg.agreement import Agreement, ClosedRoster, Entry
 from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
 from securefl.secagg.dealing import KEY, OPENED_BYTES, SALT_BYTES, SEED, Dealing, Published, mark, published
 from securefl.secagg.masks import Words
@@ -57,7 +57,7 @@ class Sharing:
     """Round 1: what each member of the closed roster dealt."""
 
     phase = 1
-    closed: Closed = field(repr=False)
+    closed: ClosedRoster = field(repr=False)
     dealt: Mapping[int, Published] = field(repr=False)
     waited: int = 0
 
@@ -70,7 +70,7 @@ class Summing:
     """
 
     phase = 2
-    closed: Closed = field(repr=False)
+    closed: ClosedRoster = field(repr=False)
     dealt: Mapping[int, Published] = field(repr=False)
     sums: tuple[Words, ...] = field(repr=False)
     inputs: Mapping[int, Signature] = field(repr=False)
@@ -210,7 +210,7 @@ class Server:
     def _close_roster(self, state: Advertising) -> Step[ServerState]:
         if len(state.entries) < self.agreement.parameters.least_survivors:
             return self._too_few(ADVERTISE, "advertised", len(state.entries))
-        closed = Closed(self.agreement, state.entries)
+        closed = ClosedRoster(self.agreement, state.entries)
         entries = [closed.entries[member] for member in closed.members]
         roster = RosterClosed(
             members=closed.members,

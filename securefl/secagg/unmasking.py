@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from securefl.errors import CryptoError
 from securefl.keys import Commitment, SecretKey
-from securefl.secagg.agreement import Closed
+from securefl.secagg.agreement import ClosedRoster
 from securefl.secagg.dealing import seed_mark
 from securefl.secagg.masks import Words, apply
 from securefl.secagg.packing import reduce
@@ -42,7 +42,7 @@ class Unmasking:
     `shares` holds, for each dealer, the opened shares by point; they match their published hashes.
     """
 
-    closed: Closed
+    closed: ClosedRoster
     dealers: tuple[int, ...]
     survivors: tuple[int, ...]
     seeds: Mapping[int, Commitment]

@@ -126,7 +126,7 @@ def _positive_normal(count: int, law: tuple[float, float], rng: np.random.Genera
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Traffic:
+class Payload:
     """Bytes of one round: one number for all clients, or (N,) numbers.
 
     down: bytes a client receives. up: bytes it sends, its profile left out. profile: bytes of its profile
@@ -159,7 +159,7 @@ class ClientCosts:
         return self.communicate + self.train + self.make_profile + self.send_profile
 
 
-def communication_seconds(model: CostModel, devices: Devices, traffic: Traffic | None = None) -> Floats:
+def communication_seconds(model: CostModel, devices: Devices, traffic: Payload | None = None) -> Floats:
     """Eq. 11, (N,) seconds: (2 up + down) megabit / (bw[MHz] log2(1 + SNR)); 3 msize for a constant model.
 
     A constant model size goes before the bytes in `traffic`. Raises ConfigError where the model charges real
@@ -197,7 +197,7 @@ def client_costs(
     model: CostModel,
     devices: Devices,
     sizes: ArrayLike,
-    traffic: Traffic | None = None,
+    traffic: Payload | None = None,
     passes: ArrayLike | None = None,
 ) -> ClientCosts:
     """Eqs. 10-16 for every client.

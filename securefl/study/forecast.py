@@ -46,7 +46,7 @@ class Forecast:
 def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     """Raises ConfigError where the study could not run."""
     algorithm, plan = composition(study, arm, world)
-    sent = [statistic.sends for statistic in algorithm.statistics]
+    sent = [offer.sends for offer in algorithm.offers]
     first, later = _rehearsed(study, arm, world)
     return Forecast(
         arm=arm.name,

@@ -237,7 +237,7 @@ def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -
     rows: dict[tuple[str, str, str], list[str]] = {}
     for party in PARTIES:
         for arm, (algorithm, plan) in arms.items():
-            seen = learns(plan, [statistic.sends for statistic in algorithm.statistics], party)
+            seen = learns(plan, [offer.sends for offer in algorithm.offers], party)
             rows.setdefault((party, seen, in_words(spent[arm][party])), []).append(arm)
     return [
         report.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon)

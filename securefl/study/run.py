@@ -17,7 +17,7 @@ from securefl.accounting.composition import compose, falls_short, within
 from securefl.accounting.ledger import Head, Ledger
 from securefl.database import decoding
 from securefl.dp.calibration import check_delta
-from securefl.engines.host import Log, StudyHost
+from securefl.engines.host import Host, Log
 from securefl.engines.inprocess import InProcess
 from securefl.errors import ConfigError, DataError
 from securefl.files import subfolder
@@ -25,7 +25,7 @@ from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of, events_of
 from securefl.release import PARTIES
-from securefl.rounds import Algorithm, Answers, Ask, Device, Kept, Played, Roster, Sends, State, play
+from securefl.rounds import Algorithm, Answers, Ask, Device, Kept, Played, Population, Sends, State, play
 from securefl.scores import way_of as score_way
 from securefl.streams import stream
 from securefl.study import cost
@@ -67,14 +67,14 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     holders = problem.records if unit == "record" else problem.clients
     check_delta(study.privacy.delta, holders, force=study.privacy.force_delta)
     algorithm = arm.options.build(problem)
-    sent = [statistic.sends for statistic in algorithm.statistics]
+    sent = [offer.sends for offer in algorithm.offers]
     plan = study.privacy.plan(study.study.rounds, sent, records=problem.records, clients=problem.clients)
-    for statistic in algorithm.statistics:
-        charge = charge_of(plan, statistic.sends).by_party()
+    for offer in algorithm.offers:
+        charge = charge_of(plan, offer.sends).by_party()
         endless = [party for party in plan.against if compose({charge[party]: 1}, plan.delta) == inf]
         if plan.budget is not None and endless:
             raise ConfigError(
-                f"{statistic.sends.name!r} leaves without noise, which no budget bears: every client would "
+                f"{offer.sends.name!r} leaves without noise, which no budget bears: every client would "
                 f"refuse. Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
             )
     if plan.budget is not None:
@@ -227,12 +227,12 @@ class _Turn:
     ) -> None:
         self._study, self._arm, self._world = study, arm, world
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
-        self._roster = world.roster()
-        self._session = plan.session(_names(self._roster), checkpoint.nonce())
+        self._population = world.population()
+        self._session = plan.session(_names(self._population), checkpoint.nonce())
         self._check_ages(journal, len(stands))
-        self._host = StudyHost(
+        self._host = Host(
             plan,
-            algorithm.statistics,
+            algorithm.offers,
             ledger,
             world.records,
             rng=lambda number, client: stream(world.seed, "client", number, client),
@@ -288,16 +288,16 @@ class _Turn:
             self._logs.append((question, log))
             return answers
 
-        roster = replace(self._roster, retired=self._out())
+        population = replace(self._population, retired=self._out())
         rng = stream(world.seed, "selection", number)
-        played = play(self._algorithm, state, roster, number, rng, ask)
+        played = play(self._algorithm, state, population, number, rng, ask)
         changed = {k: own for k, own in self._host.kept.items() if own is not before.get(k)}
         return played.state, self._record(number, played, time.perf_counter() - began), changed
 
     def _record(self, number: int, played: Played, wall: float) -> dict[str, Any]:
         """One finished round in numbers: what the server knows, and what only an observer sees."""
         evaluation = self._algorithm.evaluate(played.state, self._devices())
-        clients, head = range(self._roster.clients), self._ledger.head
+        clients, head = range(self._population.clients), self._ledger.head
         up, down = self._bytes()
         if number < self._study.study.rounds:
             self._retired |= self._host.retired(number + 1).keys()
@@ -327,7 +327,7 @@ class _Turn:
             "culprits": sorted(self._host.culprits()),
             "spare": self._host.spare,
             "asked": len(self._logs),
-            "ended": len(self._out()) == self._roster.clients,
+            "ended": len(self._out()) == self._population.clients,
         }
 
     def _out(self) -> frozenset[int]:
@@ -339,7 +339,7 @@ class _Turn:
         return [Device(x=x, y=y, kept=kept.get(k, {})) for k, (x, y) in enumerate(self._world.tests)]
 
     def _bytes(self) -> tuple[cost.Floats, cost.Floats]:
-        clients = _names(self._roster)
+        clients = _names(self._population)
         up, down = np.zeros(len(clients)), np.zeros(len(clients))
         for _, log in self._logs:
             up += [log.traffic.sent.get(name, 0) for name in clients]
@@ -365,8 +365,8 @@ class _Turn:
         profiles = [each for each in ask.each if each.query is not None]
         constant = world.cost_model.model_megabytes if trains else None
         model = replace(world.cost_model, model_megabytes=constant, charge_profile=bool(profiles))
-        names = _names(self._roster)
-        traffic = cost.Traffic(
+        names = _names(self._population)
+        traffic = cost.Payload(
             down=[log.traffic.received.get(name, 0) for name in names],
             up=[log.traffic.sent.get(name, 0) for name in names],
             profile=0 if constant is None else sum(map(self._host.number_bytes, profiles)),
@@ -375,5 +375,5 @@ class _Turn:
         return cost.client_costs(model, world.devices, world.sizes, traffic, passes)
 
 
-def _names(roster: Roster) -> list[str]:
-    return [client_name(k) for k in range(roster.clients)]
+def _names(population: Population) -> list[str]:
+    return [client_name(k) for k in range(population.clients)]

@@ -96,7 +96,7 @@ def _played(
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
     """Raises ConfigError for a value that no arm sends: a misspelt name would protect nothing."""
-    names = sorted({statistic.sends.name for own in algorithms for statistic in own.statistics})
+    names = sorted({offer.sends.name for own in algorithms for offer in own.offers})
     for name in study.privacy.unprotected:
         if name not in names:
             raise ConfigError(

@@ -265,7 +265,7 @@ def _run(study: Study, folder: Path, place: int) -> None:
 def endless(algorithm: Algorithm, plan: Plan) -> str:
     """Why no epsilon holds against the parties of the plan, in words."""
     reasons = []
-    for sends in (statistic.sends for statistic in algorithm.statistics):
+    for sends in (offer.sends for offer in algorithm.offers):
         charge = charge_of(plan, sends).by_party()
         open_to = [party for party in plan.against if isinf(compose({charge[party]: 1}, plan.delta))]
         if not open_to:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from securefl.data import Dataset, Split, load, unrelated
 from securefl.engines.clients import Records
 from securefl.errors import ConfigError
-from securefl.rounds import Floats, Roster
+from securefl.rounds import Floats, Population
 from securefl.streams import public_seed, stream
 from securefl.study import cost
 from securefl.study.config import Study
@@ -61,7 +61,7 @@ class World:
     def sizes(self) -> NDArray[np.int64]:
         return np.array([len(x) for x, _ in self.records], dtype=np.int64)
 
-    def roster(self) -> Roster:
+    def population(self) -> Population:
         """All clients, and how long each device takes for one round: a model each way, and training.
 
         Every client counts as having the mean number of records, so the times are public.
@@ -72,10 +72,10 @@ class World:
             self.cost_model,
             self.devices,
             nominal,
-            cost.Traffic(down=size, up=size),
+            cost.Payload(down=size, up=size),
             self.passes(nominal),
         )
-        return Roster(clients=len(self.records), seconds=costs.seconds)
+        return Population(clients=len(self.records), seconds=costs.seconds)
 
     def passes(self, sizes: ArrayLike) -> Floats:
         """How often local training goes over a client's records, (N,); by the papers' E in a preset."""
@@ -130,9 +130,9 @@ def build(study: Study, seed: int) -> World:
 
 
 def _require_public(study: Study, *datasets: Dataset | None) -> None:
-    """ConfigError for data prepared by statistics over records, where the study promises a finite epsilon.
+    """ConfigError for data prepared by offers over records, where the study promises a finite epsilon.
 
-    Such a statistic is a release that nobody accounts: one record more moves what is made of all others.
+    Such a offer is a release that nobody accounts: one record more moves what is made of all others.
     """
     finite = study.dpsgd is not None or (study.privacy.epsilon or inf) < inf
     for dataset in datasets:

@@ -11,7 +11,7 @@ from typing import Any
 from securefl.agreement import Identity, Roster
 from securefl.journal import Journal
 from securefl.machine import Machine
-from securefl.plan import Plan, least
+from securefl.plan import Plan, fewest_contributions
 from securefl.release import SERVER
 from securefl.rounds import Sends
 from securefl.secagg import Aborted, Agreement, Channels, Client, Policy, Server, Summed, centred
@@ -81,7 +81,7 @@ class Masked:
             dropout=plan.dropout,
             least_cohort=max(2, plan.least_cohort),
             least_honest=plan.least_honest,
-            least_survivors=max(2, least(plan, cohort, sends)),
+            least_survivors=max(2, fewest_contributions(plan, cohort, sends)),
         )
 
     def _channel(self, identity: Identity, roster: Roster, session: bytes) -> Channels:

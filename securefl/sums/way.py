@@ -28,7 +28,7 @@ from securefl.errors import ConfigError
 from securefl.journal import Journal
 from securefl.machine import Machine
 from securefl.messages import client_name
-from securefl.plan import Plan, least
+from securefl.plan import Plan, fewest_contributions
 from securefl.rounds import Ask, Sends
 from securefl.wire import Header
 
@@ -154,13 +154,13 @@ class Identities:
         return [self._known[name, session] for name in names]
 
 
-def fewest_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, ordered: int) -> int:
+def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, ordered: int) -> int:
     """The fewest contributions that a key holder opens a total of these values of.
 
     ConfigError for a cohort below what the plan declares, and for a total that too few honest clients would
     stand behind.
     """
-    enough = max(2, least(plan, ordered, sends))
+    enough = max(2, fewest_contributions(plan, ordered, sends))
     fewest = max(enough, plan.least_cohort)
     if cohort < fewest:
         raise ConfigError(

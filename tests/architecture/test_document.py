@@ -54,7 +54,7 @@ def test_a_name_exists(name: str) -> None:
     resolve(name)
 
 
-@pytest.mark.parametrize("name", ["protect.nothing", "engines.host.StudyHost.nothing", "nothing.at_all"])
+@pytest.mark.parametrize("name", ["protect.nothing", "engines.host.Host.nothing", "nothing.at_all"])
 def test_a_name_that_does_not_exist_is_found(name: str) -> None:
     with pytest.raises((AttributeError, ModuleNotFoundError)):
         resolve(name)

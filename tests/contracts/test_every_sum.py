@@ -18,7 +18,7 @@ from test_sums import ARMS
 from tiny_study import run, text, world
 
 from securefl.engines import clients
-from securefl.engines.host import Log, StudyHost
+from securefl.engines.host import Host, Log
 from securefl.errors import ConfigError
 from securefl.plan import Plan, noised, reach
 from securefl.release import Release, ReleaseKey
@@ -97,11 +97,11 @@ class Watched:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[Header, Ask, Answers]] = []
         self.left: dict[tuple[int, int, int, str], Any] = {}
-        self._ask, self._protect = StudyHost.ask, clients.protect
-        patch.setattr(StudyHost, "ask", lambda host, engine, ask, header: self.ask(host, engine, ask, header))
+        self._ask, self._protect = Host.ask, clients.protect
+        patch.setattr(Host, "ask", lambda host, engine, ask, header: self.ask(host, engine, ask, header))
         patch.setattr(clients, "protect", self.protect)
 
-    def ask(self, host: StudyHost, engine: Any, ask: Ask, header: Header) -> tuple[Answers, Log]:
+    def ask(self, host: Host, engine: Any, ask: Ask, header: Header) -> tuple[Answers, Log]:
         answers, log = self._ask(host, engine, ask, header)
         self.asked.append((header, ask, answers))
         return answers, log

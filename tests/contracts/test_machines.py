@@ -16,7 +16,7 @@ import pytest
 import tiny_two_server as two
 from tiny_orders import order
 
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.agreement import Agreement, Identity, Roster, Vector
 from securefl.errors import RemoteProtocolError
 from securefl.exchange import Client, Server
@@ -710,7 +710,7 @@ class TestSumKeyHolder(Contract):
         }
 
     def answer(self, order: Any) -> Any:
-        return True if isinstance(order, Record) else order.items
+        return True if isinstance(order, RecordAct) else order.items
 
     def test_nothing_is_opened_before_it_is_on_record(self) -> None:
         step = self.machine.receive(self.machine.begin().state, *self.good[0])
@@ -860,7 +860,7 @@ class TestPadKeyHolder(Contract):
         }
 
     def answer(self, order: Any) -> Any:
-        return True if isinstance(order, Record) else order.run()
+        return True if isinstance(order, RecordAct) else order.run()
 
     def test_nothing_is_added_before_it_is_on_record(self) -> None:
         recording = self.states()["recording"]

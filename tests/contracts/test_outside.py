@@ -23,7 +23,7 @@ from securefl.rounds import (
     Evaluation,
     Job,
     Played,
-    Roster,
+    Population,
     Sends,
     State,
     Sum,
@@ -66,18 +66,18 @@ class Majority:
     problem: Problem
 
     @property
-    def statistics(self) -> tuple[Counts]:
+    def offers(self) -> tuple[Counts]:
         return (Counts(self.problem.clients),)
 
     def start(self) -> State:
         return State(np.zeros(0, np.float32))
 
     def round(
-        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+        self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, Played]:
-        everybody = roster.everyone()
+        everybody = population.everyone()
         answers = yield Ask(
-            cohort=everybody, broadcast=state.broadcast, sums=(Sum(self.statistics[0].sends, LABELS),)
+            cohort=everybody, broadcast=state.broadcast, sums=(Sum(self.offers[0].sends, LABELS),)
         )
         if answers.survivors:
             state = State(answers.totals["labels"].value.astype(np.float32))
@@ -85,7 +85,7 @@ class Majority:
             state=state,
             drawn=dict.fromkeys(everybody, 1),
             survivors=answers.survivors,
-            figures={"turn": np.full(roster.clients, float(number))},
+            figures={"turn": np.full(population.clients, float(number))},
         )
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:

@@ -68,11 +68,11 @@ class TestProtocol:
         of = one(name)
         spy, _ = spied(of, tmp_path)
         algorithm = of.arms[0].options.build(world(of).problem)
-        names = [statistic.sends.name for statistic in algorithm.statistics]
+        names = [statistic.sends.name for statistic in algorithm.offers]
         assert len(set(names)) == len(names)
         asked = {sends.name for ask, _ in spy.asks for sends in ask.wants()}
         assert asked == set(names)
-        for statistic in algorithm.statistics:
+        for statistic in algorithm.offers:
             charge_of(of.privacy.plan(2), statistic.sends)
         assert {row[5] for row in rows(of, tmp_path)} == asked
 
@@ -140,7 +140,7 @@ class TestProtocol:
 
 def _sent(name: str) -> set[str]:
     of = one(name)
-    return {s.sends.name for s in of.arms[0].options.build(world(of).problem).statistics}
+    return {s.sends.name for s in of.arms[0].options.build(world(of).problem).offers}
 
 
 @pytest.mark.parametrize("variant", ["full", "mean-only"])

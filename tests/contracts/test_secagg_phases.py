@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 from tiny_secagg import aggregate, agreement, client, identity
 
-from securefl.acts import Record
+from securefl.acts import RecordAct
 from securefl.agreement import u32
 from securefl.engines.inprocess import Faults
 from securefl.errors import RemoteProtocolError
@@ -62,7 +62,7 @@ def name_of(result: Any) -> str | None:
 
 
 def asked_by(order: Any) -> Any:
-    return order.act if isinstance(order, Record) else type(order)
+    return order.act if isinstance(order, RecordAct) else type(order)
 
 
 @dataclass(frozen=True)

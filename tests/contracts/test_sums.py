@@ -13,7 +13,7 @@ from tiny_study import run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.engines import clients
-from securefl.engines.host import Log, StudyHost
+from securefl.engines.host import Host, Log
 from securefl.errors import ConfigError
 from securefl.he.keys import KeyPair
 from securefl.keys import Share
@@ -51,11 +51,11 @@ class Watched:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[Header, Ask, Answers]] = []
         self.clear: dict[tuple[int, int, int], np.ndarray[Any, Any]] = {}
-        self._ask, self._protect = StudyHost.ask, clients.protect
-        patch.setattr(StudyHost, "ask", lambda host, engine, ask, header: self.ask(host, engine, ask, header))
+        self._ask, self._protect = Host.ask, clients.protect
+        patch.setattr(Host, "ask", lambda host, engine, ask, header: self.ask(host, engine, ask, header))
         patch.setattr(clients, "protect", self.protect)
 
-    def ask(self, host: StudyHost, engine: Any, ask: Ask, header: Header) -> tuple[Answers, Log]:
+    def ask(self, host: Host, engine: Any, ask: Ask, header: Header) -> tuple[Answers, Log]:
         answers, log = self._ask(host, engine, ask, header)
         self.asked.append((header, ask, answers))
         return answers, log

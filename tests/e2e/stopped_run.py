@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from securefl.acts import Record
+from securefl.acts import RecordAct
 from securefl.cli import main
 from securefl.journal import Journal
 from securefl.scores.keys import ScoreKeys
@@ -41,7 +41,9 @@ def wait_after_signing(number: int, gate: Path) -> None:
 
     def waiting(self: Journal, acts: Any) -> Any:
         answers = record(self, acts)
-        signs = (isinstance(act, Record) and act.act == "sign" and act.header.round == number for act in acts)
+        signs = (
+            isinstance(act, RecordAct) and act.act == "sign" and act.header.round == number for act in acts
+        )
         if any(signs):
             wait(gate)
         return answers

@@ -12,7 +12,7 @@ import pytest
 from tiny_study import FEDAVG, FEDPROF, run, study, world
 
 from protocols.contributions import Count, Size
-from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Job, Roster, State, Statistic, Value
+from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Job, Offer, Population, State, Value
 from securefl.study import results
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, ProtocolOptions
@@ -56,14 +56,14 @@ class _Lying:
     claim: float
 
     @property
-    def statistics(self) -> tuple[Statistic, ...]:
+    def offers(self) -> tuple[Offer, ...]:
         return tuple(
             _LyingSize(s.problem, claim=self.claim)
             if isinstance(s, Size)
             else _LyingCount(s.problem, claim=self.claim)
             if isinstance(s, Count)
             else s
-            for s in self.own.statistics
+            for s in self.own.offers
         )
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
@@ -73,9 +73,9 @@ class _Lying:
         return self.own.start()
 
     def round(
-        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+        self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, State]:
-        return self.own.round(state, roster, number, rng)
+        return self.own.round(state, population, number, rng)
 
 
 @pytest.mark.parametrize("claim", [-1e9, 0.0, 1.7e308])
@@ -106,12 +106,12 @@ def test_a_false_count_in_a_sum_stays_within_the_records_there_are(claim: float,
 
 
 def test_speeds_say_nothing_about_records() -> None:
-    """The roster is public: worlds that differ in who holds what have the same one."""
+    """The population is public: worlds that differ in who holds what have the same one."""
     of = study(FEDAVG)
     skewed = replace(
         world(of), records=[(np.zeros((k + 1, 1, 8, 8), np.float32), np.zeros(k + 1)) for k in range(6)]
     )
-    assert world(of).roster().seconds.tolist() == skewed.roster().seconds.tolist()
+    assert world(of).population().seconds.tolist() == skewed.population().seconds.tolist()
 
 
 def test_the_lost_are_counted(tmp_path: Path) -> None:

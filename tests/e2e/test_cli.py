@@ -170,7 +170,7 @@ def test_a_missing_file_names_file_folder_and_command(
 def test_a_damaged_file_is_not_parsed(
     toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from securefl.data.pinned import PINNED
+    from securefl.data.digests import PINNED
 
     monkeypatch.setenv("SECUREFL_DATA", str(tmp_path))
     for file in PINNED["mnist"]:

@@ -19,7 +19,7 @@ from securefl import profiles
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.cli import cli
 from securefl.errors import DataError, SecureFLError
-from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile, envelope
+from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile, document
 from securefl.profiles import Bounds, divergence
 
 CLIENTS = {
@@ -327,9 +327,9 @@ def resealed(path: Path, change: Callable[[dict[str, Any], bytes], tuple[dict[st
     """Change a file as a forger would: with a checksum that fits again."""
     raw = path.read_bytes()
     kind = raw.split(b"\n")[0].split()[-1].decode()
-    content = envelope.Envelope.from_bytes(raw, kind)
+    content = document.Document.from_bytes(raw, kind)
     header, body = change(dict(content.header), content.body)
-    path.write_bytes(envelope.Envelope(kind, header, body).to_bytes())
+    path.write_bytes(document.Document(kind, header, body).to_bytes())
 
 
 def with_number(number: str) -> Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]:

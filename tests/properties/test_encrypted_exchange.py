@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.engines.host import Log, StudyHost
+from securefl.engines.host import Host, Log
 from securefl.engines.inprocess import Faults, InProcess
 from securefl.errors import LocalProtocolError, RemoteProtocolError
 from securefl.messages import REFUSED, OpenReply
@@ -25,11 +25,11 @@ from securefl.rounds import (
     Each,
     Evaluation,
     Job,
+    Offer,
     Played,
-    Roster,
+    Population,
     Sends,
     State,
-    Statistic,
     Value,
 )
 from securefl.scores import way_of
@@ -59,7 +59,7 @@ class Profiles:
 
 @dataclass(frozen=True)
 class Toy:
-    statistics: tuple[Statistic, ...] = field(default_factory=lambda: (Profiles(),))
+    offers: tuple[Offer, ...] = field(default_factory=lambda: (Profiles(),))
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         return Evaluation(accuracy=0.0, loss=0.0)
@@ -68,7 +68,7 @@ class Toy:
         return State(np.zeros(1, dtype=np.float32))
 
     def round(
-        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+        self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, Played]:
         yield Ask(cohort=(), broadcast=state.broadcast)
         return Played(state=state)
@@ -87,7 +87,7 @@ def run(
     clients: int = CLIENTS,
     cohort: tuple[int, ...] = tuple(range(CLIENTS)),
     variant: Variant = Variant.FULL,
-    engine: Callable[[StudyHost], InProcess] | None = None,
+    engine: Callable[[Host], InProcess] | None = None,
     number: int = 1,
     profiles: Profiles | None = None,
 ) -> tuple[Answers, Log, float]:
@@ -95,9 +95,9 @@ def run(
     plan = Plan(delta=1e-5, schedule=number, scores=word, unprotected=("profile",))  # type: ignore[arg-type]
     way = way_of(plan, parameters="strong", asks=asks, clients=clients)
     with Ledger(":memory:", TERMS) as ledger:
-        host = StudyHost(
+        host = Host(
             plan,
-            algorithm.statistics,
+            algorithm.offers,
             ledger,
             [(np.ones((1, 1)), np.zeros(1))] * CLIENTS,
             rng=lambda number, client: np.random.default_rng(0),
@@ -366,7 +366,7 @@ def test_a_variance_out_of_bounds_costs_its_sender_alone(word: str, variance: fl
 class Losing(InProcess):
     """Loses the first `times` parcels between two parties."""
 
-    def __init__(self, host: StudyHost, link: tuple[str, str], times: int) -> None:
+    def __init__(self, host: Host, link: tuple[str, str], times: int) -> None:
         super().__init__(host.worker)
         self._link, self._times = link, times
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.engines.host import Log, StudyHost
+from securefl.engines.host import Host, Log
 from securefl.engines.inprocess import Faults, InProcess
 from securefl.errors import RemoteProtocolError
 from securefl.exchange import Client, Server
@@ -31,10 +31,10 @@ from securefl.rounds import (
     Each,
     Evaluation,
     Job,
-    Roster,
+    Offer,
+    Population,
     Sends,
     State,
-    Statistic,
     Sum,
     Value,
 )
@@ -78,7 +78,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Toy:
-    statistics: tuple[Statistic, ...] = field(default_factory=lambda: (Vector(), Number()))
+    offers: tuple[Offer, ...] = field(default_factory=lambda: (Vector(), Number()))
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         return Evaluation(accuracy=0.0, loss=0.0)
@@ -87,7 +87,7 @@ class Toy:
         return State(MODEL)
 
     def round(
-        self, state: State, roster: Roster, number: int, rng: np.random.Generator
+        self, state: State, population: Population, number: int, rng: np.random.Generator
     ) -> Generator[Ask, Answers, State]:
         yield ASK
         return state
@@ -109,9 +109,9 @@ def run(
     algorithm: Algorithm = Toy()
     own = {k: np.array([vector(k)]) for k in range(CLIENTS)} | (records or {})
     with Ledger(":memory:", terms) as ledger:
-        host = StudyHost(
+        host = Host(
             PLAN,
-            algorithm.statistics,
+            algorithm.offers,
             ledger,
             [(own[k], np.zeros(len(own[k]))) for k in range(CLIENTS)],
             rng=lambda number, client: np.random.default_rng(0),
@@ -367,9 +367,9 @@ def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
     seen = []
     with Ledger(tmp_path / "l.sqlite", TERMS) as ledger, Ledger(tmp_path / "l.sqlite", TERMS) as other:
         records = [(np.array([vector(k)]), np.zeros(1)) for k in range(CLIENTS)]
-        host = StudyHost(
+        host = Host(
             PLAN,
-            algorithm.statistics,
+            algorithm.offers,
             ledger,
             records,
             rng=lambda number, client: np.random.default_rng(0),

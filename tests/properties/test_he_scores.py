@@ -17,7 +17,7 @@ from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
 from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Evaluator
+from securefl.scores.evaluator import ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
 
@@ -28,7 +28,7 @@ COARSE = {STRONG: 2e-4, COMPACT: 0.05}
 class Parties(NamedTuple):
     terms: ScoreTerms
     client: Encryptor
-    evaluator: Evaluator
+    evaluator: ScoreEvaluator
     opener: Opener
 
 
@@ -46,7 +46,7 @@ def parties(parameters: Parameters, q: int, variant: Variant) -> Parties:
     return Parties(
         terms,
         Encryptor(public, terms),
-        Evaluator(public, terms, SIGNER),
+        ScoreEvaluator(public, terms, SIGNER),
         Opener(keys(parameters), terms, SIGNER.public),
     )
 
@@ -87,7 +87,7 @@ def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: in
     """Every feature at its bound, against the largest weights: for compact, close to its capacity."""
     bounds, public = Bounds(), keys(parameters).public
     terms = ScoreTerms(parameters=parameters, bounds=bounds, length=q, variant=Variant.FULL, scores=500)
-    client, evaluator = Encryptor(public, terms), Evaluator(public, terms, SIGNER)
+    client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
     anchor, sign = Anchor(np.zeros(q), np.ones(q)), np.where(np.arange(q) % 2, 1.0, -1.0)
     far = Profile(sign * bounds.mean * 2, np.full(q, bounds.variance_high * 2), 1)
     edge = Profile(sign * bounds.mean, np.full(q, bounds.variance_high), 1)
@@ -154,7 +154,7 @@ def test_narrow_bounds_give_scores(
     public, anchor = keys(parameters).public, Anchor(np.zeros(q), np.ones(q))
     own = Profile(np.array([mean, 0.0, -mean]), np.array([low, high, high]), 1)
     asked = query(Profile(np.zeros(q), np.full(q, high), 1), anchor, bounds)
-    client, evaluator = Encryptor(public, terms), Evaluator(public, terms, SIGNER)
+    client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
     if np.linalg.norm(asked.weights) > bounds.weight_norm(q):
         with pytest.raises(ConfigError, match="weights of norm"):
             evaluator.baseline(asked)

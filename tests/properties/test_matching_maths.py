@@ -12,7 +12,7 @@ from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, query
 from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Arrived, Evaluator
+from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
@@ -60,7 +60,7 @@ def ciphertext_score(
         parameters=parameters, bounds=bounds, length=len(own), variant=variant, scores=500, classes=classes
     )
     pair = keys(parameters)
-    client, evaluator = Encryptor(pair.public, terms), Evaluator(pair.public, terms, SIGNER)
+    client, evaluator = Encryptor(pair.public, terms), ScoreEvaluator(pair.public, terms, SIGNER)
     opener, asked = Opener(pair, terms, SIGNER.public), query(base, anchor, bounds)
     split: Split = features(own, anchor, bounds).split(variant)
     message = client.encrypt(split.hidden)

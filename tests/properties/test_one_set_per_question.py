@@ -26,7 +26,7 @@ from tiny_attempts import Attempt, Clients, call, fewest
 from tiny_secagg import identity
 
 from securefl import agreement as agreed
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.agreement import Agreement, Question, Roster, Vector
 from securefl.errors import ConfigError, RemoteProtocolError
 from securefl.journal import Journal
@@ -344,7 +344,7 @@ def test_no_combination_in_many_sequences(cohort: Cohort, operations: Any) -> No
 class Forgetful(Journal):
     """Nobody knows what it did before."""
 
-    def record(self, acts: Sequence[Begin | Record]) -> list[Any]:
+    def record(self, acts: Sequence[Begin | RecordAct]) -> list[Any]:
         return [SecretKey(self._random(32)) if isinstance(act, Begin) else True for act in acts]
 
 
@@ -353,7 +353,7 @@ class OtherActs(Journal):
 
     acts: tuple[str, ...] = ()
 
-    def _may_do(self, act: Record, question: Question) -> bool:
+    def _may_do(self, act: RecordAct, question: Question) -> bool:
         row = self._row(act.client, question)
         if act.act in self.acts and row is not None and row.at == act.header.place():
             return True
@@ -383,7 +383,7 @@ class ActsInOldAttempts(Journal):
         once = question.name in act.once
         return not (once and self._elsewhere(act.client, question, act.header.place()))
 
-    def _may_do(self, act: Record, question: Question) -> bool:
+    def _may_do(self, act: RecordAct, question: Question) -> bool:
         return True
 
 
@@ -543,7 +543,7 @@ class Holder:
         while step.need is not None:
             order = step.need.order
             answer: Any
-            if isinstance(order, Record):
+            if isinstance(order, RecordAct):
                 [answer] = self.journal.record([order])
             else:
                 answer = tuple(agreed.digest(b"opened", b"", item) for item in order.items)

@@ -28,7 +28,7 @@ from tiny_two_server import (
     signed,
 )
 
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.agreement import Vector
 from securefl.errors import RemoteProtocolError
 from securefl.journal import Journal
@@ -176,7 +176,7 @@ def test_one_sum_in_many_sequences(asked_for: list[Requested]) -> None:
 class Forgetful(Journal):
     """Nobody knows what it did before."""
 
-    def record(self, acts: Sequence[Begin | Record]) -> list[Any]:
+    def record(self, acts: Sequence[Begin | RecordAct]) -> list[Any]:
         return [True for _ in acts]
 
 

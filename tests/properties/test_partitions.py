@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from securefl.data.dominant import dominant_class
+from securefl.data.dominant_class import dominant_class
 from securefl.data.partitions import dirichlet, iid, natural, normal_sizes, shards, sized
 from securefl.errors import ConfigError
 

@@ -22,7 +22,7 @@ from securefl.keys import Commitment, PublicKey, Share, Signature
 from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import client_name
 from securefl.release import SERVER
-from securefl.secagg import Aborted, Agreement, Parameters, Record, Summed
+from securefl.secagg import Aborted, Agreement, Parameters, RecordAct, Summed
 from securefl.secagg import messages as m
 from securefl.secagg.packing import word
 
@@ -85,7 +85,7 @@ class SecondClient:
         return Step(state)
 
     def recording(self, act: Any, what: bytes) -> Step[str]:
-        order = Record(
+        order = RecordAct(
             client=self.name,
             header=self.agreement.header,
             questions=self.agreement.questions,

@@ -21,7 +21,7 @@ from securefl.entropy import drawn
 from securefl.keys import Commitment, SecretKey
 from securefl.messages import client_name
 from securefl.secagg import Agreement, Channels, centred, parameters
-from securefl.secagg.agreement import Closed, Entry, advertised
+from securefl.secagg.agreement import ClosedRoster, Entry, advertised
 from securefl.secagg.dealing import SALT_BYTES, deal, share_key, unseal
 from securefl.secagg.masks import apply
 from securefl.secagg.packing import reduce, words
@@ -57,7 +57,7 @@ def play(
         tell(
             f"0 advertise    Client {k} signs a mask key for this attempt, {keys[k].public.raw.hex()[:8]}..."
         )
-    closed = Closed(agreed, entries)
+    closed = ClosedRoster(agreed, entries)
     near = closed.graph.neighbours
     tell("               The server closes the roster. All that follows is bound to it.")
 

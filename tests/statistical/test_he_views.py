@@ -16,7 +16,7 @@ from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
 from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Arrived, Evaluator
+from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
 
@@ -59,7 +59,7 @@ def uniformity(shares: NDArray[np.float64], bins: int) -> float:
 def requests(parameters: Parameters, base: Profile, count: int) -> tuple[bytes, list[bytes]]:
     """One client's ciphertext and `count` requests made of it."""
     public, made = keys(parameters).public, terms(parameters)
-    evaluator = Evaluator(public, made, SIGNER)
+    evaluator = ScoreEvaluator(public, made, SIGNER)
     hidden = features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden
     ciphertext = Encryptor(public, made).encrypt(hidden)
     baseline = evaluator.baseline(query(base, ANCHOR, BOUNDS))
@@ -166,7 +166,7 @@ def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
     """
     count, made = 200, terms(parameters)
     public = keys(parameters).public
-    evaluator, client = Evaluator(public, made, SIGNER), Encryptor(public, made)
+    evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
     opener = Opener(keys(parameters), made, SIGNER.public, rng=Quiet())
     weights = query(LARGE, ANCHOR, BOUNDS)
     baseline = evaluator.baseline(weights)
@@ -184,7 +184,7 @@ def test_the_error_bound_is_not_loose(parameters: Parameters) -> None:
     """All scores lie inside it (1e-4 for all together), and it is at most 20 times their root mean square."""
     count, made = 100, terms(parameters)
     public = keys(parameters).public
-    evaluator, client = Evaluator(public, made, SIGNER), Encryptor(public, made)
+    evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
     opener = Opener(keys(parameters), made, SIGNER.public)
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
     baseline = evaluator.baseline(query(SMALL, ANCHOR, BOUNDS))
@@ -213,7 +213,7 @@ def test_two_baselines_with_equal_scores_look_alike_to_the_key_holder() -> None:
 def addressed(base: Profile, count: int) -> list[float]:
     """What the key holder reads, its own flooding taken away, in units of sigma around the true score."""
     public, made = keys(COMPACT).public, terms(COMPACT)
-    evaluator, client = Evaluator(public, made, SIGNER), Encryptor(public, made)
+    evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
     opener = Opener(keys(COMPACT), made, SIGNER.public, rng=Quiet())
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
     baseline, truth = evaluator.baseline(query(base, ANCHOR, BOUNDS)), divergence(CLIENT, base)
@@ -236,7 +236,7 @@ def test_no_other_coefficient_can_be_decrypted(kind: str) -> None:
     """
     public = keys(COMPACT).public
     made = ScoreTerms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=50, classes=8)
-    evaluator, client = Evaluator(public, made, SIGNER), Encryptor(public, made)
+    evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
     baseline = evaluator.baseline(query(LARGE, ANCHOR, BOUNDS))
     match kind:

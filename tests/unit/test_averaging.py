@@ -12,13 +12,13 @@ from protocols.averaging import Averaging, step_of, weights
 from protocols.baselines import ActiveFL, FedAdam, FedAvgRP
 from protocols.contributions import SIZE, UPDATE, Loss, Size, Update, ask_size
 from protocols.fedavg import FedAvg
-from securefl.rounds import Answers, Ask, ByCount, ByDraws, Job, Played, Roster, State, Sum, Total, play
+from securefl.rounds import Answers, Ask, ByCount, ByDraws, Job, Played, Population, State, Sum, Total, play
 from securefl.training import LocalTraining, ModelConfig, mean_loss, to_vector, train
 from securefl.training.task import Problem
 
 CLIENTS = 4
 SIZES = np.array([10.0, 20.0, 30.0, 40.0])
-ROSTER = Roster(clients=CLIENTS, seconds=np.arange(1.0, CLIENTS + 1))
+ROSTER = Population(clients=CLIENTS, seconds=np.arange(1.0, CLIENTS + 1))
 
 
 @pytest.fixture
@@ -144,8 +144,8 @@ def test_no_client_can_claim_a_loss_that_no_client_has(claim: float) -> None:
 
 def test_who_has_retired_is_not_introduced(problem: Problem) -> None:
     algorithm = FedAvg(fraction=1.0).build(problem)
-    roster = replace(ROSTER, retired=frozenset({1}))
-    first = next(algorithm.round(algorithm.start(), roster, 1, np.random.default_rng(0)))
+    population = replace(ROSTER, retired=frozenset({1}))
+    first = next(algorithm.round(algorithm.start(), population, 1, np.random.default_rng(0)))
     assert {question.sends.name for question in first.sums} == {"count"}
     assert first.cohort == tuple(k for k in range(CLIENTS) if k != 1)
 
@@ -197,8 +197,8 @@ def test_cohort_is_the_ceiling_of_c_n(problem: Problem, fraction: float, clients
         return Answers(survivors=(), totals={"update": nothing}, each={})
 
     algorithm = FedAvg(fraction=fraction, aggregation="partial").build(wide)
-    roster = Roster(clients=clients, seconds=np.ones(clients))
-    play(algorithm, algorithm.start(), roster, 1, np.random.default_rng(0), ask)
+    population = Population(clients=clients, seconds=np.ones(clients))
+    play(algorithm, algorithm.start(), population, 1, np.random.default_rng(0), ask)
     assert [len(question.cohort) for question in asked] == [expected]
 
 
@@ -244,8 +244,8 @@ def test_statistics_are_what_is_asked(problem: Problem) -> None:
     ):
         algorithm = options.build(problem)
         assert isinstance(algorithm, Averaging)
-        assert [s.sends.name for s in algorithm.statistics].count("size") <= 1
-        assert {s.sends.name for s in algorithm.statistics} == names
+        assert [s.sends.name for s in algorithm.offers].count("size") <= 1
+        assert {s.sends.name for s in algorithm.offers} == names
 
 
 # What clients send ------------------------------------------------------------------------------

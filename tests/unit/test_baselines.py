@@ -12,7 +12,7 @@ import torch
 from protocols.averaging import Averaging, Update
 from protocols.baselines import CFCFM, ActiveFL, Adam, ByLoss, FedAdam, FedAvgRP, FedProx
 from protocols.fedavg import FedAvg
-from securefl.rounds import Job, Roster, State
+from securefl.rounds import Job, Population, State
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 
@@ -62,7 +62,7 @@ def test_fedprox_pulls_towards_the_broadcast_model(problem: Problem) -> None:
 
     def update(options: Any) -> Any:
         algorithm = options.build(problem)
-        own = next(s for s in algorithm.statistics if s.sends.name == "update")
+        own = next(s for s in algorithm.offers if s.sends.name == "update")
         job = Job(
             client=0, round=1, x=x, y=y, broadcast=problem.initial, public={}, rng=np.random.default_rng(1)
         )
@@ -86,8 +86,8 @@ def test_active_fl_values_by_root_of_records_times_loss(problem: Problem) -> Non
         problem.initial,
         {"size": np.array([1.0, 100.0, 4.0, 9.0]), "loss": np.array([2.0, 1.0, 3.0, 2.0])},
     )
-    roster = Roster(clients=4, seconds=np.ones(4))
-    assert by_loss.choose(known, roster, 1, np.random.default_rng(0)) == {1: 1}
+    population = Population(clients=4, seconds=np.ones(4))
+    assert by_loss.choose(known, population, 1, np.random.default_rng(0)) == {1: 1}
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5, float("nan"), float("inf")])

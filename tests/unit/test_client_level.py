@@ -15,12 +15,12 @@ from protocols.contributions import Update
 from securefl.accounting.ledger import Ledger
 from securefl.cohort import colluding
 from securefl.dp.noise import Source
-from securefl.engines.host import StudyHost
+from securefl.engines.host import Host
 from securefl.engines.inprocess import InProcess
 from securefl.errors import ConfigError
 from securefl.grid import Grid
 from securefl.hiding import Concealed
-from securefl.plan import Plan, least
+from securefl.plan import Plan, fewest_contributions
 from securefl.protect import noise, protect
 from securefl.release import ReleaseKey
 from securefl.rounds import Ask, Job, Sends, Sum, Value
@@ -246,7 +246,7 @@ def test_the_honest_shares_are_enough_for_any_cohort(asked: int) -> None:
     plan = replace(SHARES, dropout=0.2, corrupt=0.2)
     sized_for = plan.survivors(OWN.cohort) - plan.colluding(OWN.cohort)
     assert sized_for == 3
-    assert least(plan, asked, [OWN]) - colluding(0.2, asked) >= sized_for
+    assert fewest_contributions(plan, asked, [OWN]) - colluding(0.2, asked) >= sized_for
 
 
 def test_a_clients_sensitivity_is_its_bound_or_twice_that() -> None:
@@ -272,15 +272,15 @@ def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
     here = world(of)
     algorithm, plan = composition(of, of.arms[0], here)
     with Ledger(tmp_path / "ledger.sqlite", plan.terms()) as ledger:
-        host = StudyHost(
+        host = Host(
             plan,
-            algorithm.statistics,
+            algorithm.offers,
             ledger,
             here.records,
             rng=lambda number, client: stream(1, "client", number, client),
         )
         model = here.problem.initial
-        sends = algorithm.statistics[0].sends
+        sends = algorithm.offers[0].sends
         ask = Ask(cohort=(0, 2, 5), broadcast=model, sums=(Sum(sends, len(model)),))
         answers, log = host.ask(InProcess(host.worker), ask, Header(bytes(32), 1, 0, 0))
         assert answers.survivors == ()

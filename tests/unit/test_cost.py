@@ -14,8 +14,8 @@ from securefl.study.cost import (
     CostModel,
     DeviceLaw,
     Devices,
+    Payload,
     Preset,
-    Traffic,
     cifar10_v2,
     client_costs,
     communication_seconds,
@@ -55,16 +55,16 @@ def test_a_constant_model_goes_down_once_and_up_at_half_the_speed() -> None:
 
 
 def test_a_constant_model_goes_before_the_bytes_sent() -> None:
-    assert communication_seconds(MODEL, TWO, Traffic(up=1, down=1)) == pytest.approx([12.0, 3.0])
+    assert communication_seconds(MODEL, TWO, Payload(up=1, down=1)) == pytest.approx([12.0, 3.0])
 
 
 def test_real_bytes_are_charged_per_client_and_direction() -> None:
     real = replace(MODEL, model_megabytes=None)
-    traffic = Traffic(up=np.array([1e6, 0.0]), down=np.array([0.0, 1e6]))
+    traffic = Payload(up=np.array([1e6, 0.0]), down=np.array([0.0, 1e6]))
 
     # up: 2 * 8 megabit / (1 * 2); down: 8 megabit / (4 * 2)
     assert communication_seconds(real, TWO, traffic) == pytest.approx([8.0, 1.0])
-    assert communication_seconds(real, TWO, Traffic(up=1e6, down=1e6)) == pytest.approx([12.0, 3.0])
+    assert communication_seconds(real, TWO, Payload(up=1e6, down=1e6)) == pytest.approx([12.0, 3.0])
 
 
 def test_real_bytes_are_not_guessed() -> None:
@@ -84,7 +84,7 @@ def test_a_profile_goes_up_at_half_the_bandwidth() -> None:
 
 
 def test_costs_without_a_profile() -> None:
-    costs = client_costs(MODEL, TWO, 2500, Traffic(profile=250_000))
+    costs = client_costs(MODEL, TWO, 2500, Payload(profile=250_000))
 
     assert costs.seconds == pytest.approx([14.0, 3.5])
     # 0.5 W * 12 s + 0.25 W * 0.5^3 * 2 s; 0.5 W * 3 s + 0.25 W * 2^3 * 0.5 s
@@ -92,7 +92,7 @@ def test_costs_without_a_profile() -> None:
 
 
 def test_costs_with_a_profile() -> None:
-    costs = client_costs(replace(MODEL, charge_profile=True), TWO, 2500, Traffic(profile=250_000))
+    costs = client_costs(replace(MODEL, charge_profile=True), TWO, 2500, Payload(profile=250_000))
 
     assert costs.make_profile == pytest.approx([0.5, 0.125])
     assert costs.send_profile == pytest.approx([2.0, 0.5])
@@ -171,7 +171,7 @@ def average_round(
     rng = np.random.default_rng(2021)
     seconds, energy = [], []
     for _ in range(repeats):
-        costs = client_costs(preset.model, preset.law.draw(clients, rng), sizes(rng), Traffic(profile=8 * 64))
+        costs = client_costs(preset.model, preset.law.draw(clients, rng), sizes(rng), Payload(profile=8 * 64))
         chosen = rng.choice(clients, cohort, replace=False)
         seconds.append(round_seconds(costs, chosen))
         energy.append(round_watt_hours(costs, chosen))

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from securefl.data.digests import CIFAR10_DECODED, CIFAR10_MED, PINNED, DataFile
 from securefl.data.fetching import Opener, fetch, fetch_files
 from securefl.data.files import cache_folder, data_folder, digest, files_of, verified
-from securefl.data.pinned import CIFAR10_DECODED, CIFAR10_MED, PINNED, DataFile
 from securefl.data.sources import load
 from securefl.errors import ConfigError, DataError
 

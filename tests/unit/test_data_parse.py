@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securefl.data import med
+from securefl.data import cifar_med
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
 from securefl.errors import DataError
 
@@ -157,7 +157,7 @@ def med_encoded(images: Bytes, labels: Bytes) -> bytes:
                         guess = image[i - 1, 0] if i else image[0, j - 1] if j else start
                     step = (int(image[i, j]) - int(guess) + 128) % 256 - 128
                     residuals.append(2 * step if step >= 0 else -2 * step - 1)
-    return med.MAGIC + struct.pack("<II", *labels.shape) + labels.tobytes() + bytes(residuals)
+    return cifar_med.MAGIC + struct.pack("<II", *labels.shape) + labels.tobytes() + bytes(residuals)
 
 
 def small_batch() -> tuple[Bytes, Bytes]:
@@ -170,10 +170,10 @@ def small_batch() -> tuple[Bytes, Bytes]:
 
 def test_a_med_batch_decodes_to_the_canonical_binary_layout(tmp_path: Path) -> None:
     images, labels = small_batch()
-    path = tmp_path / "batch.med.xz"
+    path = tmp_path / "batch.cifar_med.xz"
     path.write_bytes(lzma.compress(med_encoded(images, labels)))
 
-    found, tags = parse_cifar(med.unpack(path), "batch")
+    found, tags = parse_cifar(cifar_med.unpack(path), "batch")
 
     assert tags.tolist() == [3, 0, 9]
     np.testing.assert_array_equal(found, images)
@@ -196,12 +196,12 @@ def test_other_med_streams_are_refused(change: object, expected: str) -> None:
     code = med_encoded(*small_batch())
 
     with pytest.raises(DataError, match=f"batch: .*{expected}"):
-        med.decode(change(code), "batch")  # type: ignore[operator]
+        cifar_med.decode(change(code), "batch")  # type: ignore[operator]
 
 
 def test_a_damaged_xz_stream_is_a_data_error(tmp_path: Path) -> None:
-    path = tmp_path / "batch.med.xz"
+    path = tmp_path / "batch.cifar_med.xz"
     path.write_bytes(lzma.compress(b"x" * 1000)[:-5])
 
     with pytest.raises(DataError, match="damaged xz"):
-        med.unpack(path)
+        cifar_med.unpack(path)

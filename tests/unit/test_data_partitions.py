@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from securefl.data.dataset import Dataset
 from securefl.data.dirichlet import class_counts, smallest_sizes
-from securefl.data.dominant import dominant_class
+from securefl.data.dominant_class import dominant_class
 from securefl.data.partitions import (
     Partition,
     by_classes,

@@ -12,9 +12,9 @@ import pytest
 
 from securefl.data import shakespeare
 from securefl.data.dataset import Dataset, Split
+from securefl.data.digests import CIFAR10_MED, GAS_RANGES, PINNED, DataFile
 from securefl.data.files import verified
 from securefl.data.parse import GAS_COLUMNS
-from securefl.data.pinned import CIFAR10_MED, GAS_RANGES, PINNED, DataFile
 from securefl.data.sources import NAMES, _gas_turbine, load
 from securefl.errors import DataError
 
@@ -210,7 +210,7 @@ def test_cifar_is_decoded_once_and_then_read_from_the_cache(
     means = cifar.train.x.mean(axis=(0, 2, 3), dtype=np.float64)
     np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=2e-4)
 
-    monkeypatch.setattr("securefl.data.med.unpack", lambda path: pytest.fail("decoded a second time"))
+    monkeypatch.setattr("securefl.data.cifar_med.unpack", lambda path: pytest.fail("decoded a second time"))
     np.testing.assert_array_equal(load("cifar10").test.x, cifar.test.x)
 
 

@@ -187,7 +187,7 @@ def test_the_noise_reaches_the_sum(where: str, tmp_path: Path) -> None:
     of = study(where, epsilon=1.0)
     here = world()
     algorithm = of.arms[0].options.build(here.problem)
-    (made,) = algorithm.statistics
+    (made,) = algorithm.offers
     true = sum(total(made, x, y) for x, y in here.records)
     states: list[Any] = []
     from securefl.study import run as running

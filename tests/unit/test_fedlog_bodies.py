@@ -114,7 +114,7 @@ def moved(body: str, client_bound: float | None = None, records: int = 6) -> lis
     if body == "dp-sgd":
         here = replace(here, problem=replace(here.problem, private=DPSGD_CONFIG))
     options = FedLog(body=body, client_bound=client_bound)  # type: ignore[arg-type]
-    (made,) = options.build(here.problem).statistics
+    (made,) = options.build(here.problem).offers
     x, y = here.records[0]
     y = y.copy()
     y[0] = (y[0] + 5) % 10  # one record has a wrong label
@@ -150,7 +150,7 @@ def test_a_private_mechanisms_body_moves_too_and_is_paid_for(monkeypatch: pytest
     monkeypatch.setattr(client, "Source", lambda: Source(SecretKey(bytes(range(32)))))
     assert max(moved("dp-sgd")) > np.sqrt(2)
     problem = replace(world().problem, private=DPSGD_CONFIG)
-    (made,) = FedLog(body="dp-sgd").build(problem).statistics
+    (made,) = FedLog(body="dp-sgd").build(problem).offers
     charge = charge_of(replace(PLAN, noise="local"), made.sends)
     assert charge.server == ComposedDpEvent((GaussianDpEvent(3.0), DPSGD_CONFIG.event))
 
@@ -199,7 +199,7 @@ def test_a_broadcast_of_another_size_costs_an_answer_and_not_the_process() -> No
     for size in (1, 329, 331):
         model = np.zeros(size, np.float32)
         for options in (FedLog(body="private"), LGFedAvg()):
-            made = options.build(here.problem).statistics[0]
+            made = options.build(here.problem).offers[0]
             with pytest.raises(DataError, match="Expected"):
                 made.compute(job(here, x, y, model))
 
@@ -243,10 +243,10 @@ def test_a_clipped_client_has_a_finite_epsilon_that_counts_the_first_exchange(tm
 @pytest.mark.parametrize("bound", [0.5, 20.0, 1000.0])
 def test_a_clients_whole_statistic_is_scaled_to_its_bound(bound: float) -> None:
     here = world()
-    (made,) = FedLog(body="private", client_bound=bound).build(here.problem).statistics
+    (made,) = FedLog(body="private", client_bound=bound).build(here.problem).offers
     x, y = here.records[0]
     clipped = made.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID)
-    (free,) = FedLog(body="private").build(here.problem).statistics
+    (free,) = FedLog(body="private").build(here.problem).offers
     whole = free.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID)
     assert np.linalg.norm(clipped) <= bound
     factor = min(1.0, bound / float(np.linalg.norm(whole)))
@@ -436,7 +436,7 @@ PLAN = Plan(
 
 
 def sends() -> Any:
-    (made,) = FedLog().build(world().problem).statistics
+    (made,) = FedLog().build(world().problem).offers
     assert isinstance(made, Statistic)
     return made.sends
 
@@ -455,7 +455,7 @@ def test_a_server_that_sums_in_the_clear_is_charged_with_what_it_sees() -> None:
     assert charge.others.noise_multiplier == 3.0
     assert charge.server.noise_multiplier == pytest.approx(3.0 / np.sqrt(6), rel=1e-3)
     assert charge.server.noise_multiplier <= 3.0 / np.sqrt(6)
-    private = FedLog(body="private").build(world().problem).statistics[0].sends
+    private = FedLog(body="private").build(world().problem).offers[0].sends
     assert charge_of(replace(PLAN, unprotected=("statistic",)), private) == UNPROTECTED
 
 

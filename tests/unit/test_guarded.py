@@ -155,7 +155,7 @@ def test_what_is_hidden_from_print_is_guarded_or_said_to_be_public() -> None:
 
 def test_files_of_keys_do_not_leave_by_pickle() -> None:
     server = Evaluator.generate()
-    for content in server.to_envelopes():
+    for content in server.to_documents():
         for leak in LEAKS:
             with pytest.raises(LocalProtocolError, match="take its `to_bytes`"):
                 leak(content)

@@ -23,7 +23,7 @@ from securefl.he.parameters import COMPACT, STRONG, Parameters
 from securefl.keys import PublicKey, SecretKey
 from securefl.profiles import Bounds, Variant
 from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Evaluator
+from securefl.scores.evaluator import ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
 
@@ -128,7 +128,7 @@ def test_public_parts_hold_no_secret_and_cannot_decrypt(parameters: Parameters) 
     """Trap: a context that was made public still decrypts. All that public parts reach is searched."""
     public = EncryptionKey(parameters, PublicKey(pair(parameters).public.key.raw))
     secrets = (sealapi.SecretKey, sealapi.Decryptor, sealapi.KeyGenerator, SecretKey, KeyPair, Opener)
-    for party in (Encryptor(public, terms(parameters)), Evaluator(public, terms(parameters), SIGNER)):
+    for party in (Encryptor(public, terms(parameters)), ScoreEvaluator(public, terms(parameters), SIGNER)):
         found = [o for o in reachable(party) if isinstance(o, secrets)]
         assert not [o for o in found if o is not SIGNER.secret]
     opener = Opener(pair(parameters), terms(parameters), SIGNER.public)

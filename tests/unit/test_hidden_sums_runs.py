@@ -14,9 +14,9 @@ from test_secagg_adversary import signed_anew
 from tiny_study import plain, same_state, spied, text, world
 
 from securefl.accounting.ledger import Ledger
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.engines.clients import Clients
-from securefl.engines.host import StudyHost
+from securefl.engines.host import Host
 from securefl.engines.inprocess import InProcess
 from securefl.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.exchange import client as exchange
@@ -414,7 +414,7 @@ class CutOff:
 
     def work(self, host: Clients, needs: Any) -> list[Any]:
         answers = self._work(host, needs)
-        acts = [order for _, order in needs if isinstance(order, Begin | Record)]
+        acts = [order for _, order in needs if isinstance(order, Begin | RecordAct)]
         if acts:
             self.waves.append(getattr(acts[0], "act", "begin"))
             if len(self.waves) == self.after:
@@ -455,14 +455,14 @@ def journal_file(of: Study, folder: Path) -> Path:
 def opened_inputs(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """(client, round) of each input in a total that was opened, as it happens."""
     found: list[tuple[str, int]] = []
-    ask = StudyHost.ask
+    ask = Host.ask
 
-    def watched(self: StudyHost, engine: Any, question: Any, header: Header) -> Any:
+    def watched(self: Host, engine: Any, question: Any, header: Header) -> Any:
         answers, log = ask(self, engine, question, header)
         found.extend((client_name(k), header.round) for k in answers.survivors if answers.totals)
         return answers, log
 
-    patch.setattr(StudyHost, "ask", watched)
+    patch.setattr(Host, "ask", watched)
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tiny_secagg import identity
 
-from securefl.acts import Record
+from securefl.acts import RecordAct
 from securefl.agreement import Agreement, Roster, Vector
 from securefl.errors import RemoteProtocolError
 from securefl.journal import Journal
@@ -81,7 +81,7 @@ class Holder:
         step = machine.receive(state, SERVER, what)
         while step.need is not None:
             order = step.need.order
-            if isinstance(order, Record):
+            if isinstance(order, RecordAct):
                 step = machine.provide(step.state, self.journal.record([order])[0])
                 continue
             assert isinstance(order, OpenTotals)

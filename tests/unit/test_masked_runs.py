@@ -13,9 +13,9 @@ from test_secagg_adversary import wrong_pair
 from tiny_study import FEDAVG, plain, run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.acts import Begin, Record
+from securefl.acts import Begin, RecordAct
 from securefl.engines.clients import Clients
-from securefl.engines.host import StudyHost
+from securefl.engines.host import Host
 from securefl.errors import BudgetExceeded, ConfigError
 from securefl.grid import Grid
 from securefl.journal import Journal
@@ -91,9 +91,9 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
     assert record["answered"] == [1, 1, 1, 0, 1, 1, 1]
     assert "phase share" in record["abstained"]["server"]
 
-    exchange = StudyHost.ask
+    exchange = Host.ask
 
-    def without(self: StudyHost, engine: Any, ask: Ask, header: Header) -> Any:
+    def without(self: Host, engine: Any, ask: Ask, header: Header) -> Any:
         if header.round > since[0]:  # it is chosen no more
             cohort = tuple(k for k in ask.cohort if k != 3)
             weights = ask.weights and ByDraws(dict.fromkeys(cohort, 1))
@@ -102,7 +102,7 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
             engine._tamper = lambda sender, to, data: b"" if sender == "client-0003" else data
         return exchange(self, engine, ask, header)
 
-    monkeypatch.setattr(StudyHost, "ask", without)
+    monkeypatch.setattr(Host, "ask", without)
     clear = of.text.replace('sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = 1', 'sum = "clear"')
     expected, _ = spied(parse(clear), tmp_path / "clear")
     for one, other in zip(spy.states, expected.states, strict=True):
@@ -147,7 +147,7 @@ def test_a_run_ends_with_its_last_honest_client(tmp_path: Path, monkeypatch: pyt
     """All but the culprit have spent their budgets: nobody is left to ask."""
     monkeypatch.setattr(masked, "Client", Liar)
     spent = {k: BudgetExceeded("It is spent.") for k in range(CLIENTS) if k != 3}
-    monkeypatch.setattr(StudyHost, "retired", lambda self, number: spent if number == 2 else {})
+    monkeypatch.setattr(Host, "retired", lambda self, number: spent if number == 2 else {})
     (record,) = run(study(spare=1, rounds=3), tmp_path).records
     assert (record["retired"], record["culprits"], record["ended"]) == (sorted(spent), [3], True)
 
@@ -164,7 +164,9 @@ def test_a_round_that_was_cut_off_after_an_act_is_played_again(
     def cut_off(self: Clients, needs: Any) -> list[Any]:
         answers = work(self, needs)
         if any(
-            getattr(order, "act", "begin") == act for _, order in needs if isinstance(order, Begin | Record)
+            getattr(order, "act", "begin") == act
+            for _, order in needs
+            if isinstance(order, Begin | RecordAct)
         ):
             raise KeyboardInterrupt
         return answers

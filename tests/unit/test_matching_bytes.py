@@ -23,7 +23,7 @@ from securefl.matching import (
     Sealed,
 )
 from securefl.matching import evaluator as evaluator_of
-from securefl.matching.envelope import LIMITS, Envelope, read, write
+from securefl.matching.document import LIMITS, Document, read, write
 from securefl.matching.keys import statement
 
 ONE = Profile(np.array([0.5, 0.0]), np.array([1.0, 2.0]), 77)
@@ -99,7 +99,7 @@ def test_options_are_refused_by_name_and_shown_without_escapes(name: str, value:
 )
 def test_labels_that_an_evaluator_signed_are_checked_before_they_are_shown(labels: object) -> None:
     made = SERVER.match(KEYS.public, ONE, [ONE.encrypt(KEYS.public, SERVER.public, label="p1")])
-    content = Envelope("encrypted-scores", {**made.header, "labels": labels}, made.body[:-64])
+    content = Document("encrypted-scores", {**made.header, "labels": labels}, made.body[:-64])
     signed = Scores(content.header, content.body + SERVER.signing.sign(content.signed_part()).raw)
     with pytest.raises(DataError, match="labels, each once and printable") as refusal:
         KEYS.reveal(signed, SERVER.public)
@@ -113,11 +113,11 @@ def test_limits_hold_what_is_written() -> None:
     own = ONE.encrypt(KEYS.public, SERVER.public)
     scores = SERVER.match(KEYS.public, ONE, [own])
     for content in (
-        KEYS.to_envelope(),
-        KEYS.public.to_envelope(),
-        *SERVER.to_envelopes(),
-        own.to_envelope(),
-        scores.to_envelope(),
+        KEYS.to_document(),
+        KEYS.public.to_document(),
+        *SERVER.to_documents(),
+        own.to_document(),
+        scores.to_document(),
     ):
         assert 1.5 * len(content.to_bytes()) < LIMITS[content.kind]
     assert 1000 * len(scores.body) < LIMITS["encrypted-scores"], "the openings of a key by default"
@@ -127,7 +127,7 @@ def test_limits_hold_what_is_written() -> None:
 def test_a_gibibyte_behind_a_valid_first_line_is_not_read(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "large"
     with path.open("wb") as target:
-        target.write(Envelope(kind, {}, b"").to_bytes())
+        target.write(Document(kind, {}, b"").to_bytes())
         target.truncate(2**30)  # of zeros, which take no space
     tracemalloc.start()
     try:
@@ -142,7 +142,7 @@ def test_a_gibibyte_behind_a_valid_first_line_is_not_read(kind: str, tmp_path: P
 
 @pytest.mark.parametrize("item", [b"[],", b"{},", b"1,"], ids=["lists", "objects", "digits"])
 def test_a_header_of_many_values_is_refused_before_one_is_made(item: bytes, tmp_path: Path) -> None:
-    path, first = tmp_path / "e", Envelope("encrypted-profile", {}, b"").to_bytes().split(b"\n")[0] + b"\n"
+    path, first = tmp_path / "e", Document("encrypted-profile", {}, b"").to_bytes().split(b"\n")[0] + b"\n"
     raw = first + b'{"label":[' + item * (2**22 // len(item)) + b"0]}\n"
     path.write_bytes(raw + hashlib.sha256(raw).digest())
     tracemalloc.start()
@@ -157,20 +157,20 @@ def test_a_header_of_many_values_is_refused_before_one_is_made(item: bytes, tmp_
 def test_the_longest_anchor_that_a_header_holds_is_read(tmp_path: Path) -> None:
     value = 0.1234567890123456
     anchor = {"centre": [value] * 400_000, "scale": [value] * 400_000}
-    write(tmp_path / "e", Envelope("encrypted-profile", {"anchor": anchor}, b""))
+    write(tmp_path / "e", Document("encrypted-profile", {"anchor": anchor}, b""))
     assert read(tmp_path / "e", "encrypted-profile").header["anchor"] == anchor
 
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "e"
     with pytest.raises(DataError, match="at most 4,096 bytes"):
-        write(path, Envelope("evaluator-key", {}, bytes(4096)))
+        write(path, Document("evaluator-key", {}, bytes(4096)))
     assert not path.exists()
 
 
 def test_a_file_is_held_once_while_it_is_read(tmp_path: Path) -> None:
     path, size = tmp_path / "s", 2**26
-    write(path, Envelope("encrypted-scores", {}, bytes(size)))
+    write(path, Document("encrypted-scores", {}, bytes(size)))
     tracemalloc.start()
     try:
         assert len(read(path, "encrypted-scores").body) == size
@@ -198,7 +198,7 @@ def test_signing_keys_of_small_order_are_refused_wherever_they_come_in() -> None
         PublicKeys(KEYS.public.raw, IDENTITY, 10**9, FORGED)
     public = EvaluatorPublic(SERVER.public.sealing, IDENTITY)
     with pytest.raises(DataError, match="small order"):
-        EvaluatorPublic.from_envelope(public.to_envelope(FORGED))
+        EvaluatorPublic.from_document(public.to_document(FORGED))
     own = ONE.encrypt(KEYS.public, SERVER.public)
     made = SERVER.match(KEYS.public, ONE, [own])
     with pytest.raises(DataError, match="small order"):
@@ -208,7 +208,7 @@ def test_signing_keys_of_small_order_are_refused_wherever_they_come_in() -> None
 def test_a_sealing_key_of_small_order_is_refused() -> None:
     content = EvaluatorPublic(PublicKey(bytes(32)), SERVER.public.signing)
     signed = SERVER.signing.sign(evaluator_of._statement(bytes(32) + SERVER.public.signing.raw))
-    read_back = EvaluatorPublic.from_envelope(content.to_envelope(signed))
+    read_back = EvaluatorPublic.from_document(content.to_document(signed))
     with pytest.raises(CryptoError, match="cannot be agreed with"):
         ONE.encrypt(KEYS.public, read_back)
 
@@ -235,7 +235,7 @@ def test_a_public_header_says_nothing_of_the_records() -> None:
         for count in (1, 10**9)
     )
     assert few.header == many.header
-    assert len(few.to_envelope().to_bytes()) == len(many.to_envelope().to_bytes())
+    assert len(few.to_document().to_bytes()) == len(many.to_document().to_bytes())
     assert set(few.header) == {
         "session",
         "evaluator",

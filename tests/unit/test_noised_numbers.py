@@ -24,7 +24,7 @@ from securefl.plan import Plan, charge_of
 from securefl.profiles import Bounds, Variant
 from securefl.protect import protect
 from securefl.release import ReleaseKey
-from securefl.rounds import Job, Sends, Statistic, Value
+from securefl.rounds import Job, Offer, Sends, Value
 from securefl.streams import stream
 from securefl.study.config import Study
 from securefl.study.run import arm_folder, composition
@@ -154,7 +154,7 @@ def test_no_more_profiles_than_the_noise_was_made_for(tmp_path: Path) -> None:
     plan = composition(of, of.arms[0], world(of))[1]
     terms = Terms(unit="record", adjacency="add-remove", delta=1e-4, schedule=plan.releases)
     (profile,) = (
-        s.sends for s in of.arms[0].options.build(world(of).problem).statistics if s.sends.name == "profile"
+        s.sends for s in of.arms[0].options.build(world(of).problem).offers if s.sends.name == "profile"
     )
     charge = charge_of(plan, profile)
     with Ledger(tmp_path / "ledger.sqlite", terms) as ledger:
@@ -175,7 +175,7 @@ def test_an_empty_client_is_not_silent(left: int, tmp_path: Path) -> None:
 # Sensitivity -------------------------------------------------------------------------------------
 
 
-def statistics(problem: Problem) -> dict[str, Statistic]:
+def statistics(problem: Problem) -> dict[str, Offer]:
     return {
         "profile": RepresentationProfile(problem, Variant.FULL, Bounds(), CLIP),
         "loss": Loss(problem, 2.0),
@@ -203,14 +203,14 @@ def test_one_record_moves_the_sums_by_the_sensitivity_at_most(name: str) -> None
 
 
 def test_what_follows_from_the_sums_reads_nothing_else() -> None:
-    """`then` of one client's value, given another's sums, is the other's value: post-processing."""
+    """`after_noise` of one client's value, given another's sums, is the other's value: post-processing."""
     here = world(fedprof())
     for statistic in statistics(here.problem).values():
         one, other = (statistic.compute(job(here.problem, *here.records[k])) for k in (0, 1))
-        assert one.then is not None
-        assert other.then is not None
+        assert one.after_noise is not None
+        assert other.after_noise is not None
         sums = other.floats(statistic.sends.grid)
-        mine, theirs = one.then(sums), other.then(sums)
+        mine, theirs = one.after_noise(sums), other.after_noise(sums)
         assert np.array_equal(mine.clear, theirs.clear)
         assert np.array_equal(mine.hidden, theirs.hidden)
 
@@ -221,9 +221,12 @@ def test_without_noise_clipped_profiles_are_close_to_the_plain_ones() -> None:
     exact = RepresentationProfile(here.problem, Variant.FULL, Bounds())
     mine = job(here.problem, *here.records[0])
     value = clipped.compute(mine)
-    assert value.then is not None
+    assert value.after_noise is not None
     np.testing.assert_allclose(
-        value.then(value.floats(clipped.sends.grid)).hidden, exact.compute(mine).hidden, rtol=0.01, atol=0.05
+        value.after_noise(value.floats(clipped.sends.grid)).hidden,
+        exact.compute(mine).hidden,
+        rtol=0.01,
+        atol=0.05,
     )
 
 
@@ -260,7 +263,7 @@ def released(plan: Plan, sends: Sends, sums: NDArray[np.int64], number: int) -> 
         return Value(clear=np.zeros(1))
 
     key = ReleaseKey("client-0000", bytes(32), number, 0, 0, sends.name)
-    protect(plan, sends, Value(integers=sums, then=then), key=key, weight=1.0)
+    protect(plan, sends, Value(integers=sums, after_noise=then), key=key, weight=1.0)
     return seen[0]
 
 

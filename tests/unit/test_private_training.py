@@ -140,7 +140,7 @@ def test_statistic_and_training_compose_to_the_epsilon_asked_for(tmp_path: Path)
 def test_the_first_exchange_costs_no_training() -> None:
     of = fedlog()
     algorithm, plan = composition(of, of.arms[0], world(of))
-    (sends,) = [statistic.sends for statistic in algorithm.statistics]
+    (sends,) = [statistic.sends for statistic in algorithm.offers]
     assert sends.reads == "records"
     first, later = charge_of(plan, sends, trained=False), charge_of(plan, sends)
     assert first.server == GaussianDpEvent(plan.noise_multiplier)
@@ -184,7 +184,7 @@ def test_a_public_body_pays_for_no_training(tmp_path: Path) -> None:
 
 def test_a_private_body_is_trained_in_the_clear_whatever_dpsgd_says() -> None:
     of = private("fedlog", 'body = "private"', unprotected='["statistic"]')
-    (statistic,) = of.arms[0].options.build(world(of).problem).statistics
+    (statistic,) = of.arms[0].options.build(world(of).problem).offers
     assert statistic.sends.reads == "trained"
     assert statistic.sends.training is None
 
@@ -205,7 +205,7 @@ def test_spare_attempts_are_paid_for_beforehand() -> None:
     """Noise for two rounds and three attempts that may be repeated: training five times, six releases."""
     of = fedlog()
     algorithm, _ = composition(of, of.arms[0], world(of))
-    sent = [statistic.sends for statistic in algorithm.statistics]
+    sent = [statistic.sends for statistic in algorithm.offers]
     spared = replace(
         of.privacy,
         sum="masked",

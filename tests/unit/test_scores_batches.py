@@ -18,7 +18,7 @@ from securefl.rounds import Each, Sends
 from securefl.scores.batches import combine, cosines, places, rows
 from securefl.scores.ckks import CiphertextScoring
 from securefl.scores.encryptor import Encryptor, of_class, spread
-from securefl.scores.evaluator import Arrived, Baseline, Evaluator
+from securefl.scores.evaluator import Arrived, Baseline, ScoreEvaluator
 from securefl.scores.isolation import MatchBatches, batch_terms
 from securefl.scores.keys import ScoreKeys
 from securefl.scores.opener import Opener
@@ -58,7 +58,7 @@ class Parties:
         )
         pair = keys(parameters)
         self.client = Encryptor(pair.public, self.terms)
-        self.evaluator = Evaluator(pair.public, self.terms, SIGNER)
+        self.evaluator = ScoreEvaluator(pair.public, self.terms, SIGNER)
         self.opener = Opener(pair, self.terms, SIGNER.public)
         self.anchor = Anchor(np.zeros(q), np.ones(q))
 
@@ -279,7 +279,7 @@ def test_batches_need_a_power_of_two_and_a_plaintext_baseline() -> None:
 
 def test_requests_are_opened_for_the_evaluator_that_signed_them_alone() -> None:
     parties = Parties()
-    other = Evaluator(keys(COMPACT).public, parties.terms, SigningKey.generate())
+    other = ScoreEvaluator(keys(COMPACT).public, parties.terms, SigningKey.generate())
     one = parties.arrived(profile(1))
     foreign = other.match(one.ciphertext, other.baseline(query(BASE, ANCHOR, BOUNDS)), one.clear)
     mine = parties.evaluator.match(one.ciphertext, parties.baseline(), one.clear)

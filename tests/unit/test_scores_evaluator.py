@@ -12,7 +12,7 @@ from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT
 from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, query
 from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Baseline, Blinded, Evaluator
+from securefl.scores.evaluator import Baseline, Blinded, ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
 
@@ -37,7 +37,7 @@ class Parties:
         pair = pair or keys()
         self.terms = ScoreTerms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=variant, scores=scores)
         self.client = Encryptor(pair.public, self.terms)
-        self.evaluator = Evaluator(pair.public, self.terms, SIGNER)
+        self.evaluator = ScoreEvaluator(pair.public, self.terms, SIGNER)
         self.opener = Opener(pair, self.terms, SIGNER.public)
         self.split: Split = features(CLIENT, ANCHOR, BOUNDS).split(variant)
         self.baseline: Baseline = self.evaluator.baseline(query(BASE, ANCHOR, BOUNDS))

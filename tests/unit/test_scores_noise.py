@@ -20,7 +20,7 @@ from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Variant, features, query
 from securefl.scores import pad_evaluator
 from securefl.scores.encryptor import Encryptor
-from securefl.scores.evaluator import Evaluator
+from securefl.scores.evaluator import ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
@@ -59,7 +59,7 @@ def test_the_noise_of_encrypted_weights_is_what_the_bound_takes_it_for() -> None
     times as large, or smaller. Without the weights' noise the bound would be 20 times smaller.
     """
     made, public = terms(STRONG_ENCRYPTED), keys(STRONG_ENCRYPTED).public
-    client, evaluator = Encryptor(public, made), Evaluator(public, made, SIGNER)
+    client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
     opener = Opener(keys(STRONG_ENCRYPTED), made, SIGNER.public, rng=Quiet())
     far = Profile(np.full(Q, BOUNDS.mean), np.full(Q, BOUNDS.variance_high), 1)
     asked = query(Profile(np.zeros(Q), np.full(Q, BOUNDS.variance_high), 1), ANCHOR, BOUNDS)
@@ -112,7 +112,7 @@ def test_a_request_holds_a_fresh_zero_and_in_mode_e_a_product_of_two_others(
     parameters: Parameters, kind: str
 ) -> None:
     made, public = terms(parameters), keys(parameters).public
-    client, evaluator = Encryptor(public, made), Evaluator(public, made, SIGNER)
+    client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
     asked = query(Profile(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS)
     baseline = (
         evaluator.encrypted_baseline(client.encrypt_baseline(asked))
@@ -167,7 +167,7 @@ def test_addressed_scores_that_could_wrap_are_not_asked_for() -> None:
     """The constant of a baseline far from the anchor exceeds any product: with it a score would wrap."""
     bounds = Bounds(mean=1, variance_low=0.5, variance_high=512, weight=512)
     made, public = terms(COMPACT, bounds), keys(COMPACT).public
-    client, evaluator = Encryptor(public, made), Evaluator(public, made, SIGNER)
+    client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
     opener = Opener(keys(COMPACT), made, SIGNER.public)
     message = client.encrypt(
         features(Profile(np.ones(Q), np.full(Q, 512.0), 1), ANCHOR, bounds).split(Variant.FULL).hidden

@@ -39,7 +39,7 @@ from securefl.machine import Step
 from securefl.messages import client_name
 from securefl.release import SERVER, Delivered
 from securefl.secagg import Aborted, Agreement, Client, Policy, Server, Summed
-from securefl.secagg.agreement import Closed, Entry, advertised
+from securefl.secagg.agreement import ClosedRoster, Entry, advertised
 from securefl.secagg.checks import read_survivors
 from securefl.secagg.client import Agreeing
 from securefl.secagg.dealing import Dealing, Pair, Tree, _seal, deal, leaves, seed_mark, share_key, signed
@@ -205,9 +205,9 @@ def test_the_graph_changes_with_one_nonce() -> None:
     """A member's fresh nonce moves everybody's neighbours, so nobody knows them before the roster closes."""
     agreed = agreement(60, corrupt=0.05, dropout=0.1)
     entries = {k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(60)}
-    one = Closed(agreed, entries)
-    two = Closed(agreed, entries | {59: replace(entries[59], nonce=Commitment(bytes(31) + b"x"))})
-    assert one.graph == Closed(agreed, dict(reversed(entries.items()))).graph
+    one = ClosedRoster(agreed, entries)
+    two = ClosedRoster(agreed, entries | {59: replace(entries[59], nonce=Commitment(bytes(31) + b"x"))})
+    assert one.graph == ClosedRoster(agreed, dict(reversed(entries.items()))).graph
     assert all(one.graph.neighbours[k] != two.graph.neighbours[k] for k in range(60))
 
 
@@ -316,13 +316,13 @@ def test_survivors_that_do_not_add_up_are_refused(lie: str, mode: str) -> None:
 
 
 @lru_cache
-def around_seven() -> tuple[Closed, dict[bool, tuple[int, ...]]]:
+def around_seven() -> tuple[ClosedRoster, dict[bool, tuple[int, ...]]]:
     """A closed sparse roster, and the tenth of it that drops: around member 7 (True), or anywhere (False)."""
     agreed = agreement(200, corrupt=0.1, dropout=0.1)
     entries = {
         k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(200)
     }
-    closed = Closed(agreed, entries)
+    closed = ClosedRoster(agreed, entries)
     near = closed.graph.neighbours[7]
     far = [k for k in range(200) if k not in near and k not in (0, 7)]
     return closed, {True: near[:20], False: (*near[:5], *far[-15:])}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tiny_secagg import agreement, entropy, header, journal
 
-from securefl.acts import Begin, Record, entering
+from securefl.acts import Begin, RecordAct, entering
 from securefl.agreement import Question
 from securefl.errors import DataError
 from securefl.journal import Journal
@@ -53,13 +53,13 @@ def begin(
     )
 
 
-def act(begun: Begin, kind: Any = "sign", digest: bytes = b"one set") -> Record:
-    return Record(
+def act(begun: Begin, kind: Any = "sign", digest: bytes = b"one set") -> RecordAct:
+    return RecordAct(
         client=begun.client, header=begun.header, questions=begun.questions, act=kind, digest=digest
     )
 
 
-def answer(kept: Journal, order: Begin | Record) -> Any:
+def answer(kept: Journal, order: Begin | RecordAct) -> Any:
     [found] = kept.record([order])
     return found
 
@@ -321,10 +321,10 @@ def content(path: Path) -> bytes:
 # The key holder ---------------------------------------------------------------------------------------
 
 
-def opening(digest: bytes, at: Header | None = None, once: bool = False) -> Record:
+def opening(digest: bytes, at: Header | None = None, once: bool = False) -> RecordAct:
     at = at or place()
     question = Question(SESSION, 0 if once else at.round, "update")
-    return Record(client=KEY_HOLDER, header=at, questions=(question,), act="open", digest=digest)
+    return RecordAct(client=KEY_HOLDER, header=at, questions=(question,), act="open", digest=digest)
 
 
 def test_the_key_holder_opens_one_total_of_a_question() -> None:

@@ -12,7 +12,7 @@ from protocols.baselines import ByLoss, BySize, FirstCome
 from protocols.fedprof.selection import ByProfile
 from protocols.selection import by_valuation, first_come, gumbel_top_k, with_replacement
 from securefl.errors import ConfigError
-from securefl.rounds import Roster, State
+from securefl.rounds import Population, State
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -71,9 +71,9 @@ def test_weights_that_underflow_still_order_the_clients(draw: object) -> None:
 
 def test_alpha_zero_draws_the_very_sets_of_fedavg() -> None:
     divergences = np.array([3.0, 1e6, 0.0, 1.0, 250.0, 7.0])
-    roster = Roster(clients=6, seconds=np.ones(6))
+    population = Population(clients=6, seconds=np.ones(6))
     for seed in range(100):
-        mine = by_profile(0.0).choose(state(profile=divergences), roster, 3, rng(seed))
+        mine = by_profile(0.0).choose(state(profile=divergences), population, 3, rng(seed))
         assert mine == gumbel_top_k(np.zeros(6), 3, rng(seed))
 
 
@@ -94,10 +94,10 @@ def test_theorem_1_weighs_by_share_of_records() -> None:
 
 
 def test_replacement_draws_with_multiplicities() -> None:
-    roster = Roster(clients=2, seconds=np.ones(2))
+    population = Population(clients=2, seconds=np.ones(2))
     near = state(profile=[0.0, 100.0])
-    assert by_profile(10.0, replacement=True).choose(near, roster, 5, rng()) == {0: 5}
-    assert by_profile(10.0).choose(near, roster, 2, rng()) == {0: 1, 1: 1}
+    assert by_profile(10.0, replacement=True).choose(near, population, 5, rng()) == {0: 5}
+    assert by_profile(10.0).choose(near, population, 2, rng()) == {0: 1, 1: 1}
 
 
 # Baselines --------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_first_come_prefers_those_not_picked_last_then_the_fast() -> None:
     assert list(first_come(seconds, np.zeros(5), 3)) == [0, 2, 4]
     last = np.array([1.0, 0.0, 1.0, 0.0, 0.0])
     assert list(first_come(seconds, last, 4)) == [4, 3, 1, 0]
-    chosen = FirstCome().choose(state(cohort=last), Roster(clients=5, seconds=seconds), 2, rng())
+    chosen = FirstCome().choose(state(cohort=last), Population(clients=5, seconds=seconds), 2, rng())
     assert set(chosen) == {4, 3}
 
 
@@ -135,7 +135,7 @@ def test_unknown_valuations_count_as_lowest() -> None:
 
 def test_nobody_who_has_retired_is_chosen() -> None:
     """By no rule, however the rest is known; fewer are chosen where fewer are left."""
-    roster = Roster(clients=4, seconds=np.array([4.0, 3.0, 2.0, 1.0]), retired=frozenset({0, 2}))
+    population = Population(clients=4, seconds=np.array([4.0, 3.0, 2.0, 1.0]), retired=frozenset({0, 2}))
     known = state(
         size=[9.0, 1.0, 9.0, 1.0],
         loss=[9.0, 1.0, 9.0, np.nan],
@@ -152,15 +152,15 @@ def test_nobody_who_has_retired_is_chosen() -> None:
     ]
     for rule in rules:
         for seed in range(40):
-            assert set(rule.choose(known, roster, 3, rng(seed))) <= {1, 3}
-        assert not rule.choose(known, replace(roster, retired=frozenset(range(4))), 3, rng())
-    assert roster.everyone() == (1, 3)
+            assert set(rule.choose(known, population, 3, rng(seed))) <= {1, 3}
+        assert not rule.choose(known, replace(population, retired=frozenset(range(4))), 3, rng())
+    assert population.everyone() == (1, 3)
 
 
 def test_by_size_draws_a_client_of_unknown_size_as_an_average_one() -> None:
-    roster = Roster(clients=3, seconds=np.ones(3))
+    population = Population(clients=3, seconds=np.ones(3))
     sizes = state(size=[1.0, np.nan, 3.0])
-    draws = [BySize(None).choose(sizes, roster, 1, rng(seed)) for seed in range(600)]
+    draws = [BySize(None).choose(sizes, population, 1, rng(seed)) for seed in range(600)]
     counts = np.array([sum(k in drawn for drawn in draws) for k in range(3)])
     # Binomial(600, 1/3): six standard deviations are 70, so this fails by chance once in 10^8 runs.
     assert abs(counts[1] - 200) < 70

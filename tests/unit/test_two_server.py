@@ -40,7 +40,7 @@ from tiny_two_server import (
     told,
 )
 
-from securefl.acts import Record
+from securefl.acts import RecordAct
 from securefl.agreement import Roster, Vector, fields, u32
 from securefl.dp.noise import Source
 from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
@@ -686,7 +686,7 @@ def test_a_restart_between_record_and_answer(at: str, tmp_path: Path) -> None:
     machine = holder.machine(of)
     step = machine.receive(machine.begin().state, SERVER, requested(of))
     step = machine.provide(step.state, holder.answer(step.need.order))
-    assert isinstance(step.need.order, Record)
+    assert isinstance(step.need.order, RecordAct)
     if at != "before the record":
         step = machine.provide(step.state, holder.answer(step.need.order))
         assert isinstance(step.need.order, AddPads)

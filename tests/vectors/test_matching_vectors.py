@@ -1,7 +1,7 @@
 """Frozen bytes of encrypted matching: a change that breaks deployed parties turns these red.
 
 `python tests/vectors/test_matching_vectors.py` writes matching/vectors.json anew; do so only together with a
-new version of the tag or the envelope, and mark the change in CHANGELOG.md. Everything random is derived from
+new version of the tag or the document, and mark the change in CHANGELOG.md. Everything random is derived from
 SHAKE-256 here, so that an independent implementation can make the same bytes.
 """
 
@@ -21,7 +21,7 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, Parameters
 from securefl.keys import PublicKey, SecretKey
-from securefl.matching.envelope import Envelope
+from securefl.matching.document import Document
 from securefl.profiles import Bounds, Variant
 from securefl.scores.opener import Opener
 from securefl.scores.pad_terms import PadTerms
@@ -85,8 +85,8 @@ def pad() -> bytes:
     return there.tobytes()
 
 
-def envelope() -> bytes:
-    return Envelope("encrypted-profile", {"session": "00" * 32, "label": "p1"}, b"body").to_bytes()
+def document() -> bytes:
+    return Document("encrypted-profile", {"session": "00" * 32, "label": "p1"}, b"body").to_bytes()
 
 
 def made() -> dict[str, str]:
@@ -99,7 +99,7 @@ def made() -> dict[str, str]:
         "batch request (sha256)": hashlib.sha256(request("batch", 8)).hexdigest(),
         "batch reply": opener(8).open(request("batch", 8)).hex(),
         "pad (sha256)": hashlib.sha256(pad()).hexdigest(),
-        "envelope": envelope().hex(),
+        "document": document().hex(),
     }
 
 
@@ -139,15 +139,15 @@ def test_defective_requests_are_refused(defect: str) -> None:
 
 @pytest.mark.parametrize("defect", ["version", "kind", "digest"])
 def test_defective_envelopes_are_refused(defect: str) -> None:
-    good = envelope()
+    good = document()
     bad = {
         "version": good.replace(b"securefl 2", b"securefl 9", 1),
-        "kind": Envelope("secret-key", {}, b"").to_bytes(),
+        "kind": Document("secret-key", {}, b"").to_bytes(),
         "digest": good[:-1] + bytes([good[-1] ^ 1]),
     }[defect]
-    assert Envelope.from_bytes(good, "encrypted-profile").body == b"body"
+    assert Document.from_bytes(good, "encrypted-profile").body == b"body"
     with pytest.raises(DataError):
-        Envelope.from_bytes(bad, "encrypted-profile")
+        Document.from_bytes(bad, "encrypted-profile")
 
 
 if __name__ == "__main__":

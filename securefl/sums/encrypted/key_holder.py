@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
-from securefl.acts import Record
+from securefl.acts import RecordAct
 from securefl.agreement import Agreement, fields, u32
 from securefl.errors import CryptoError, RemoteProtocolError
 from securefl.machine import Envelope, Expects, Need, Step
@@ -87,7 +87,7 @@ class SumKeyHolder:
         if state.request is not None:
             return Step(state)
         self._check(message)
-        order = Record(
+        order = RecordAct(
             client=KEY_HOLDER,
             header=self.agreement.header,
             questions=self.agreement.openings,

@@ -28,7 +28,7 @@ from securefl.sums.encrypted.keys import MOST_INTEGERS, SumKeys
 from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.encrypted.parts import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
 from securefl.sums.encrypted.server import SumServer
-from securefl.sums.way import Attempt, Identities, Opened, Unopened, fewest_contributions
+from securefl.sums.way import Attempt, Identities, Opened, Unopened, required_contributions
 from securefl.wire import Header, Limit, decode, encode
 
 _REQUEST = "/request"
@@ -50,7 +50,7 @@ class Encrypted:
         return SumKeys(self._journal)
 
     def check(self, sends: Sends, cohort: int) -> None:
-        fewest_contributions(self._plan, [sends], cohort, cohort)
+        required_contributions(self._plan, [sends], cohort, cohort)
 
     def machines(self, attempt: Attempt) -> Mapping[str, Machine[Any]]:
         """Server, key holder and clients. ConfigError also where a total fits no ciphertext."""
@@ -70,7 +70,7 @@ class Encrypted:
             plan=self._plan.digest(),
             task=attempt.task,
         )
-        enough = fewest_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
+        enough = required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
         size = sum(evaluator.message_bytes for evaluator in evaluators.values())
         server = SumServer(
             agreement=agreed,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
-from securefl.acts import Record
+from securefl.acts import RecordAct
 from securefl.errors import CryptoError, RemoteProtocolError
 from securefl.keys import SecretKey
 from securefl.machine import Envelope, Expects, Need, Step
@@ -169,7 +169,7 @@ class PadKeyHolder:
             members = zip(state.request.members, seeds, strict=True)
             bad = PadReply(request=asked, bad=tuple(m for m, own in members if own is None), pads=REFUSED)
             return self._say(Ready(named=(state.request, bad)), bad)
-        order = Record(
+        order = RecordAct(
             client=KEY_HOLDER,
             header=self.agreement.header,
             questions=self.agreement.openings,

@@ -28,7 +28,7 @@ from securefl.sums.two_server.key_holder import PadKeyHolder, Seeds
 from securefl.sums.two_server.messages import PadRequest
 from securefl.sums.two_server.pads import opened, total_pads
 from securefl.sums.two_server.server import PadServer
-from securefl.sums.way import Attempt, Identities, Opened, Unopened, fewest_contributions
+from securefl.sums.way import Attempt, Identities, Opened, Unopened, required_contributions
 
 
 class TwoServer:
@@ -45,7 +45,7 @@ class TwoServer:
         self._identities = Identities(journal)
 
     def check(self, sends: Sends, cohort: int) -> None:
-        fewest_contributions(self._plan, [sends], cohort, cohort)
+        required_contributions(self._plan, [sends], cohort, cohort)
 
     def machines(self, attempt: Attempt) -> Mapping[str, Machine[Any]]:
         """Server, key holder and clients. ConfigError also where a total fits no word."""
@@ -62,7 +62,7 @@ class TwoServer:
             holder=part.key.public,
             server=reply_key.public,
         )
-        enough = fewest_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
+        enough = required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
         clients: dict[str, Machine[Any]] = {
             identity.name: PadClient(
                 identity=identity,

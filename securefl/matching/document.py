@@ -44,7 +44,7 @@ _DIGEST: Final = 32
 
 
 @dataclass(frozen=True)
-class Envelope(Guarded):
+class Document(Guarded):
     """A file's content: its kind, its public header and its body, which is a secret in files of keys."""
 
     _instead: ClassVar[str] = "take its `to_bytes`"
@@ -64,12 +64,12 @@ class Envelope(Guarded):
         return whole + hashlib.sha256(whole).digest()
 
     @classmethod
-    def from_bytes(cls, raw: bytes, kind: str) -> Envelope:
+    def from_bytes(cls, raw: bytes, kind: str) -> Document:
         """The inverse of `to_bytes`. Raises DataError for anything else."""
         return cls.from_stream(BytesIO(raw), len(raw), kind)
 
     @classmethod
-    def from_stream(cls, source: BinaryIO, size: int, kind: str) -> Envelope:
+    def from_stream(cls, source: BinaryIO, size: int, kind: str) -> Document:
         """The same of a file of `size` bytes. What it claims to be is checked before its body is read."""
         first = source.readline(_LONGEST_LINE)
         _check_line(first, kind)
@@ -134,7 +134,7 @@ def _article(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} file"
 
 
-def write(path: Path, content: Envelope, *, secret: bool = False) -> None:
+def write(path: Path, content: Document, *, secret: bool = False) -> None:
     """Write a file in one step; a secret one is readable by its owner only."""
     raw = content.to_bytes()
     _replaceable(path, content.kind)
@@ -153,13 +153,13 @@ def _replaceable(path: Path, kind: str) -> None:
         raise ConfigError(f"{path} exists and is no {kind} file; write to another file.")
 
 
-def read(path: Path, kind: str) -> Envelope:
+def read(path: Path, kind: str) -> Document:
     """A file of this kind. Raises DataError, naming the path, for one that is not as it was written."""
     try:
         if not path.is_file():  # to open a pipe would wait for its writer
             raise DataError("Expected a file.")
         with path.open("rb") as source:
-            return Envelope.from_stream(source, os.fstat(source.fileno()).st_size, kind)
+            return Document.from_stream(source, os.fstat(source.fileno()).st_size, kind)
     except DataError as error:
         raise DataError(f"{shown(path)}: {error}") from None
 
