@@ -24,4 +24,4 @@ def test_the_protocol_in_one_file_runs(tmp_path: Path) -> None:
     arm = Arm(name="Slowest", protocol="slowest", options=names["Slowest"](fraction=0.2))
     run = run_arm(study, arm, world, tmp_path, lambda record: None)
     selected = [k for k, times in enumerate(run.records[0]["selected"]) if times]
-    assert selected == sorted(world.roster().seconds.argsort()[-12:])
+    assert selected == sorted(world.population().seconds.argsort()[-12:])
