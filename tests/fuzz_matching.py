@@ -26,8 +26,8 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
 from securefl.keys import PublicKey
-from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
 from securefl.matching import Evaluator as FileEvaluator
+from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
 from securefl.matching import options as options_of
 from securefl.matching import sealed as sealed_of
 from securefl.matching.document import Document
