@@ -281,7 +281,7 @@ else:
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
-@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("signals", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_sweeps_workers_finish_their_rounds_unless_asked_twice(signals: int, tmp_path: Path) -> None:
     """The signals go to the whole group, as a terminal's do: the workers wait for the word of the sweep."""
     toml, out, script = written(tmp_path, SHORT), tmp_path / "out", tmp_path / "slow.py"

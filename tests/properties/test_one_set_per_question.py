@@ -325,7 +325,7 @@ def checked(cohort: Cohort, operations: Sequence[Course | Show | Restart]) -> No
     event(f"opened {min(questions, 2)} questions, {min(attempts, 2)} attempts")
 
 
-@examples(800)
+@examples(500)
 @given(cohorts, sequences)
 def test_no_combination_of_opened_sums_has_fewer_honest_clients(cohort: Cohort, operations: Any) -> None:
     checked(cohort, operations)

@@ -11,8 +11,8 @@ from securefl.study.config import Study, parse
 from securefl.study.run import composition
 from securefl.study.sweep import has_sweep, parse_sweep
 
-SLOW = ("cifar10_fedprof",)
-"""Its photographs take more than a minute to be spoilt."""
+SLOW = ("cifar10_fedprof", "fedprof_private")
+"""Photographs take more than a minute to be spoilt, and a noise beside private training 40 s to be found."""
 
 
 def cells(text: str) -> list[Study]:
