@@ -7,7 +7,6 @@ acts, a place to run other slow work, and the ledger in front of every client's 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,20 +14,17 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
-from securefl.agreement import fields, u32
-from securefl.dp.noise import Source
+from securefl.engines.central import with_noise
 from securefl.engines.clients import Clients, Records
 from securefl.engines.inprocess import InProcess, Traffic
-from securefl.entropy import derived
 from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.exchange import Client, Server, limits
 from securefl.exchange.server import broadcast_of, order_of
 from securefl.journal import Journal
 from securefl.messages import client_name, task
 from securefl.plan import CLEAR, Plan, fewest_contributions, noised
-from securefl.protect import noise
 from securefl.release import KEY_HOLDER, SERVER
-from securefl.rounds import Answers, Ask, Each, Kept, Offer, Sum, Total
+from securefl.rounds import Answers, Ask, Each, Kept, Offer
 from securefl.scores import Way as ScoreWay
 from securefl.sums import Attempt, Opened, Way, way_of
 from securefl.wire import Header
@@ -137,7 +133,8 @@ class Host:
         else:
             answers = self._hidden(engine, ask, header, self._way)
         self._clients.settle()
-        return self._as_promised(ask, answers, header), self._log
+        answers = self._enough(ask, answers)
+        return with_noise(self._plan, self._journal, ask, answers, header), self._log
 
     def _check_offered(self, ask: Ask) -> None:
         """Noise, thresholds and grid come from the Ask, charges from what clients offer: one text."""
@@ -256,37 +253,15 @@ class Host:
         self._clients.forget()
         return results
 
-    def _as_promised(self, ask: Ask, answers: Answers, header: Header) -> Answers:
-        """What the server that sums does before anybody else sees a sum."""
-        promised = [question for question in ask.sums if noised(self._plan, question.sends)]
-        enough = fewest_contributions(self._plan, len(ask.cohort), [question.sends for question in promised])
-        if self._plan.noise == "distributed" and promised and len(answers.survivors) < enough:
-            short = f"{len(answers.survivors)} of at least {enough} contributions came"
-            self._log.abstained[SERVER] = f"{short}: the noise would fall short, so the sum is thrown away."
-            return replace(nobody(ask), each=answers.each)
-        if self._plan.noise != "central" or not answers.totals:  # nothing was opened
+    def _enough(self, ask: Ask, answers: Answers) -> Answers:
+        """The answers, or none to sums whose shares of noise fall short."""
+        promised = [question.sends for question in ask.sums if noised(self._plan, question.sends)]
+        enough = fewest_contributions(self._plan, len(ask.cohort), promised)
+        if self._plan.noise != "distributed" or not promised or len(answers.survivors) >= enough:
             return answers
-        totals = dict(answers.totals)
-        for question in promised:
-            total = totals[question.sends.name]
-            source = self._source(question, total, header)
-            drawn = noise(self._plan, question.sends, question.size, source)
-            value = total.value + drawn * question.sends.grid.step
-            totals[question.sends.name] = replace(total, value=value)
-        return replace(answers, totals=totals)
-
-    def _source(self, question: Sum, total: Total, header: Header) -> Source:
-        """What the server's noise on a total is drawn from: the same if the round is played again.
-
-        Fresh noise on the same total would be a second release of it. Another total, or one at another place,
-        gets noise that has nothing to do with this one's.
-        """
-        (secret,) = self._journal.secrets([SERVER], header.session, header.round)
-        if secret is None:
-            raise LocalProtocolError(f"Round {header.round} is over; rounds go up.")
-        name = question.sends.name.encode()
-        of = hashlib.sha256(total.value.tobytes()).digest()
-        return Source(derived(secret, b"central|" + fields(u32(*header.place()), name, of)))
+        short = f"{len(answers.survivors)} of at least {enough} contributions came"
+        self._log.abstained[SERVER] = f"{short}: the noise would fall short, so the sum is thrown away."
+        return replace(nobody(ask), each=answers.each)
 
     def error_bound(self) -> float | None:
         """Largest error of an encrypted score (probability 1 - 1e-6); None where none was made."""

@@ -1,0 +1,44 @@
+"""Central noise: what the server that sums adds before anybody else sees a total."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from securefl.agreement import fields, u32
+from securefl.dp.noise import Source
+from securefl.entropy import derived
+from securefl.errors import LocalProtocolError
+from securefl.journal import Journal
+from securefl.plan import Plan, noised
+from securefl.protect import noise
+from securefl.release import SERVER
+from securefl.rounds import Answers, Ask, Sum, Total
+from securefl.wire import Header
+
+
+def with_noise(plan: Plan, journal: Journal, ask: Ask, answers: Answers, header: Header) -> Answers:
+    """The answers with the server's noise on each total, where the plan says so."""
+    if plan.noise != "central" or not answers.totals:  # nothing was opened
+        return answers
+    totals = dict(answers.totals)
+    for question in ask.sums:
+        if noised(plan, question.sends):
+            total = totals[question.sends.name]
+            drawn = noise(plan, question.sends, question.size, _source(journal, question, total, header))
+            totals[question.sends.name] = replace(total, value=total.value + drawn * question.sends.grid.step)
+    return replace(answers, totals=totals)
+
+
+def _source(journal: Journal, question: Sum, total: Total, header: Header) -> Source:
+    """What the server's noise on a total is drawn from: the same if the round is played again.
+
+    Fresh noise on the same total would be a second release of it. Another total, or one at another place,
+    gets noise that has nothing to do with this one's.
+    """
+    (secret,) = journal.secrets([SERVER], header.session, header.round)
+    if secret is None:
+        raise LocalProtocolError(f"Round {header.round} is over; rounds go up.")
+    name = question.sends.name.encode()
+    of = hashlib.sha256(total.value.tobytes()).digest()
+    return Source(derived(secret, b"central|" + fields(u32(*header.place()), name, of)))
