@@ -26,7 +26,6 @@ from securefl.release import SERVER, Release
 from securefl.secagg import checks
 from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry, advertised
 from securefl.secagg.dealing import Pair, deal
-from securefl.secagg.masks import apply
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
@@ -40,7 +39,7 @@ from securefl.secagg.messages import (
     Unmask,
     from_server,
 )
-from securefl.secagg.packing import pack, reduce, words
+from securefl.secagg.packing import masked
 from securefl.secagg.parameters import Policy
 from securefl.secagg.shamir import SECRET_BYTES
 from securefl.signing import AgreementKey
@@ -320,13 +319,6 @@ class _Masker:
     def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
         if number not in self._left:
             raise LocalProtocolError(f"Vector {number} is masked already, or unknown: a mask serves once.")
-        vector = self._vectors[number]
-        if integers.shape != (vector.length,):
-            raise LocalProtocolError(f"Expected {vector.length} integers, got the shape {integers.shape}.")
-        if int(integers.max()) > vector.bound or int(integers.min()) < -vector.bound:
-            raise LocalProtocolError(f"Expected magnitudes up to {vector.bound} in {vector.name!r}.")
-        fresh = words(integers, vector.bits)
+        hidden = masked(self._vectors[number], number, integers, add=self._add, subtract=self._subtract)
         self._left.remove(number)
-        apply(fresh, number, add=self._add, subtract=self._subtract)
-        reduce(fresh, vector.bits)
-        return Concealed("masked", pack(fresh, vector.bits))
+        return Concealed("masked", hidden)

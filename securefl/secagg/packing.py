@@ -6,15 +6,16 @@ after the last value are zero. Where b is the word's width, packing is a view.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.agreement import LEAST_BITS, MOST_BITS
+from securefl.agreement import LEAST_BITS, MOST_BITS, Vector
 from securefl.errors import CryptoError, LocalProtocolError
-from securefl.secagg.masks import Words
+from securefl.keys import SecretKey
+from securefl.secagg.masks import Words, apply
 
 
 def word(bits: int) -> np.dtype[Any]:
@@ -63,6 +64,28 @@ def pack(vector: Words, bits: int) -> NDArray[np.uint8]:
         values = groups[:, lane]
         out[:, byte] |= _shifted(values, -shift).astype(np.uint8)
     return out.reshape(-1)[: packed_bytes(len(vector), bits)]
+
+
+def masked(
+    vector: Vector,
+    number: int,
+    integers: NDArray[Any],
+    *,
+    add: Sequence[SecretKey],
+    subtract: Sequence[SecretKey] = (),
+) -> NDArray[np.uint8]:
+    """A vector under the masks of some seeds, packed. `number` is its place among those that they mask.
+
+    LocalProtocolError for another length, and for integers beyond the vector's bound.
+    """
+    if integers.shape != (vector.length,):
+        raise LocalProtocolError(f"Expected {vector.length} integers, got the shape {integers.shape}.")
+    if int(integers.max()) > vector.bound or int(integers.min()) < -vector.bound:
+        raise LocalProtocolError(f"Expected magnitudes up to {vector.bound} in {vector.name!r}.")
+    fresh = words(integers, vector.bits)
+    apply(fresh, number, add=add, subtract=subtract)
+    reduce(fresh, vector.bits)
+    return pack(fresh, vector.bits)
 
 
 def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:

@@ -21,7 +21,7 @@ def nothing(asked: Sequence[Sum]) -> Totals:
 
 
 def added(totals: Totals, asked: Sequence[Sum], came: Mapping[str, Delivered], sender: str) -> Totals:
-    """The sums with one client's vectors more; RemoteProtocolError for one that its grid has not."""
+    """The sums with one client's vectors more; RemoteProtocolError for a vector outside its grid."""
     return {
         question.sends.name: totals[question.sends.name]
         + _checked(question, came[question.sends.name], sender)

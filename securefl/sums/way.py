@@ -1,8 +1,8 @@
 """What stands behind one word of `[privacy] sum`: a way of summing integers that the server sees no single
 one of.
 
-A way makes the machines of one attempt at a sum, and knows no plan but its own parties'. Machines order slow
-work; this is all the work there is, whatever the way:
+A way makes the machines of one attempt at a sum. Machines order slow work. This is all of it, whatever the
+way:
 
 client       `acts.Begin`, `acts.Record`   what it is about to do is on record first
              `hiding.Hide`                 its values are computed, charged and concealed

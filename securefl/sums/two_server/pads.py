@@ -19,7 +19,7 @@ from securefl.errors import CryptoError, LocalProtocolError
 from securefl.hiding import Concealed
 from securefl.keys import SecretKey, Share
 from securefl.secagg.masks import Words, apply
-from securefl.secagg.packing import centred, pack, packed_bytes, reduce, unpack, word, words
+from securefl.secagg.packing import centred, masked, pack, packed_bytes, reduce, unpack, word, words
 from securefl.signing import AgreementKey, seal, unseal
 from securefl.sums.two_server.agreement import Agreement
 
@@ -76,15 +76,9 @@ class Padder:
         """LocalProtocolError for a vector that is padded already, of another length, or beyond its bound."""
         if number not in self._left:
             raise LocalProtocolError(f"Vector {number} is padded already, or unknown: a pad serves once.")
-        vector = self._vectors[number]
-        if integers.shape != (vector.length,):
-            raise LocalProtocolError(f"Expected {vector.length} integers, got the shape {integers.shape}.")
-        if int(integers.max()) > vector.bound or int(integers.min()) < -vector.bound:
-            raise LocalProtocolError(f"Expected magnitudes up to {vector.bound} in {vector.name!r}.")
-        fresh = words(integers, vector.bits)
-        apply(fresh, number, add=[self._left.pop(number)])
-        reduce(fresh, vector.bits)
-        return Concealed("masked", pack(fresh, vector.bits))
+        hidden = masked(self._vectors[number], number, integers, add=[self._left[number]])
+        del self._left[number]
+        return Concealed("masked", hidden)
 
 
 def total_pads(
