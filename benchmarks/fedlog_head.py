@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from protocols.fedlog.head import gradient, solve
+from securefl.protocols.fedlog.head import gradient, solve
 
 SIZES = ((10, 51), (10, 85), (62, 513))
 

@@ -34,12 +34,12 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from torch import nn
 
-from protocols.averaging import Averaging
-from protocols.fedlog.head import solve
-from protocols.fedlog.options import FedLog, Heads
-from protocols.fedlog.statistic import GRID, Clipping
-from protocols.lg_fedavg import LastLayers, LGFedAvg
-from securefl import files
+from securefl.protocols.averaging import Averaging
+from securefl.protocols.fedlog.algorithm import Heads
+from securefl.protocols.fedlog.head import solve
+from securefl.protocols.fedlog.options import FedLog
+from securefl.protocols.fedlog.statistic import GRID, Clipping
+from securefl.protocols.lg_fedavg import LastLayers, LGFedAvg
 from securefl.rounds import (
     Algorithm,
     Answers,
@@ -54,6 +54,7 @@ from securefl.rounds import (
     Total,
     play,
 )
+from securefl.storage import files
 from securefl.training import LocalTraining, ModelConfig, single_thread
 from securefl.training.bodies import Bodies
 from securefl.training.heads import body_features, last_dense, with_head

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from studies import changed, runs
 
-from securefl import files
+from securefl.storage import files
 from securefl.study.run import ArmRun
 
 SETTINGS = {

@@ -27,7 +27,7 @@ import numpy as np
 import tenseal as ts
 from matching_baselines import ElementWise, Paillier, SecretSharing, System
 
-from securefl import files
+from securefl.core.signing import AgreementKey, SigningKey
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
@@ -38,7 +38,7 @@ from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import PadKeyHolder, mask
 from securefl.scores.terms import ScoreTerms
-from securefl.signing import AgreementKey, SigningKey
+from securefl.storage import files
 
 LENGTHS, CLIENTS = (10, 84, 512), (10, 500)
 TIGHT = Bounds(mean=16, variance_high=64, weight=16)

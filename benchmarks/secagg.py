@@ -43,14 +43,13 @@ from flower_secagg import flower
 from numpy.typing import NDArray
 from two_server import two_server
 
-from securefl import files
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.grid import Grid
-from securefl.hiding import Hide
-from securefl.journal import Journal
-from securefl.machine import Step
+from securefl.core.grid import Grid
+from securefl.core.hiding import Hide
+from securefl.core.machine import Step
+from securefl.core.release import NO_COST, SERVER, Release, ReleaseKey
+from securefl.core.wire import Header, decode
 from securefl.messages import client_name
-from securefl.release import NO_COST, SERVER, Release, ReleaseKey
 from securefl.secagg import (
     Aborted,
     Agreement,
@@ -64,7 +63,8 @@ from securefl.secagg import (
     centred,
 )
 from securefl.secagg.parameters import MODES, Mode
-from securefl.wire import Header, decode
+from securefl.storage import files
+from securefl.storage.journal import Journal
 
 CLIENTS, LENGTHS, DROPOUTS = (10, 30), (10**4, 10**5, 10**6), (0.0, 0.1, 0.3)
 SCALES, SCALE_LENGTH = (30, 100, 300, 1000), 10**5

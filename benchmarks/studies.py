@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from securefl.study.commands import packaged
 from securefl.study.config import Study, parse
+from securefl.study.packaged import packaged
 from securefl.study.run import ArmRun, run_arm
 from securefl.study.world import build
 from securefl.training import single_thread

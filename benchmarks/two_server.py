@@ -18,20 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.acts import Begin, RecordAct
-from securefl.grid import Grid
-from securefl.journal import Journal
-from securefl.keys import SecretKey
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.grid import Grid
+from securefl.core.keys import SecretKey
+from securefl.core.release import KEY_HOLDER, NO_COST, SERVER, Release, ReleaseKey
+from securefl.core.signing import AgreementKey
+from securefl.core.wire import Header, decode
 from securefl.plan import Plan
-from securefl.release import KEY_HOLDER, NO_COST, SERVER, Release, ReleaseKey
 from securefl.secagg import Identity, Roster, Vector
-from securefl.signing import AgreementKey
+from securefl.storage.journal import Journal
 from securefl.sums.two_server.agreement import Agreement
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.two_server.way import KeyHolderPart
-from securefl.wire import Header, decode
 
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 PLAN = Plan(delta=1e-5, schedule=1, sum="two-server", corrupt=0.0)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from securefl.study.plots import ARM_COLOURS
-from securefl.study.tables import write_png
+from securefl.report.plots import ARM_COLOURS
+from securefl.report.tables import write_png
 
 HERE = Path(__file__).parent
 LINES = {

@@ -17,8 +17,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.contributions import COUNT, Count, Update, ask_size
-from protocols.selection import gumbel_top_k
+from securefl.protocols.contributions import COUNT, Count, Update, ask_size
+from securefl.protocols.selection import gumbel_top_k
 from securefl.rounds import (
     Answers,
     Ask,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from protocols.averaging import Averaging, Cohort, Uniform, check_fraction, known_or_mean
-from protocols.contributions import LARGEST_LOSS, LOSS, SIZE, Loss, Size
-from protocols.selection import by_valuation, first_come, with_replacement
+from securefl.protocols.averaging import Averaging, Cohort, Uniform, check_fraction, known_or_mean
+from securefl.protocols.contributions import LARGEST_LOSS, LOSS, SIZE, Loss, Size
+from securefl.protocols.selection import by_valuation, first_come, with_replacement
 from securefl.rounds import Algorithm, Each, Floats, Offer, Population, State
 from securefl.training.task import Problem
 

@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from securefl.core.errors import DataError
+from securefl.core.grid import Grid
+from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.dp.moments import GRID, Losses
-from securefl.errors import DataError
-from securefl.grid import Grid
-from securefl.release import Adjacency, Unit
 from securefl.rounds import Each, Floats, Job, Sends, Value
 from securefl.training import mean_loss, record_losses, to_vector
 from securefl.training.client import train_on, usable, with_training

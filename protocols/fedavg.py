@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocols.averaging import Aggregation, Averaging, Uniform, check_fraction
+from securefl.protocols.averaging import Aggregation, Averaging, Uniform, check_fraction
 from securefl.rounds import Algorithm
 from securefl.training.task import Problem
 

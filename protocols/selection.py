@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.rounds import Floats
 
 

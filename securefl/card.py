@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from securefl.journal import Journal
 from securefl.plan import CLEAR, Plan, noised, placement
 from securefl.rounds import Sends
 from securefl.scores import key_holder_learns
+from securefl.storage.journal import Journal
 from securefl.sums import way_of
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.agreement import digest, fields
-from securefl.release import Release
-from securefl.wire import Header, encode, message
+from securefl.core.agreement import digest, fields
+from securefl.core.release import Release
+from securefl.core.wire import Header, encode, message
 
 
 def client_name(number: int) -> str:

@@ -13,11 +13,9 @@ from typing import Final, Literal
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.accounting.store import Terms
-from securefl.cohort import colluding, dropping
-from securefl.dp.calibration import require_delta
-from securefl.dp.gaussian import TAIL, discrete_event, share
-from securefl.errors import ConfigError
-from securefl.release import (
+from securefl.core.cohort import colluding, dropping
+from securefl.core.errors import ConfigError
+from securefl.core.release import (
     EXPOSED,
     KEY_HOLDER,
     NO_COST,
@@ -30,6 +28,8 @@ from securefl.release import (
     Unit,
     neighbours_missing,
 )
+from securefl.dp.calibration import require_delta
+from securefl.dp.gaussian import TAIL, discrete_event, share
 from securefl.rounds import Sends
 
 CLEAR: Final = "clear"

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
 
 VARIANCE_FLOOR = 1e-6
 _SMALLEST_BOUND, _LARGEST_BOUND = 1e-18, 1e18

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.entropy import derived, fingerprint
+from securefl.core.errors import DataError, LocalProtocolError
+from securefl.core.hiding import Conceal, Concealed
+from securefl.core.keys import SecretKey
+from securefl.core.release import Form, Release, ReleaseKey
 from securefl.dp.gaussian import TAIL, discrete, rounded
 from securefl.dp.noise import Source
-from securefl.entropy import derived, fingerprint
-from securefl.errors import DataError, LocalProtocolError
-from securefl.hiding import Conceal, Concealed
-from securefl.keys import SecretKey
 from securefl.plan import Plan, charge_of, noised, own_sigma, placement, reach
-from securefl.release import Form, Release, ReleaseKey
 from securefl.rounds import Floats, Sends, Value
 
 Integers = NDArray[np.int64]

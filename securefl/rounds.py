@@ -17,15 +17,12 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
+from securefl.core.errors import LocalProtocolError
+from securefl.core.grid import Grid
+from securefl.core.legible import require_legible
+from securefl.core.release import Adjacency, Unit
 from securefl.dp.noise import Source
-from securefl.errors import LocalProtocolError
-from securefl.grid import Grid
-from securefl.legible import require_legible
 from securefl.profiles import Bounds, Query, Variant
-from securefl.release import (
-    Adjacency,
-    Unit,
-)
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6

@@ -21,11 +21,12 @@ from functools import partial
 import numpy as np
 import tenseal as ts
 
-from securefl.errors import SecureFLError
+from securefl.core.errors import SecureFLError
+from securefl.core.keys import PublicKey
+from securefl.core.signing import AgreementKey, SigningKey, unseal
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
-from securefl.keys import PublicKey
 from securefl.matching import Evaluator as FileEvaluator
 from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
 from securefl.matching import options as options_of
@@ -43,7 +44,6 @@ from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import PadKeyHolder, admit, framed, mask
 from securefl.scores.terms import ScoreTerms
-from securefl.signing import AgreementKey, SigningKey, unseal
 
 Q = 4
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)

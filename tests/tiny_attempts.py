@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from tiny_secagg import CHARGE, PLAN, entropy, identity
 
-from securefl.acts import Begin, RecordAct
-from securefl.agreement import Roster
-from securefl.errors import RemoteProtocolError
-from securefl.hiding import Hide
-from securefl.journal import Journal
-from securefl.keys import SecretKey
-from securefl.machine import Step
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.agreement import Roster
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.hiding import Hide
+from securefl.core.keys import SecretKey
+from securefl.core.machine import Step
+from securefl.core.release import SERVER, Release, ReleaseKey
+from securefl.core.wire import Header
 from securefl.messages import client_name
-from securefl.release import SERVER, Release, ReleaseKey
 from securefl.secagg import Agreement, Channels, Client, Policy, Vector, centred
 from securefl.secagg.agreement import ClosedRoster
 from securefl.secagg.dealing import SALT_BYTES, Dealing, Published, published
@@ -44,7 +44,7 @@ from securefl.secagg.messages import (
 )
 from securefl.secagg.packing import unpack
 from securefl.secagg.unmasking import Unmasking
-from securefl.wire import Header
+from securefl.storage.journal import Journal
 
 SESSION = hashlib.sha256(b"attempts").digest()
 PRIME = 2**31 - 1

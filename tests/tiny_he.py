@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from securefl.core.release import SERVER
+from securefl.core.signing import SigningKey
 from securefl.messages import OpenRequest
-from securefl.release import SERVER
 from securefl.scores import Found, Scoring, Sent
-from securefl.signing import SigningKey
 
 SIGNER = SigningKey.generate()
 

@@ -13,13 +13,13 @@ from dp_accounting import GaussianDpEvent
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.acts import Begin, RecordAct
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.hiding import Hide
+from securefl.core.keys import SecretKey
+from securefl.core.release import NO_COST, SERVER, Charge, Release, ReleaseKey
+from securefl.core.wire import Header
 from securefl.engines.inprocess import Faults, InProcess, Traffic
-from securefl.hiding import Hide
-from securefl.journal import Answer, Journal
-from securefl.keys import SecretKey
 from securefl.messages import client_name
-from securefl.release import NO_COST, SERVER, Charge, Release, ReleaseKey
 from securefl.secagg import (
     Aborted,
     Agreement,
@@ -36,7 +36,7 @@ from securefl.secagg import (
     centred,
     parameters,
 )
-from securefl.wire import Header
+from securefl.storage.journal import Answer, Journal
 
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 CHARGE = Charge(server=GaussianDpEvent(10.0), key_holder=NO_COST.server, others=GaussianDpEvent(10.0))

@@ -11,22 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 from tiny_secagg import entropy, identity, release
 
-from securefl.acts import RecordAct
-from securefl.agreement import Roster, Vector
-from securefl.grid import Grid
-from securefl.journal import Journal
-from securefl.keys import Commitment, SecretKey, Share, Signature
+from securefl.core.acts import RecordAct
+from securefl.core.agreement import Roster, Vector
+from securefl.core.grid import Grid
+from securefl.core.keys import Commitment, SecretKey, Share, Signature
+from securefl.core.release import KEY_HOLDER, SERVER, Delivered
+from securefl.core.signing import AgreementKey
+from securefl.core.wire import Header
 from securefl.plan import Plan
-from securefl.release import KEY_HOLDER, SERVER, Delivered
 from securefl.rounds import Sends
-from securefl.signing import AgreementKey
+from securefl.storage.journal import Journal
 from securefl.sums.two_server.agreement import Agreement, boxes_digest, signed_input, vectors_digest
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import AddPads, OpenBoxes, PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.two_server.way import KeyHolderPart
-from securefl.wire import Header
 
 SESSION = hashlib.sha256(b"a session of two servers").digest()
 MEMBERS, LEAST = 6, 4

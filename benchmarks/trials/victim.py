@@ -52,7 +52,7 @@ secrets.token_hex = lambda nbytes=None: _seeded(nbytes).hex()
 
 from sklearn.datasets import load_digits  # noqa: E402
 
-from securefl.cli import main  # noqa: E402
+from securefl.commands.main import main  # noqa: E402
 
 
 def prepare() -> None:

@@ -1,5 +1,5 @@
 """FedLog (Yu, Zhang and Poupart): a Bayesian head from one small sufficient statistic per client."""
 
-from protocols.fedlog.options import FedLog
+from securefl.protocols.fedlog.options import FedLog
 
 __all__ = ["FedLog"]

@@ -16,8 +16,8 @@ from dp_accounting import DpEvent
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protocols.fedlog.head import solve
-from securefl.errors import DataError
+from securefl.core.errors import DataError
+from securefl.protocols.fedlog.head import solve
 from securefl.rounds import Device, Evaluation, Floats, Job, Kept
 from securefl.training import Objective, evaluate, pooled, to_vector
 from securefl.training.bodies import Bodies

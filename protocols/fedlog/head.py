@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import logsumexp, wrightomega
 
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 
 Floats = NDArray[np.float64]
 

@@ -10,10 +10,10 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from protocols.fedlog.bodies import Body
+from securefl.core.grid import Grid
+from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
-from securefl.grid import Grid
-from securefl.release import Adjacency, Unit
+from securefl.protocols.fedlog.bodies import Body
 from securefl.rounds import Floats, Job, Sends, Value
 from securefl.training.heads import Activation, body_features
 

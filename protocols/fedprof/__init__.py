@@ -1,6 +1,6 @@
 """FedProf: selection by representation profiles (Wu, He, Lin and Maple, v1 2021, v2 2022)."""
 
-from protocols.fedprof.options import FedProf
-from protocols.fedprof.statistic import Clip, profile_sends, profile_value
+from securefl.protocols.fedprof.options import FedProf
+from securefl.protocols.fedprof.statistic import Clip, profile_sends, profile_value
 
 __all__ = ["Clip", "FedProf", "profile_sends", "profile_value"]

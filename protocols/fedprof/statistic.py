@@ -8,10 +8,10 @@ from math import inf, sqrt
 
 import numpy as np
 
-from protocols.contributions import ADJACENCIES
+from securefl.core.release import Adjacency, Unit
 from securefl.dp.moments import GRID, Moments
 from securefl.profiles import Anchor, Bounds, Profile, Query, Variant, features
-from securefl.release import Adjacency, Unit
+from securefl.protocols.contributions import ADJACENCIES
 from securefl.rounds import Each, Floats, Job, Sends, Value
 from securefl.training import outputs, profile
 from securefl.training.task import Problem

@@ -11,9 +11,9 @@ from dp_accounting import DpEvent
 from securefl.accounting.composition import Filter, Running, compose, fits
 from securefl.accounting.events import History, dump_charge, load_charge
 from securefl.accounting.store import Terms
-from securefl.database import Database
-from securefl.errors import BudgetExceeded
-from securefl.release import NO_COST, UNPROTECTED, Charge
+from securefl.core.errors import BudgetExceeded
+from securefl.core.release import NO_COST, UNPROTECTED, Charge
+from securefl.storage.database import Database
 
 _LARGEST_MEMORY = 4096
 _WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))

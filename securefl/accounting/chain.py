@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Any
 
-from securefl.database import Damaged, Database, seal
+from securefl.storage.database import Damaged, Database, seal
 
 Rows = Callable[[str], list[tuple[Any, ...]]]
 """All rows of a query."""

@@ -25,8 +25,8 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
-from securefl.errors import DataError, UnsupportedEvent
-from securefl.release import Charge
+from securefl.core.errors import DataError, UnsupportedEvent
+from securefl.core.release import Charge
 
 Stored = dict[str, Any]
 

@@ -26,9 +26,9 @@ from securefl.accounting.chain import Head, head, move, replay
 from securefl.accounting.events import dump_charge
 from securefl.accounting.note import Note
 from securefl.accounting.store import IDENTITY, KIND, Terms, connect, now
-from securefl.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
-from securefl.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
-from securefl.wire import Header, encode
+from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
+from securefl.core.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
+from securefl.core.wire import Header, encode
 
 _KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
 

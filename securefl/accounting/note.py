@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from securefl.accounting.chain import Head
-from securefl.database import IN_MEMORY, Damaged, seal
+from securefl.storage.database import IN_MEMORY, Damaged, seal
 
 END = "-head"
 """What the note's name has more than the ledger's."""

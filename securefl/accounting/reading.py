@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 
 T = TypeVar("T")
 _LOGS = ("-wal", "-journal")

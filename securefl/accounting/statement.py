@@ -19,7 +19,7 @@ from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
 from securefl.accounting.reading import read
 from securefl.accounting.store import KIND
-from securefl.database import explaining, require
+from securefl.storage.database import explaining, require
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from sys import float_info
 
 from securefl.accounting.chain import first, move, whole
 from securefl.accounting.note import noted
-from securefl.database import Database, Kind
-from securefl.errors import ConfigError
-from securefl.release import PARTIES, Adjacency, Unit
+from securefl.core.errors import ConfigError
+from securefl.core.release import PARTIES, Adjacency, Unit
+from securefl.storage.database import Database, Kind
 
 KIND = Kind(
     name="ledger",

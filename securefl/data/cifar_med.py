@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 
 MAGIC = b"CIFMED1\n"
 SIDE = 32

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, zoom
 
+from securefl.core.errors import ConfigError
 from securefl.data.dataset import Dataset
 from securefl.data.photographs import photographs
 from securefl.data.sources import load
-from securefl.errors import ConfigError
 
 Quality = Literal["clean", "noisy", "polluted", "irrelevant", "blurred", "pixel"]
 Floats = NDArray[np.float32]

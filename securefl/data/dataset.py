@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import DataError
-from securefl.legible import is_legible
+from securefl.core.errors import DataError
+from securefl.core.legible import is_legible
 
 Index = NDArray[np.int64]
 

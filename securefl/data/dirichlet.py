@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize, nnls
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 
 DRAWS = 100
 """Draws of Q after which a set-up counts as infeasible."""

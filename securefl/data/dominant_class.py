@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 
 Index = NDArray[np.int64]
 _SPARE = -1

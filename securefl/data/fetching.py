@@ -18,10 +18,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Protocol
 
+from securefl.core.errors import DataError
 from securefl.data.digests import DataFile
 from securefl.data.files import data_folder, digest, files_of, verified
-from securefl.errors import DataError
-from securefl.files import replacing
+from securefl.storage.files import replacing
 
 CHUNK = 1 << 20
 LARGEST = 1 << 28

@@ -8,8 +8,8 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from securefl.core.errors import ConfigError, DataError
 from securefl.data.digests import PINNED, DataFile
-from securefl.errors import ConfigError, DataError
 
 
 def cache_folder() -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 
 IDX_UBYTE = 0x08
 IDX_INT = 0x0C

@@ -15,10 +15,10 @@ from typing import Literal, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.errors import ConfigError
 from securefl.data.dataset import Dataset
 from securefl.data.dirichlet import class_counts
 from securefl.data.dominant_class import dominant_class
-from securefl.errors import ConfigError
 
 Index = NDArray[np.int64]
 Kind = Literal["iid", "shards", "classes", "dirichlet", "dominant", "normal", "natural"]

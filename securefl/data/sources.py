@@ -25,15 +25,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.errors import DataError
+from securefl.core.streams import stream
 from securefl.data import cifar_med, shakespeare
 from securefl.data.dataset import Dataset, Split, hold_out, stratified
 from securefl.data.digests import CIFAR10_DECODED, CIFAR10_MED, GAS_RANGES, PINNED, DataFile
 from securefl.data.fetching import fetch
 from securefl.data.files import cache_folder, data_folder, digest, files_of, verified
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
-from securefl.errors import DataError
-from securefl.files import replacing
-from securefl.streams import stream
+from securefl.storage.files import replacing
 
 NAMES = tuple(PINNED)
 TEST_SHARE = 0.3

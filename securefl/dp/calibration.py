@@ -21,8 +21,8 @@ from scipy.optimize import brentq
 from securefl.accounting.composition import COARSE, compose, rdp_epsilon
 from securefl.accounting.composition import epsilon as cost
 from securefl.accounting.events import History
-from securefl.errors import ConfigError
-from securefl.release import Adjacency
+from securefl.core.errors import ConfigError
+from securefl.core.release import Adjacency
 
 _UPWARD = 1 + 1e-12
 """More noise by what rounding takes: a budget of this very epsilon must bear the whole schedule."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -22,8 +22,8 @@ import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent
 from numpy.typing import NDArray
 
+from securefl.core.errors import ConfigError
 from securefl.dp.noise import Source
-from securefl.errors import ConfigError
 
 Integers = NDArray[np.int64]
 SMALLEST_SHARE = 4.0

@@ -13,11 +13,11 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.errors import ConfigError
+from securefl.core.grid import Grid
+from securefl.core.release import Adjacency
 from securefl.dp import clipping
-from securefl.errors import ConfigError
-from securefl.grid import Grid
 from securefl.profiles import Profile
-from securefl.release import Adjacency
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from securefl.keys import Guarded, SecretKey
+from securefl.core.keys import Guarded, SecretKey
 
 
 class Source(Guarded):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from securefl.agreement import fields, u32
+from securefl.core.agreement import fields, u32
+from securefl.core.entropy import derived
+from securefl.core.errors import LocalProtocolError
+from securefl.core.release import SERVER
+from securefl.core.wire import Header
 from securefl.dp.noise import Source
-from securefl.entropy import derived
-from securefl.errors import LocalProtocolError
-from securefl.journal import Journal
 from securefl.plan import Plan, noised
 from securefl.protect import noise
-from securefl.release import SERVER
 from securefl.rounds import Answers, Ask, Sum, Total
-from securefl.wire import Header
+from securefl.storage.journal import Journal
 
 
 def with_noise(plan: Plan, journal: Journal, ask: Ask, answers: Answers, header: Header) -> Answers:

@@ -10,22 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.acts import Begin, RecordAct
-from securefl.agreement import Question
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.agreement import Question
+from securefl.core.entropy import derived
+from securefl.core.errors import BudgetExceeded, DataError
+from securefl.core.hiding import Conceal, Hide
+from securefl.core.keys import SecretKey
+from securefl.core.release import EXPOSED, NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
+from securefl.core.wire import Header
 from securefl.dp.noise import Source
-from securefl.entropy import derived
-from securefl.errors import BudgetExceeded, DataError
 from securefl.exchange import Contribute
-from securefl.hiding import Conceal, Hide
-from securefl.journal import Journal
-from securefl.keys import SecretKey
 from securefl.messages import Order, client_name
 from securefl.messages import task as told
 from securefl.plan import Plan, charge_of
 from securefl.protect import protect
-from securefl.release import EXPOSED, NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
 from securefl.rounds import Job, Kept, Offer, Sends, Value, draw_weight
-from securefl.wire import Header
+from securefl.storage.journal import Journal
 
 Records = tuple[NDArray[Any], NDArray[Any]]
 _OVER = "The declared schedule is over."

@@ -19,16 +19,16 @@ from pathlib import Path
 
 from securefl import scores, sums
 from securefl.accounting.ledger import Ledger
+from securefl.core.errors import BudgetExceeded, ConfigError
+from securefl.core.streams import stream
+from securefl.core.wire import Header
 from securefl.engines.clients import Records
 from securefl.engines.host import Host, Log
 from securefl.engines.inprocess import InProcess, Traffic
-from securefl.errors import BudgetExceeded, ConfigError
-from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of
 from securefl.rounds import Answers, Ask, Job, Sends, Value
-from securefl.streams import stream
-from securefl.wire import Header
+from securefl.storage.journal import Journal
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header
 from securefl.engines.central import with_noise
 from securefl.engines.clients import Clients, Records
 from securefl.engines.inprocess import InProcess, Traffic
-from securefl.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.exchange import Client, Server, limits
 from securefl.exchange.server import broadcast_of, order_of
-from securefl.journal import Journal
 from securefl.messages import client_name, task
 from securefl.plan import CLEAR, Plan, fewest_contributions, noised
-from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Answers, Ask, Each, Kept, Offer
 from securefl.scores import Way as ScoreWay
+from securefl.storage.journal import Journal
 from securefl.sums import Attempt, Opened, Way, way_of
-from securefl.wire import Header
 
 
 @dataclass

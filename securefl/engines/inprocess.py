@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from securefl.errors import RemoteProtocolError
-from securefl.machine import Machine, Step
-from securefl.wire import Header, decode, peek
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.machine import Machine, Step
+from securefl.core.wire import Header, decode, peek
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from securefl.errors import RemoteProtocolError
-from securefl.machine import Envelope, Expects, Need, Step
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import KEY_HOLDER, Delivered
+from securefl.core.wire import Header, Limit
 from securefl.messages import OVERHEAD, Broadcast, Contribution, OpenReply, OpenRequest, Order, client_name
-from securefl.release import KEY_HOLDER, Delivered
 from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Sum, Value
 from securefl.scores.way import NOTHING, Asked, Found, Scoring, Sent
 from securefl.sums import clear
-from securefl.wire import Header, Limit
 
 
 @dataclass(frozen=True)

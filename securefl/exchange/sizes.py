@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from securefl.core.wire import Limit
 from securefl.messages import OVERHEAD
 from securefl.rounds import Ask
-from securefl.wire import Limit
 
 
 def limits(ask: Ask, sealed: int) -> tuple[Limit, Limit]:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import RemoteProtocolError
+from securefl.core.errors import RemoteProtocolError
 
 TAG: Final = 16
 Residues = NDArray[np.uint64]

@@ -14,12 +14,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import ConfigError, LocalProtocolError
+from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.keys import PublicKey, SecretKey
 from securefl.he import gate
 from securefl.he.gate import Residues
 from securefl.he.parameters import Parameters
 from securefl.he.ring import Ring
-from securefl.keys import PublicKey, SecretKey
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from securefl.database import Database, Kind, check, seal
-from securefl.errors import DataError, RemoteProtocolError
+from securefl.core.errors import DataError, RemoteProtocolError
+from securefl.storage.database import Database, Kind, check, seal
 
 Reply = Callable[[], bytes]
 KIND = Kind(

@@ -15,7 +15,7 @@ from functools import cached_property
 from math import prod, sqrt
 from typing import Final
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 
 GUARD: Final = 1 / 8
 """Share of the modulus kept free for encryption noise, flooding and rounding."""

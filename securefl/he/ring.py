@@ -26,7 +26,7 @@ import numpy as np
 import tenseal.sealapi as sealapi
 from numpy.typing import NDArray
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.he.gate import Residues
 from securefl.he.parameters import Parameters
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 from securefl.matching.options import Options
 from securefl.matching.sealed import Refused, Sealed
 

@@ -21,11 +21,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Final
 
-from securefl import files
-from securefl.errors import ConfigError, DataError
-from securefl.keys import Guarded
-from securefl.legible import is_legible
-from securefl.texts import MOST_ELEMENTS, elements
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.keys import Guarded
+from securefl.core.legible import is_legible
+from securefl.storage import files
+from securefl.storage.texts import MOST_ELEMENTS, elements
 
 VERSION: Final = 2
 LIMITS: Final[Mapping[str, int]] = {

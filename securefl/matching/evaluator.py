@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefl.errors import CryptoError, DataError, RemoteProtocolError
-from securefl.keys import PublicKey, SecretKey, Signature
+from securefl.core.errors import CryptoError, DataError, RemoteProtocolError
+from securefl.core.keys import PublicKey, SecretKey, Signature
+from securefl.core.signing import AgreementKey, SigningKey, unseal, verify
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
 from securefl.matching.document import Document
 from securefl.matching.keys import PublicKeys, hexadecimal
@@ -23,7 +24,6 @@ from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Baseline, ScoreEvaluator
 from securefl.scores.terms import ScoreTerms
-from securefl.signing import AgreementKey, SigningKey, unseal, verify
 
 KIND: Final = "evaluator-key"
 PUBLIC_KIND: Final = "evaluator-public"

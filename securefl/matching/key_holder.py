@@ -11,24 +11,24 @@ import numpy as np
 from dp_accounting import NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.accounting.ledger import Ledger
-from securefl.errors import (
+from securefl.core.errors import (
     CryptoError,
     DataError,
     LocalProtocolError,
     RemoteProtocolError,
     UnaccountedRelease,
 )
+from securefl.core.keys import SecretKey, Signature
+from securefl.core.release import Charge, Release, ReleaseKey
+from securefl.core.signing import SIGNATURE_BYTES, SigningKey, verify
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
-from securefl.keys import SecretKey, Signature
 from securefl.matching.document import Document
 from securefl.matching.evaluator import EvaluatorPublic
 from securefl.matching.keys import SETS, PublicKeys, statement
 from securefl.matching.options import Options
 from securefl.matching.sealed import Scores
-from securefl.release import Charge, Release, ReleaseKey
 from securefl.scores.opener import Opener
-from securefl.signing import SIGNATURE_BYTES, SigningKey, verify
 
 KIND: Final = "secret-key"
 READS = Charge(server=NoOpDpEvent(), key_holder=NonPrivateDpEvent(), others=NoOpDpEvent())

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from securefl.errors import CryptoError, DataError
+from securefl.core.errors import CryptoError, DataError
+from securefl.core.keys import PublicKey, Signature
+from securefl.core.signing import SIGNATURE_BYTES, verify
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.keys import PublicKey, Signature
 from securefl.matching.document import Document
-from securefl.signing import SIGNATURE_BYTES, verify
 
 SETS: Final[tuple[Parameters, ...]] = (STRONG_ENCRYPTED, COMPACT)
 KIND: Final = "public-key"

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import (
     Anchor,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from securefl import profiles
-from securefl.errors import DataError
-from securefl.legible import is_legible
+from securefl.core.errors import DataError
+from securefl.core.legible import is_legible
+from securefl.core.signing import seal
 from securefl.matching.document import Document
 from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options
 from securefl.scores.encryptor import Encryptor
-from securefl.signing import seal
 
 if TYPE_CHECKING:
     from securefl.matching.evaluator import EvaluatorPublic

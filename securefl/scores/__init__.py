@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.plan import CLEAR, Plan
 from securefl.scores.ckks import Ckks
 from securefl.scores.isolation import Batches

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar
 
+from securefl.core.hiding import Conceal, Concealed
+from securefl.core.machine import Work
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header, Limit
 from securefl.he.parameters import Parameters, by_name
-from securefl.hiding import Conceal, Concealed
-from securefl.machine import Work
 from securefl.messages import OVERHEAD, REFUSED
 from securefl.profiles import Floats
-from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Each
 from securefl.scores.evaluator import Baseline, Blinded
 from securefl.scores.keys import ScoreKeys
 from securefl.scores.opener import KeyHolder, Opener, opened_by
 from securefl.scores.terms import ScoreTerms
 from securefl.scores.way import NOTHING, Asked, Found, Kind, Place, Scoring, Sent, Tell, blaming
-from securefl.wire import Header, Limit
 
 
 class Ckks:

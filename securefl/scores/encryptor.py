@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securefl.errors import ConfigError, LocalProtocolError
+from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring

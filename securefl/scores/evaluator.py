@@ -43,18 +43,18 @@ from typing import Any
 
 import numpy as np
 
-from securefl.errors import RemoteProtocolError
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.keys import Guarded
+from securefl.core.signing import SIGNATURE_BYTES, SigningKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
-from securefl.keys import Guarded
 from securefl.profiles import Floats, Query
 from securefl.scores.batches import combine, cosines, places
 from securefl.scores.encryptor import of_class, spread, weight_row
 from securefl.scores.opener import Score
 from securefl.scores.terms import ScoreTerms, clear_part
-from securefl.signing import SIGNATURE_BYTES, SigningKey
 
 
 @dataclass(frozen=True, eq=False)

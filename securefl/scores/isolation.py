@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
-from securefl.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.release import KEY_HOLDER
+from securefl.core.wire import Header
 from securefl.he.parameters import Parameters
 from securefl.messages import REFUSED
-from securefl.release import KEY_HOLDER
 from securefl.rounds import Each
 from securefl.scores.ckks import CiphertextScoring, Ckks, Match, baselines, terms_of
 from securefl.scores.evaluator import Arrived, Baseline, Blinded
 from securefl.scores.keys import ScoreKeys
 from securefl.scores.terms import ScoreTerms
 from securefl.scores.way import Asked, Found, Kind, Place, Scoring, Sent, Tell, blaming
-from securefl.wire import Header
 
 LARGEST_BATCH = 32
 """The server encodes a baseline once for each place of a batch; beyond, that costs more than it saves."""

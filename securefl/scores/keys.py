@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from securefl.core.keys import Guarded
+from securefl.core.signing import AgreementKey, SigningKey
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.ring import Ring
-from securefl.keys import Guarded
 from securefl.profiles import Query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Baseline, ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.pad_terms import PARAMETERS
 from securefl.scores.terms import ScoreTerms
-from securefl.signing import AgreementKey, SigningKey
 
 
 @dataclass(frozen=True, eq=False)

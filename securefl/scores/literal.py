@@ -30,7 +30,7 @@ import numpy as np
 import tenseal as ts
 from numpy.polynomial import Chebyshev, Polynomial
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.profiles import VARIANCE_FLOOR, Floats, Profile
 
 LARGEST_RATIO: Final = 10.0

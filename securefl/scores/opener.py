@@ -17,19 +17,19 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import CryptoError, RemoteProtocolError
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.keys import Guarded, PublicKey, Signature
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import SERVER
+from securefl.core.signing import SIGNATURE_BYTES, verify
+from securefl.core.wire import Header, Limit
 from securefl.he import gate
 from securefl.he.integers import products
 from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings, Reply
-from securefl.keys import Guarded, PublicKey, Signature
-from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import REFUSED, OpenReply, OpenRequest
-from securefl.release import SERVER
 from securefl.scores.batches import rows
 from securefl.scores.terms import ScoreTerms
-from securefl.signing import SIGNATURE_BYTES, verify
-from securefl.wire import Header, Limit
 
 
 @dataclass(frozen=True)

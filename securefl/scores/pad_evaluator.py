@@ -10,18 +10,18 @@ from math import sqrt
 
 import numpy as np
 
-from securefl.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.keys import Guarded
+from securefl.core.signing import SigningKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
-from securefl.keys import Guarded
 from securefl.profiles import Query
 from securefl.scores.opener import Score
 from securefl.scores.pad_terms import PARAMETERS, WORD_BITS, PadTerms
 from securefl.scores.pads import Masked, framed, integer_residues, scaled
 from securefl.scores.terms import clear_part
-from securefl.signing import SigningKey
 
 _FLOOD_BITS = 40
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import log2, sqrt
 from typing import Final
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.he.parameters import GUARD, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Bounds, Variant
 

@@ -18,15 +18,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefl.agreement import u32
-from securefl.errors import ConfigError, RemoteProtocolError
+from securefl.core.agreement import u32
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.hiding import Conceal, Concealed
+from securefl.core.keys import PublicKey
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.signing import SIGNATURE_BYTES
+from securefl.core.wire import Header, Limit
 from securefl.he import gate
 from securefl.he.parameters import STRONG
-from securefl.hiding import Conceal, Concealed
-from securefl.keys import PublicKey
 from securefl.messages import OVERHEAD, REFUSED
 from securefl.profiles import Floats
-from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Each
 from securefl.scores.keys import PadKeys
 from securefl.scores.opener import KeyHolder, Score, opened_by
@@ -34,8 +36,6 @@ from securefl.scores.pad_evaluator import PadEvaluator, PadOpening
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import Masked, PadKeyHolder, admit, mask
 from securefl.scores.way import Asked, Found, Kind, Place, Scoring, Sent, Tell, blaming
-from securefl.signing import SIGNATURE_BYTES
-from securefl.wire import Header, Limit
 
 
 class Pads:

@@ -35,16 +35,16 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-from securefl.errors import CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.keys import Guarded, PublicKey, SecretKey, Signature
+from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, verify
 from securefl.he import gate
 from securefl.he.integers import coefficient_rows, products
 from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings
 from securefl.he.ring import Ring
-from securefl.keys import Guarded, PublicKey, SecretKey, Signature
 from securefl.profiles import Floats
 from securefl.scores.pad_terms import KEY, PARAMETERS, PLACE, WORD_BITS, PadTerms
-from securefl.signing import SIGNATURE_BYTES, AgreementKey, verify
 
 Words = NDArray[np.uint64]
 

@@ -27,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from securefl.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.he.flooding import FLOODING_BITS
 from securefl.he.parameters import GUARD, Parameters, capacity
 from securefl.profiles import Bounds, Floats, Variant

@@ -18,13 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from securefl.hiding import Conceal
-from securefl.machine import Machine, Work
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.hiding import Conceal
+from securefl.core.machine import Machine, Work
+from securefl.core.wire import Header, Limit
 from securefl.messages import client_name
 from securefl.profiles import Bounds, Floats, Variant
 from securefl.rounds import Each
-from securefl.wire import Header, Limit
 
 Place = tuple[int, str]
 """Whose number it is, and which: client and name."""

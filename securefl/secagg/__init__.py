@@ -10,8 +10,8 @@ signs one set, and each share is opened for a client that signed the same dealer
 (hashes tell which of the two it was), or send any vector: values out of range cannot be seen under masks.
 """
 
-from securefl.acts import Begin, RecordAct
-from securefl.agreement import Identity, Member, Question, Roster, Vector
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.agreement import Identity, Member, Question, Roster, Vector
 from securefl.secagg.agreement import Agreement, Channels
 from securefl.secagg.client import Client
 from securefl.secagg.packing import centred

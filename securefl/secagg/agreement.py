@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from securefl import agreement
-from securefl.agreement import Identity, Roster, digest, fields, listed, tagged, u32
-from securefl.errors import ConfigError, CryptoError
-from securefl.keys import Commitment, PublicKey, SecretKey, Signature
+from securefl.core import agreement
+from securefl.core.agreement import Identity, Roster, digest, fields, listed, tagged, u32
+from securefl.core.errors import ConfigError, CryptoError
+from securefl.core.keys import Commitment, PublicKey, SecretKey, Signature
+from securefl.core.signing import AgreementKey
 from securefl.secagg.graph import Graph, draw
 from securefl.secagg.parameters import Parameters
-from securefl.signing import AgreementKey
 
 
 class Channels:

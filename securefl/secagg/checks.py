@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from securefl.agreement import u32
-from securefl.errors import CryptoError, RemoteProtocolError
-from securefl.keys import Share
-from securefl.release import SERVER
+from securefl.core.agreement import u32
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.keys import Share
+from securefl.core.release import SERVER
 from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry
 from securefl.secagg.dealing import Pair, check_evidence, check_pair, share_key, unseal
 from securefl.secagg.messages import Dealt, Quorum, RosterClosed, Survivors

@@ -15,14 +15,15 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from securefl.acts import Act, RecordAct, entering
-from securefl.agreement import Vector, digest
-from securefl.entropy import drawn
-from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
-from securefl.hiding import Concealed, Hide
-from securefl.keys import Commitment, SecretKey, Share
-from securefl.machine import Envelope, Expects, Need, Step
-from securefl.release import SERVER, Release
+from securefl.core.acts import Act, RecordAct, entering
+from securefl.core.agreement import Vector, digest
+from securefl.core.entropy import drawn
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.hiding import Concealed, Hide
+from securefl.core.keys import Commitment, SecretKey, Share
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import SERVER, Release
+from securefl.core.signing import AgreementKey
 from securefl.secagg import checks
 from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry, advertised
 from securefl.secagg.dealing import Pair, deal
@@ -42,7 +43,6 @@ from securefl.secagg.messages import (
 from securefl.secagg.packing import masked
 from securefl.secagg.parameters import Policy
 from securefl.secagg.shamir import SECRET_BYTES
-from securefl.signing import AgreementKey
 
 _ORDER: Final = (RosterClosed, Dealt, Survivors, Quorum)
 

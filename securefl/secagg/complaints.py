@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from securefl.errors import CryptoError
-from securefl.keys import SecretKey, Share
+from securefl.core.errors import CryptoError
+from securefl.core.keys import SecretKey, Share
 from securefl.secagg.agreement import ClosedRoster
 from securefl.secagg.dealing import Published, check_pair, unseal
 

@@ -15,10 +15,10 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from securefl.agreement import digest, fields, tagged, u32
-from securefl.entropy import Random
-from securefl.errors import CryptoError
-from securefl.keys import Commitment, Guarded, SecretKey, Share, Signature
+from securefl.core.agreement import digest, fields, tagged, u32
+from securefl.core.entropy import Random
+from securefl.core.errors import CryptoError
+from securefl.core.keys import Commitment, Guarded, SecretKey, Share, Signature
 from securefl.secagg.agreement import Channels, ClosedRoster
 from securefl.secagg.shamir import SHARE_BYTES, parse, split
 from securefl.secagg.tree import Tree, node_hash, root_of

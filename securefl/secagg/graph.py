@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from securefl.errors import LocalProtocolError
+from securefl.core.errors import LocalProtocolError
 
 _LABEL: Final = b"securefl/secagg/2|offsets|"
 

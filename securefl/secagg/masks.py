@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
-from securefl.errors import LocalProtocolError
-from securefl.keys import SecretKey
+from securefl.core.errors import LocalProtocolError
+from securefl.core.keys import SecretKey
 
 Words = NDArray[np.uint32] | NDArray[np.uint64]
 

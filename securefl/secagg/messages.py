@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from securefl.keys import Commitment, PublicKey, Share, Signature
-from securefl.release import Release
+from securefl.core.keys import Commitment, PublicKey, Share, Signature
+from securefl.core.release import Release
+from securefl.core.wire import Limit, message
 from securefl.secagg.agreement import Agreement
 from securefl.secagg.dealing import MARKS_BYTES, OPENED_BYTES, SEALED_BYTES
 from securefl.secagg.packing import packed_bytes
-from securefl.wire import Limit, message
 
 
 @message("secagg-advertise", version=1, sender="client")

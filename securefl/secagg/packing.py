@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.agreement import LEAST_BITS, MOST_BITS, Vector
-from securefl.errors import CryptoError, LocalProtocolError
-from securefl.keys import SecretKey
+from securefl.core.agreement import LEAST_BITS, MOST_BITS, Vector
+from securefl.core.errors import CryptoError, LocalProtocolError
+from securefl.core.keys import SecretKey
 from securefl.secagg.masks import Words, apply
 
 

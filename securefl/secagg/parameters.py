@@ -34,8 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
-from securefl.cohort import colluding, dropping
-from securefl.errors import ConfigError
+from securefl.core.cohort import colluding, dropping
+from securefl.core.errors import ConfigError
 from securefl.secagg.graph import spectral_ratio
 
 Mode = Literal["active", "semi-honest"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal
 
-from securefl.acts import Act, Begin
-from securefl.hiding import Hide
-from securefl.release import SERVER as TO_SERVER
+from securefl.core.acts import Act, Begin
+from securefl.core.hiding import Hide
+from securefl.core.release import SERVER as TO_SERVER
 from securefl.secagg import client, server
 from securefl.secagg.client import Advertised, Beginning, Dealing, Finished, Holding
 from securefl.secagg.messages import (

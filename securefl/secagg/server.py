@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefl.errors import CryptoError, LocalProtocolError, RemoteProtocolError
-from securefl.keys import SecretKey, Share, Signature
-from securefl.machine import Envelope, Expects, Need, Step
-from securefl.release import Delivered
+from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.keys import SecretKey, Share, Signature
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import Delivered
+from securefl.core.signing import AgreementKey
 from securefl.secagg import complaints
 from securefl.secagg.agreement import Agreement, ClosedRoster, Entry
 from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
@@ -37,7 +38,6 @@ from securefl.secagg.messages import (
 )
 from securefl.secagg.packing import unpack, word
 from securefl.secagg.unmasking import Aborted, Summed, Unmasking
-from securefl.signing import AgreementKey
 
 _DUE: Final = {Advertise: 0, Shares: 1, Complaint: 2, MaskedInput: 2, Consistent: 3, Unmask: 4}
 _PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))  # any key tells a weak one of the other side

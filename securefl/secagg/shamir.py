@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from securefl.entropy import Random
-from securefl.errors import CryptoError, LocalProtocolError
+from securefl.core.entropy import Random
+from securefl.core.errors import CryptoError, LocalProtocolError
 
 PRIME: Final = 2**256 + 297
 SECRET_BYTES: Final = 32

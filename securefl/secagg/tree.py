@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from securefl.agreement import LABEL
+from securefl.core.agreement import LABEL
 
 _EMPTY_LEAF: Final = bytes(32)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from securefl.errors import CryptoError
-from securefl.keys import Commitment, SecretKey
+from securefl.core.errors import CryptoError
+from securefl.core.keys import Commitment, SecretKey
+from securefl.core.signing import AgreementKey
 from securefl.secagg.agreement import ClosedRoster
 from securefl.secagg.dealing import seed_mark
 from securefl.secagg.masks import Words, apply
 from securefl.secagg.packing import reduce
 from securefl.secagg.shamir import combine
-from securefl.signing import AgreementKey
 
 
 @dataclass(frozen=True, kw_only=True)

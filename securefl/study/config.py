@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from math import floor, inf
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, get_type_hints
+from typing import Any, Literal, Protocol
 
 from dp_accounting import DpEvent
-from pydantic import TypeAdapter, ValidationError
 
+from securefl.core.errors import ConfigError
+from securefl.core.legible import require_legible
+from securefl.core.reading import convert, near
+from securefl.core.release import Adjacency, Unit, neighbours_missing
 from securefl.data import NAMES, Corruption, Partition
 from securefl.dp.calibration import check_training, multiplier_beside, require_delta, sigma
 from securefl.engines.inprocess import Faults
-from securefl.errors import ConfigError
-from securefl.legible import require_legible
 from securefl.plan import Plan
-from securefl.release import Adjacency, Unit, neighbours_missing
 from securefl.rounds import Algorithm, Sends
 from securefl.scores import require as require_scores
+from securefl.storage.texts import read_text, toml
 from securefl.sums import words
-from securefl.texts import read_text, toml
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.task import Problem
 
-T = TypeVar("T")
 MOST_ROUNDS = 10**6
 _LONGEST_NAME = 200
 """Bytes of a name, which is a folder's too; file systems bear 255."""
@@ -343,80 +339,3 @@ def require_name(name: str) -> None:
         raise ConfigError(
             f"Expected a name with a letter or digit, of at most {_LONGEST_NAME} bytes, got {name[:80]!r}."
         )
-
-
-def convert(kind: type[T], table: Any, where: str) -> T:
-    """`table` as the frozen dataclass `kind`; every error names its key, in one ConfigError."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"[{where}] Expected a table, got {table!r}.")
-    _known_keys(kind, table, where)
-    text = _as_json(table, where)
-    try:
-        # As JSON, strict takes lists for tuples and words for enums, but no text or truth value for a number.
-        return TypeAdapter(kind).validate_json(text, strict=True)
-    except ConfigError as error:
-        raise ConfigError(f"[{where}] {error}") from None
-    except ValidationError as error:
-        raise ConfigError(_explain(kind, [dict(problem) for problem in error.errors()], where)) from None
-
-
-def _as_json(table: Mapping[str, Any], where: str) -> str:
-    try:
-        return json.dumps(table)
-    except TypeError:
-        raise ConfigError(f"[{where}] Expected text, numbers and lists, got a date or a time.") from None
-
-
-def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
-    """pydantic ignores unknown keys of plain dataclasses; a misspelt key must not be silent."""
-    fields: Mapping[str, Any] = kind.__dataclass_fields__
-    for key, value in table.items():
-        if key not in fields:
-            raise ConfigError(
-                f"[{where}] Unknown key `{key}`{near(key, fields)}; known are {', '.join(fields)}."
-            )
-        nested = _dataclass_of(kind, key)
-        if nested is not None and isinstance(value, dict):
-            _known_keys(nested, value, f"{where}.{key}")
-
-
-def _dataclass_of(kind: type[Any], key: str) -> type[Any] | None:
-    hint = get_type_hints(kind).get(key)
-    return hint if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__") else None
-
-
-def _explain(kind: type[Any], problems: Sequence[Mapping[str, Any]], where: str) -> str:
-    """One sentence a key; what a union would have taken is told together."""
-    by_key: dict[str, list[Mapping[str, Any]]] = {}
-    for problem in problems:
-        by_key.setdefault(_path(kind, problem["loc"]), []).append(problem)
-    return " ".join(f"[{where}] {_sentence(path, own)}" for path, own in by_key.items())
-
-
-def _sentence(path: str, problems: Sequence[Mapping[str, Any]]) -> str:
-    match problems[0]["type"]:
-        case "missing" | "missing_keyword_only_argument":
-            return f"Missing key `{path}`; add it."
-        case "value_error":
-            return f"{path + ': ' if path else ''}{problems[0]['ctx']['error']}"
-    expected = " or ".join(dict.fromkeys(p["msg"].removeprefix("Input should be ") for p in problems))
-    came = problems[0]["input"]
-    hint = near(came, re.findall("'([^']+)'", expected)) if isinstance(came, str) else ""
-    return f"`{path}`: Expected {expected}, got {came!r}{hint}."
-
-
-def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:
-    """The key's dotted name, without the branches of unions that pydantic puts in."""
-    names: list[str] = []
-    for part in location:
-        if kind is None or part not in kind.__dataclass_fields__:
-            break
-        names.append(str(part))
-        kind = _dataclass_of(kind, names[-1])
-    return ".".join(names)
-
-
-def near(word: str, words: Iterable[str]) -> str:
-    """A hint at the nearest of these words, in brackets; empty where none is near."""
-    near: Sequence[str] = get_close_matches(word, list(words), n=1, cutoff=0.6)
-    return f" (did you mean `{near[0]}`?)" if near else ""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 
 Floats = NDArray[np.float64]
 

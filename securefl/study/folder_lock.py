@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.study.interruption import to_stderr
 
 LOCK = ".lock"

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from securefl import files
 from securefl.accounting.figures import in_words, plain
 from securefl.card import learns
+from securefl.core.release import PARTIES
 from securefl.plan import Plan
-from securefl.release import PARTIES
+from securefl.report import plots, run_page
+from securefl.report.tables import write_csv, write_png
 from securefl.rounds import Algorithm
-from securefl.study import plots, report
+from securefl.storage import files
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
 from securefl.study.run import ArmRun, arm_folder
-from securefl.study.tables import write_csv, write_png
 
 _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
 _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
@@ -48,8 +48,8 @@ class Results:
     metrics: pd.DataFrame
     participation: pd.DataFrame
     figures: pd.DataFrame
-    summary: tuple[report.ArmSummary, ...]
-    ledgers: tuple[report.LedgerRow, ...]
+    summary: tuple[run_page.ArmSummary, ...]
+    ledgers: tuple[run_page.LedgerRow, ...]
 
 
 def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
@@ -64,9 +64,9 @@ def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
     )
 
 
-def _ledger(run: ArmRun) -> report.LedgerRow:
+def _ledger(run: ArmRun) -> run_page.LedgerRow:
     noted = run.records[-1]["ledger"]
-    return report.LedgerRow(arm=run.arm.name, seed=run.world.seed, count=noted["count"], head=noted["head"])
+    return run_page.LedgerRow(arm=run.arm.name, seed=run.world.seed, count=noted["count"], head=noted["head"])
 
 
 def _metric(record: dict[str, Any]) -> dict[str, Any]:
@@ -124,13 +124,13 @@ def rounds_to(target: float | None, metrics: pd.DataFrame) -> int | None:
     return int(reached[0]) if len(reached) else None
 
 
-def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmRun]) -> report.ArmSummary:
+def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmRun]) -> run_page.ArmSummary:
     own = metrics[metrics["arm"] == name]
     run = next(run for run in runs if run.arm.name == name)
     mean = own.groupby("round")["accuracy"].mean()
     per_seed = own.groupby("seed")[["bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"]]
     totals = per_seed.sum().mean()
-    return report.ArmSummary(
+    return run_page.ArmSummary(
         name=name,
         protocol=run.arm.protocol,
         aggregation=_aggregation(run.arm),
@@ -153,22 +153,22 @@ def _aggregation(arm: Arm) -> str:
     return str(getattr(arm.options, "aggregation", "partial" if averaging else ""))
 
 
-def figures(study: Study, results: Results) -> dict[str, report.ReportFigure]:
+def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
     """The figures of a report, by file name."""
     seed = study.study.seeds[0]
     colours = plots.arm_colours(arm.name for arm in study.arms)
     made = {
-        "accuracy": report.ReportFigure(
+        "accuracy": run_page.ReportFigure(
             title="Accuracy",
             caption="Accuracy on the server's records after each round.",
             figure=plots.accuracy(results.metrics, target=study.study.target, colours=colours),
         ),
-        "participation": report.ReportFigure(
+        "participation": run_page.ReportFigure(
             title="Participation by data quality",
             caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
             figure=plots.participation(_of_seed(results.participation, seed), colours=None),
         ),
-        "cost": report.ReportFigure(
+        "cost": run_page.ReportFigure(
             title="Bytes and time",
             caption="What an accuracy cost in bytes, both directions, and in modelled seconds.",
             figure=plots.bytes_and_time(results.metrics, colours=colours),
@@ -176,7 +176,7 @@ def figures(study: Study, results: Results) -> dict[str, report.ReportFigure]:
     }
     divergence = results.figures[results.figures["figure"] == "divergence"]
     if len(divergence):
-        made["divergence"] = report.ReportFigure(
+        made["divergence"] = run_page.ReportFigure(
             title="Divergence of the clients' profiles",
             caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
             "the first seed.",
@@ -191,13 +191,13 @@ def _of_seed(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 def sentences(results: Results) -> tuple[str, str, str]:
     """Who won, by how many rounds, what it cost in bytes and privacy."""
-    return report.sentences(results.summary)
+    return run_page.sentences(results.summary)
 
 
 def write(
     study: Study,
     results: Results,
-    privacy: Sequence[report.PrivacyRow],
+    privacy: Sequence[run_page.PrivacyRow],
     folder: Path,
     reproduce: str,
     changes: Sequence[str] = (),
@@ -213,7 +213,7 @@ def write(
     pictures = files.subfolder(folder / "plots")
     for name, figure in drawn.items():
         write_png(pictures / f"{name}.png", figure.figure)
-    page = report.ReportData(
+    page = run_page.ReportData(
         title=study.study.name,
         sentences=sentences(results),
         privacy=privacy,
@@ -227,11 +227,11 @@ def write(
         changes=changes,
         ledgers=results.ledgers,
     )
-    report.write(folder / "report.html", page)
+    run_page.write(folder / "report.html", page)
     return folder / "report.html"
 
 
-def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -> list[report.PrivacyRow]:
+def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -> list[run_page.PrivacyRow]:
     """Who learned what at which epsilon; arms of which the same holds share a row."""
     spent = {arm.name: arm.epsilon for arm in results.summary}
     rows: dict[tuple[str, str, str], list[str]] = {}
@@ -240,7 +240,7 @@ def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -
             seen = learns(plan, [offer.sends for offer in algorithm.offers], party)
             rows.setdefault((party, seen, in_words(spent[arm][party])), []).append(arm)
     return [
-        report.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon)
+        run_page.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon)
         for (party, seen, epsilon), arms in rows.items()
     ]
 

@@ -15,26 +15,26 @@ import numpy as np
 
 from securefl.accounting.composition import compose, falls_short, within
 from securefl.accounting.ledger import Head, Ledger
-from securefl.database import decoding
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.release import PARTIES
+from securefl.core.streams import stream
+from securefl.core.wire import Header
 from securefl.dp.calibration import check_delta
 from securefl.engines.host import Host, Log
 from securefl.engines.inprocess import InProcess
-from securefl.errors import ConfigError, DataError
-from securefl.files import subfolder
-from securefl.journal import Journal
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of, events_of
-from securefl.release import PARTIES
 from securefl.rounds import Algorithm, Answers, Ask, Device, Kept, Played, Population, Sends, State, play
 from securefl.scores import way_of as score_way
-from securefl.streams import stream
+from securefl.storage.database import decoding
+from securefl.storage.files import subfolder
+from securefl.storage.journal import Journal
 from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study, slug
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.world import World
 from securefl.sums import way_of
-from securefl.wire import Header
 
 Tell = Callable[[Mapping[str, Any]], None]
 

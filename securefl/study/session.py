@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from securefl.errors import ConfigError
-from securefl.files import write
+from securefl.core.errors import ConfigError
+from securefl.core.reading import near
 from securefl.plan import Plan
 from securefl.rounds import Algorithm
+from securefl.storage.files import write
+from securefl.storage.texts import read_text
 from securefl.study import results, world
-from securefl.study.config import Arm, Study, near, parse
+from securefl.study.config import Arm, Study, parse
 from securefl.study.folder_lock import alone, require_idle
 from securefl.study.interruption import Interruption, Stop, to_stderr
 from securefl.study.run import ArmRun, composition, run_arm
-from securefl.texts import read_text
 from securefl.training import single_thread
 
 CONFIG = "study.toml"

@@ -10,11 +10,11 @@ from math import inf, prod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from securefl.core.errors import ConfigError
+from securefl.core.streams import public_seed, stream
 from securefl.data import Dataset, Split, load, unrelated
 from securefl.engines.clients import Records
-from securefl.errors import ConfigError
 from securefl.rounds import Floats, Population
-from securefl.streams import public_seed, stream
 from securefl.study import cost
 from securefl.study.config import Study
 from securefl.training.task import Problem

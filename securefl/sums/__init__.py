@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Final
 
-from securefl.errors import ConfigError
-from securefl.journal import Journal
+from securefl.core.errors import ConfigError
 from securefl.plan import CLEAR, Plan
+from securefl.storage.journal import Journal
 from securefl.sums.encrypted import Encrypted
 from securefl.sums.masked import Masked
 from securefl.sums.two_server import TwoServer

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import RemoteProtocolError
-from securefl.release import Delivered
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.release import Delivered
 from securefl.rounds import Ask, Sum, Total
 
 Totals = Mapping[str, NDArray[np.int64]]

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from securefl.agreement import Identity, Roster
-from securefl.journal import Journal
-from securefl.machine import Machine
+from securefl.core.agreement import Identity, Roster
+from securefl.core.machine import Machine
+from securefl.core.release import SERVER
 from securefl.plan import Plan, fewest_contributions
-from securefl.release import SERVER
 from securefl.rounds import Sends
 from securefl.secagg import Aborted, Agreement, Channels, Client, Policy, Server, Summed, centred
 from securefl.secagg.checks import CONSISTENCY, UNMASK
+from securefl.storage.journal import Journal
 from securefl.sums.way import Attempt, Identities, Opened, Unopened
 
 

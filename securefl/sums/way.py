@@ -22,15 +22,15 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl import agreement
-from securefl.agreement import Identity, Vector
-from securefl.errors import ConfigError
-from securefl.journal import Journal
-from securefl.machine import Machine
+from securefl.core import agreement
+from securefl.core.agreement import Identity, Vector
+from securefl.core.errors import ConfigError
+from securefl.core.machine import Machine
+from securefl.core.wire import Header
 from securefl.messages import client_name
 from securefl.plan import Plan, fewest_contributions
 from securefl.rounds import Ask, Sends
-from securefl.wire import Header
+from securefl.storage.journal import Journal
 
 A = TypeVar("A", bound=agreement.Agreement)
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.training.tensors import in_mode
 from securefl.training.threads import one_thread
 

@@ -41,9 +41,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.errors import ConfigError, DataError
-from securefl.keys import SecretKey
 from securefl.training.chunks import require_apart
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.local import views_of

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.training.chunks import apart
 from securefl.training.tensors import as_tensor
 from securefl.training.vector import to_vector

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import vector_to_parameters
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.training.losses import Loss, criterion_of, records
 from securefl.training.optimizers import SGD, Adam
 from securefl.training.tensors import in_mode

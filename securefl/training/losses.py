@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 from securefl.training.tensors import as_tensor
 
 Loss = Literal["cross_entropy", "mse"]

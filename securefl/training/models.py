@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.training.profile import named_layer
 from securefl.training.shufflenet import CHANNELS, ShuffleNetV2
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.training.chunks import ROWS, padded
 from securefl.training.losses import Loss, losses_of
 from securefl.training.threads import one_thread

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.streams import stream
 from securefl.profiles import Anchor, Profile
-from securefl.streams import stream
 from securefl.training.chunks import apart
 from securefl.training.tensors import as_tensor, in_mode
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 from securefl.training.tensors import as_tensor
 
 

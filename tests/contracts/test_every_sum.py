@@ -17,16 +17,16 @@ from scipy import stats
 from test_sums import ARMS
 from tiny_study import run, text, world
 
+from securefl.core.errors import ConfigError
+from securefl.core.release import Release, ReleaseKey
+from securefl.core.wire import Header
 from securefl.engines import clients
 from securefl.engines.host import Host, Log
-from securefl.errors import ConfigError
 from securefl.plan import Plan, noised, reach
-from securefl.release import Release, ReleaseKey
 from securefl.rounds import Answers, Ask, Sends, Value
 from securefl.study.config import Study, parse
 from securefl.study.run import composition
 from securefl.sums import words
-from securefl.wire import Header
 
 Combination = tuple[tuple[str, str], str, str]
 WAYS = ("clear", "masked", "ckks", "two-server")

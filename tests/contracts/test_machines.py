@@ -16,13 +16,15 @@ import pytest
 import tiny_two_server as two
 from tiny_orders import order
 
-from securefl.acts import Begin, RecordAct
-from securefl.agreement import Agreement, Identity, Roster, Vector
-from securefl.errors import RemoteProtocolError
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.agreement import Agreement, Identity, Roster, Vector
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.hiding import Hide
+from securefl.core.keys import Commitment, SecretKey, Signature
+from securefl.core.machine import Step
+from securefl.core.release import Delivered
+from securefl.core.wire import Header, Limit
 from securefl.exchange import Client, Server
-from securefl.hiding import Hide
-from securefl.keys import Commitment, SecretKey, Signature
-from securefl.machine import Step
 from securefl.messages import (
     REFUSED,
     Broadcast,
@@ -33,7 +35,6 @@ from securefl.messages import (
 )
 from securefl.plan import Plan
 from securefl.profiles import Query
-from securefl.release import Delivered
 from securefl.rounds import Ask, Each, Sends, Sum
 from securefl.scores import Asked, Found, KeyHolder
 from securefl.sums import Opened, Unopened
@@ -44,7 +45,6 @@ from securefl.sums.encrypted.server import Blind, SumServer
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.messages import PadReply
-from securefl.wire import Header, Limit
 
 NOBODY: Any = None
 """In place of a part that is not asked."""

@@ -19,23 +19,23 @@ from numpy.typing import NDArray
 from tiny_study import spied, text
 
 from securefl import sums
-from securefl.acts import entering
-from securefl.agreement import Agreement, Identity, Roster, u32
+from securefl.core.acts import entering
+from securefl.core.agreement import Agreement, Identity, Roster, u32
+from securefl.core.entropy import derived
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.hiding import Concealed, Hide
+from securefl.core.keys import SecretKey
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import SERVER, Release
+from securefl.core.wire import Limit, message
 from securefl.engines.door import Door, Given
-from securefl.entropy import derived
-from securefl.errors import ConfigError, RemoteProtocolError
-from securefl.hiding import Concealed, Hide
-from securefl.journal import Journal
-from securefl.keys import SecretKey
-from securefl.machine import Envelope, Expects, Need, Step
 from securefl.plan import Plan
-from securefl.release import SERVER, Release
 from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.secagg.masks import apply
 from securefl.secagg.packing import centred, words
+from securefl.storage.journal import Journal
 from securefl.study.config import parse
 from securefl.sums.way import Attempt, Identities, Opened, Unopened
-from securefl.wire import Limit, message
 
 GROUP_SECRET = SecretKey(b"known to every client")
 

@@ -13,7 +13,7 @@ import pytest
 from tiny_study import plain, run, same_state, spied, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.plan import charge_of
 from securefl.rounds import ByCount, ByDraws
 from securefl.study.checkpoint import Checkpoint

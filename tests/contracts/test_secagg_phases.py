@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, get_args
 import pytest
 from tiny_secagg import aggregate, agreement, client, identity
 
-from securefl.acts import RecordAct
-from securefl.agreement import u32
+from securefl.core.acts import RecordAct
+from securefl.core.agreement import u32
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.keys import SecretKey, Share
+from securefl.core.release import SERVER
 from securefl.engines.inprocess import Faults
-from securefl.errors import RemoteProtocolError
-from securefl.keys import SecretKey, Share
 from securefl.messages import client_name
-from securefl.release import SERVER
 from securefl.secagg import Aborted, Agreement, Channels, Server, Summed, phases
 from securefl.secagg.client import ClientState, Finished
 from securefl.secagg.messages import Complaint, MaskedInput

@@ -12,13 +12,14 @@ import pytest
 from tiny_study import run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.errors import ConfigError
+from securefl.core.keys import Share
+from securefl.core.release import Release, ReleaseKey
+from securefl.core.wire import Header
 from securefl.engines import clients
 from securefl.engines.host import Host, Log
-from securefl.errors import ConfigError
 from securefl.he.keys import KeyPair
-from securefl.keys import Share
 from securefl.plan import Plan
-from securefl.release import Release, ReleaseKey
 from securefl.rounds import Answers, Ask, ByDraws, Sends, Value
 from securefl.secagg import client as machine
 from securefl.study.config import Study, parse
@@ -27,7 +28,6 @@ from securefl.study.run import arm_folder, composition
 from securefl.sums.encrypted import keys
 from securefl.sums.encrypted.parts import SumEncryptor
 from securefl.sums.two_server import client as padder
-from securefl.wire import Header
 
 OPTIONS = {"fedlog": ["", 'body = "private"'], "lg_fedavg": ["", "layers = 2"]}
 ARMS = [

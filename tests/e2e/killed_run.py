@@ -31,10 +31,10 @@ from securefl.training import single_thread
 ROOT = Path(securefl.__file__).parent
 WATCHED = tuple(
     str(ROOT / part)
-    for part in ("engines", "accounting", "study", "exchange", "secagg", "rounds.py", "journal.py")
+    for part in ("engines", "accounting", "study", "exchange", "secagg", "rounds.py", "storage/journal.py")
 )
 DOOR = str(ROOT / "accounting" / "ledger.py")
-JOURNAL = str(ROOT / "journal.py")
+JOURNAL = str(ROOT / "storage" / "journal.py")
 assert all(Path(part).exists() for part in (*WATCHED, DOOR, JOURNAL)), "a file that is watched has moved"
 
 

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from securefl.acts import RecordAct
-from securefl.cli import main
-from securefl.journal import Journal
+from securefl.commands.main import main
+from securefl.core.acts import RecordAct
 from securefl.scores.keys import ScoreKeys
+from securefl.storage.journal import Journal
 from securefl.study import results
 
 

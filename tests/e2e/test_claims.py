@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny_study import FEDAVG, FEDPROF, run, study, world
 
-from protocols.contributions import Count, Size
+from securefl.protocols.contributions import Count, Size
 from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Job, Offer, Population, State, Value
 from securefl.study import results
 from securefl.study.checkpoint import Checkpoint

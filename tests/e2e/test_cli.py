@@ -18,8 +18,8 @@ import click
 import pytest
 from tiny_study import FEDAVG, FEDPROF, text
 
-from securefl.cli import cli, main
-from securefl.study.commands import packaged
+from securefl.commands.main import cli, main
+from securefl.study.packaged import packaged
 
 
 def securefl(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -251,7 +251,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path, as_json: boo
     checkpoint = out / "arms" / "fedavg" / "seed-3" / "checkpoint.sqlite"
     # A shell that puts the tests in the background has its children ignore Ctrl-C.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "from securefl.cli import main; main()"
+    code += "from securefl.commands.main import main; main()"
     command = [sys.executable, "-c", code, "run", toml, "--out", out]
     running = subprocess.Popen(
         [*map(str, command), *(["--json"] if as_json else [])],

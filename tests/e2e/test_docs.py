@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from securefl.study.commands import packaged
+from securefl.study.packaged import packaged
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")]

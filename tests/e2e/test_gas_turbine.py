@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from securefl.study import world
-from securefl.study.commands import packaged
 from securefl.study.config import parse
+from securefl.study.packaged import packaged
 from securefl.study.run import ArmRun, run_arm
 
 pytestmark = pytest.mark.slow

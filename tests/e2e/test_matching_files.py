@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from securefl import profiles
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.cli import cli
-from securefl.errors import DataError, SecureFLError
+from securefl.commands.main import cli
+from securefl.core.errors import DataError, SecureFLError
 from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile, document
 from securefl.profiles import Bounds, divergence
 

@@ -16,8 +16,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from securefl.accounting.ledger import Ledger
+from securefl.core.errors import BudgetExceeded
 from securefl.engines.door import Door
-from securefl.errors import BudgetExceeded
 from securefl.rounds import Ask, Sum
 
 ROOT = Path(__file__).parents[2]

@@ -18,14 +18,15 @@ from read_only import bound_by_modes, content, forbid_writing
 from tiny_study import FEDAVG, FEDPROF, study, text
 from waiting import waiting
 
-from securefl.errors import ConfigError
-from securefl.study.commands import report, run
+from securefl.commands.report import report
+from securefl.commands.run import run
+from securefl.commands.sweep import sweep
+from securefl.core.errors import ConfigError
 from securefl.study.config import Arm
 from securefl.study.folder_lock import LOCK, alone
 from securefl.study.session import run_study
-from securefl.study.sweep_command import sweep
 
-MAIN = "from securefl.cli import main; main()"
+MAIN = "from securefl.commands.main import main; main()"
 
 
 def refused(result: Result) -> str:

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from securefl.study.commands import packaged
 from securefl.study.config import Arm, parse
+from securefl.study.packaged import packaged
 from securefl.study.run import run_arm
 from securefl.study.world import build
 

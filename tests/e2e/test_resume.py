@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tiny_study import FEDAVG, FEDPROF, plain, study, world
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.study.config import Study, parse
 from securefl.study.run import ArmRun, arm_folder, composition, run_arm
 

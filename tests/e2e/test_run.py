@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from tiny_study import FEDAVG, FEDPROF, run, spied, study, text, world
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.study.config import parse
 from securefl.study.folder_lock import LOCK
 from securefl.study.session import reopen, run_study
@@ -125,7 +125,7 @@ def test_a_study_that_cannot_run_leaves_no_folder(
     told: list[object] = []
     with pytest.raises(Exception, match=part) as caught:
         run_study(parse(toml), tmp_path / "run", lambda *round_: told.append(round_))
-    assert type(caught.value).__module__ == "securefl.errors"
+    assert type(caught.value).__module__ == "securefl.core.errors"
     assert "\n" not in str(caught.value)
     assert told == []
     assert not (tmp_path / "run").exists()

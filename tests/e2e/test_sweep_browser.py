@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 from tiny_study import text
 
-from securefl.study.sweep_command import sweep
-from securefl.study.sweep_page import script_digest
+from securefl.commands.sweep import sweep
+from securefl.sweep.page import script_digest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on this machine")

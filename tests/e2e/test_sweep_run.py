@@ -18,12 +18,12 @@ import pytest
 from click.testing import CliRunner, Result
 from tiny_study import FEDAVG, text
 
-from securefl.errors import ConfigError, SecureFLError
+from securefl.commands.run import run as run_command
+from securefl.commands.sweep import sweep
+from securefl.core.errors import ConfigError, SecureFLError
 from securefl.study.checkpoint import Checkpoint
-from securefl.study.commands import run as run_command
-from securefl.study.sweep import Cell, parse_sweep
-from securefl.study.sweep_command import sweep
-from securefl.study.sweep_run import finished, run_cells
+from securefl.sweep.cells import Cell, parse_sweep
+from securefl.sweep.run import finished, run_cells
 
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
 NOISED = (
@@ -38,7 +38,7 @@ SHORT = text(FEDAVG) + '[sweep.grid]\n"study.rounds" = [3, 4]\n'
 # A shell that puts the tests in the background has its children ignore Ctrl-C.
 CODE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from securefl.study.sweep_command import sweep; sweep()"
+    "from securefl.commands.sweep import sweep; sweep()"
 )
 
 
@@ -274,7 +274,7 @@ if __name__ != "__main__":  # in a worker: its first round waits for the file
 
     Checkpoint.save = waiting
 else:
-    from securefl.study.sweep_command import sweep
+    from securefl.commands.sweep import sweep
 
     sweep(sys.argv[1:-1])
 """

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.errors import LocalProtocolError, RemoteProtocolError
+from securefl.core.wire import Header, Limit, decode, encode
 from securefl.engines.host import Host, Log
 from securefl.engines.inprocess import Faults, InProcess
-from securefl.errors import LocalProtocolError, RemoteProtocolError
 from securefl.messages import REFUSED, OpenReply
 from securefl.plan import Plan
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
@@ -33,7 +34,6 @@ from securefl.rounds import (
     Value,
 )
 from securefl.scores import way_of
-from securefl.wire import Header, Limit, decode, encode
 
 CLIENTS, LENGTH = 4, 3
 BOUNDS = Bounds(mean=4.0, variance_low=0.1, variance_high=8.0, weight=8.0)

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.grid import Grid
+from securefl.core.release import Delivered
+from securefl.core.wire import Header, Limit
 from securefl.engines.host import Host, Log
 from securefl.engines.inprocess import Faults, InProcess
-from securefl.errors import RemoteProtocolError
 from securefl.exchange import Client, Server
-from securefl.grid import Grid
 from securefl.messages import Broadcast, Contribution, OpenReply
 from securefl.plan import Plan
-from securefl.release import Delivered
 from securefl.rounds import (
     Algorithm,
     Answers,
@@ -38,7 +39,6 @@ from securefl.rounds import (
     Sum,
     Value,
 )
-from securefl.wire import Header, Limit
 
 CLIENTS = 5
 SUM, ONE = Sends(name="vector", how="sum", reveals="it"), Sends(name="number", how="each", reveals="it")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_he import SIGNER
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query

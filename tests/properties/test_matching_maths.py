@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_he import SIGNER
 
+from securefl.core.signing import AgreementKey
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, query
@@ -18,7 +19,6 @@ from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import PadKeyHolder, mask
 from securefl.scores.terms import ScoreTerms
-from securefl.signing import AgreementKey
 
 LENGTHS = (1, 10, 84, 511, 512, 2000)
 TIGHT = Bounds(mean=16, variance_high=64, weight=16)

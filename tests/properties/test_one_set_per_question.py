@@ -25,19 +25,19 @@ from hypothesis import strategies as st
 from tiny_attempts import Attempt, Clients, call, fewest
 from tiny_secagg import identity
 
-from securefl import agreement as agreed
-from securefl.acts import Begin, RecordAct
-from securefl.agreement import Agreement, Question, Roster, Vector
-from securefl.errors import ConfigError, RemoteProtocolError
-from securefl.journal import Journal
-from securefl.keys import Commitment, SecretKey
+from securefl.core import agreement as agreed
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.agreement import Agreement, Question, Roster, Vector
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.keys import Commitment, SecretKey
+from securefl.core.release import SERVER
+from securefl.core.wire import Header
 from securefl.messages import REFUSED
-from securefl.release import SERVER
 from securefl.secagg import Policy
+from securefl.storage.journal import Journal
 from securefl.sums.encrypted.client import input_digest, signed_input
 from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.messages import SumRequest
-from securefl.wire import Header
 
 # The same question, one that differs in round, ask or name, one that cannot change in two rounds, one put
 # anew. Most calls are about the first.

@@ -28,12 +28,12 @@ from tiny_two_server import (
     signed,
 )
 
-from securefl.acts import Begin, RecordAct
-from securefl.agreement import Vector
-from securefl.errors import RemoteProtocolError
-from securefl.journal import Journal
-from securefl.keys import SecretKey, Share
-from securefl.signing import unseal
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.agreement import Vector
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.keys import SecretKey, Share
+from securefl.core.signing import unseal
+from securefl.storage.journal import Journal
 from securefl.sums.two_server.agreement import Agreement, request_digest
 from securefl.sums.two_server.messages import PadRequest
 from securefl.sums.two_server.pads import box, seeds_of

@@ -14,14 +14,14 @@ import second_secagg as second
 from numpy.typing import NDArray
 from tiny_secagg import Outcome, aggregate, agreement, assert_exact, entropy, identity
 
-from securefl.acts import entering
+from securefl.core.acts import entering
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.hiding import Concealed, Hide
+from securefl.core.keys import Commitment, PublicKey, Share, Signature
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import SERVER
 from securefl.engines.inprocess import Faults
-from securefl.errors import RemoteProtocolError
-from securefl.hiding import Concealed, Hide
-from securefl.keys import Commitment, PublicKey, Share, Signature
-from securefl.machine import Envelope, Expects, Need, Step
 from securefl.messages import client_name
-from securefl.release import SERVER
 from securefl.secagg import Aborted, Agreement, Parameters, RecordAct, Summed
 from securefl.secagg import messages as m
 from securefl.secagg.packing import word

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.errors import RemoteProtocolError
-from securefl.legible import is_legible
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.legible import is_legible
+from securefl.core.release import NO_COST, Delivered, Release, ReleaseKey
+from securefl.core.wire import Header, Limit, decode
 from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
-from securefl.release import NO_COST, Delivered, Release, ReleaseKey
-from securefl.wire import Header, Limit, decode
 
 KINDS: dict[type[Any], Limit] = dict.fromkeys(
     (Broadcast, Order, Contribution, OpenRequest, OpenReply), Limit(bytes=10**6, elements=100)

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.agreement import Identity, Roster, Vector
-from securefl.entropy import drawn
-from securefl.keys import Commitment, SecretKey
+from securefl.core.agreement import Identity, Roster, Vector
+from securefl.core.entropy import drawn
+from securefl.core.keys import Commitment, SecretKey
+from securefl.core.signing import AgreementKey
+from securefl.core.wire import Header
 from securefl.messages import client_name
 from securefl.secagg import Agreement, Channels, centred, parameters
 from securefl.secagg.agreement import ClosedRoster, Entry, advertised
@@ -26,8 +28,6 @@ from securefl.secagg.dealing import SALT_BYTES, deal, share_key, unseal
 from securefl.secagg.masks import apply
 from securefl.secagg.packing import reduce, words
 from securefl.secagg.shamir import combine
-from securefl.signing import AgreementKey
-from securefl.wire import Header
 
 
 def play(

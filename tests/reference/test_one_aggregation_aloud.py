@@ -12,11 +12,11 @@ import pytest
 from one_aggregation_aloud import play
 from tiny_secagg import aggregate, agreement, assert_exact, identity, integers, pinned
 
+from securefl.core.wire import decode
 from securefl.messages import client_name
 from securefl.secagg import Vector, centred, parameters
 from securefl.secagg.messages import Advertise, Consistent, MaskedInput, Shares, Unmask, from_clients
 from securefl.secagg.packing import unpack
-from securefl.wire import decode
 
 DROPPED = 2
 

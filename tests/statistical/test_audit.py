@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 
+from securefl.core.keys import SecretKey
 from securefl.dp import gaussian
 from securefl.dp.audit import Audited, audit, mechanisms
 from securefl.dp.noise import Source
-from securefl.keys import SecretKey
 
 NAMES = [mechanism.name for mechanism in mechanisms()]
 

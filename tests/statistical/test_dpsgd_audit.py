@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
+from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.keys import SecretKey
 from securefl.training import ModelConfig, to_vector
 from securefl.training.canaries import Caught, Train, audit
 from securefl.training.dpsgd import train_privately

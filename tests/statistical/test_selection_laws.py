@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from protocols.selection import by_valuation, gumbel_top_k, with_replacement
+from securefl.protocols.selection import by_valuation, gumbel_top_k, with_replacement
 
 ALARM = 1e-6
 DRAWS = 20_000

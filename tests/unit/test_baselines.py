@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from protocols.averaging import Averaging, Update
-from protocols.baselines import CFCFM, ActiveFL, Adam, ByLoss, FedAdam, FedAvgRP, FedProx
-from protocols.fedavg import FedAvg
+from securefl.protocols.averaging import Averaging, Update
+from securefl.protocols.baselines import CFCFM, ActiveFL, Adam, ByLoss, FedAdam, FedAvgRP, FedProx
+from securefl.protocols.fedavg import FedAvg
 from securefl.rounds import Job, Population, State
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_study import same_state
 
-from securefl.errors import DataError, LocalProtocolError
+from securefl.core.errors import DataError, LocalProtocolError
 from securefl.rounds import State
 from securefl.study.checkpoint import Checkpoint
 

@@ -11,25 +11,25 @@ import pytest
 from scipy import stats
 from tiny_study import run, spied, text, world
 
-from protocols.contributions import Update
 from securefl.accounting.ledger import Ledger
-from securefl.cohort import colluding
+from securefl.core.cohort import colluding
+from securefl.core.errors import ConfigError
+from securefl.core.grid import Grid
+from securefl.core.hiding import Concealed
+from securefl.core.release import ReleaseKey
+from securefl.core.streams import stream
+from securefl.core.wire import Header
 from securefl.dp.noise import Source
 from securefl.engines.host import Host
 from securefl.engines.inprocess import InProcess
-from securefl.errors import ConfigError
-from securefl.grid import Grid
-from securefl.hiding import Concealed
 from securefl.plan import Plan, fewest_contributions
 from securefl.protect import noise, protect
-from securefl.release import ReleaseKey
+from securefl.protocols.contributions import Update
 from securefl.rounds import Ask, Job, Sends, Sum, Value
-from securefl.streams import stream
 from securefl.study.config import Study, parse
 from securefl.study.run import composition
 from securefl.study.world import World
 from securefl.training import train
-from securefl.wire import Header
 
 ARMS = {
     "fedavg": 'fraction = 1.0\naggregation = "partial"',

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tiny_study import FEDAVG, FEDPROF, text
 
-from protocols.fedprof import FedProf
-from securefl.errors import ConfigError
-from securefl.study.commands import packaged
+from securefl.core.errors import ConfigError
+from securefl.protocols.fedprof import FedProf
 from securefl.study.config import Study, parse, read, slug
-from securefl.study.sweep import has_sweep, parse_sweep
+from securefl.study.packaged import packaged
+from securefl.sweep.cells import has_sweep, parse_sweep
 
 GOOD = text()
 

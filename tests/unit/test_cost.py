@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.study.cost import (
     CostModel,
     DeviceLaw,

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from securefl.core.errors import ConfigError
 from securefl.data.corruptions import (
     PHOTOGRAPHS,
     Corruption,
@@ -22,7 +23,6 @@ from securefl.data.corruptions import (
 )
 from securefl.data.dataset import Dataset
 from securefl.data.photographs import photographs
-from securefl.errors import ConfigError
 
 Floats = NDArray[np.float32]
 GREY = np.float32(0.5)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from securefl.core.errors import DataError
 from securefl.data.dataset import Dataset, hold_out, stratified
-from securefl.errors import DataError
 
 
 def classified(**changes: object) -> Dataset:

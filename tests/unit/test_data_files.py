@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from securefl.core.errors import ConfigError, DataError
 from securefl.data.digests import CIFAR10_DECODED, CIFAR10_MED, PINNED, DataFile
 from securefl.data.fetching import Opener, fetch, fetch_files
 from securefl.data.files import cache_folder, data_folder, digest, files_of, verified
 from securefl.data.sources import load
-from securefl.errors import ConfigError, DataError
 
 CONTENT = b"what the author published"
 FILE = DataFile(

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from securefl.core.errors import DataError
 from securefl.data import cifar_med
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
-from securefl.errors import DataError
 
 Bytes = NDArray[np.uint8]
 

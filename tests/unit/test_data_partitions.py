@@ -7,6 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import minimize
 
+from securefl.core.errors import ConfigError
 from securefl.data.dataset import Dataset
 from securefl.data.dirichlet import class_counts, smallest_sizes
 from securefl.data.dominant_class import dominant_class
@@ -20,7 +21,6 @@ from securefl.data.partitions import (
     shards,
     sized,
 )
-from securefl.errors import ConfigError
 
 TEN_CLASSES = np.tile(np.arange(10), 600)
 

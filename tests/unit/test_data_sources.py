@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from securefl.core.errors import DataError
 from securefl.data import shakespeare
 from securefl.data.dataset import Dataset, Split
 from securefl.data.digests import CIFAR10_MED, GAS_RANGES, PINNED, DataFile
 from securefl.data.files import verified
 from securefl.data.parse import GAS_COLUMNS
 from securefl.data.sources import NAMES, _gas_turbine, load
-from securefl.errors import DataError
 
 REAL = os.environ.get("SECUREFL_DATA", "")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from securefl.database import Damaged, Database, Kind, check, explaining, seal
-from securefl.errors import DataError
+from securefl.core.errors import DataError
+from securefl.storage.database import Damaged, Database, Kind, check, explaining, seal
 
 KIND = Kind(
     name="list",

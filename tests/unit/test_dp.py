@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from securefl.cli import cli
+from securefl.commands.main import cli
+from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.keys import SecretKey
 from securefl.dp import calibration, clipping, gaussian
 from securefl.dp.moments import STEP, Losses, Moments
 from securefl.dp.noise import Source
-from securefl.errors import ConfigError, DataError, SecureFLError
-from securefl.keys import SecretKey
-from securefl.study.commands import packaged
 from securefl.study.config import parse
+from securefl.study.packaged import packaged
 
 ANY = st.floats(allow_nan=True, allow_infinity=True, width=64)
 RECORDS = arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 4)), elements=ANY)

@@ -19,10 +19,10 @@ from torch.nn.functional import cross_entropy
 
 from securefl.accounting.composition import compose, rdp_epsilon
 from securefl.accounting.events import History, steps_event
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.keys import SecretKey
+from securefl.core.reading import convert
 from securefl.dp.noise import Source
-from securefl.errors import ConfigError, DataError
-from securefl.keys import SecretKey
-from securefl.study.config import convert
 from securefl.training import ModelConfig, evaluate, load_vector, to_vector
 from securefl.training import dpsgd as module
 from securefl.training.dpsgd import make_private, train_privately

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from securefl import errors
-from securefl.errors import RemoteProtocolError, SecureFLError
+from securefl.core import errors
+from securefl.core.errors import RemoteProtocolError, SecureFLError
 
 
 def _drawn() -> dict[str, str]:

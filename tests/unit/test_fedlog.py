@@ -13,14 +13,14 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from scipy import stats
 from tiny_study import plain
 
-from protocols.fedlog.bodies import Public
-from protocols.fedlog.options import FedLog
-from protocols.fedlog.statistic import GRID, Clipping, Statistic
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
+from securefl.core.release import UNPROTECTED
 from securefl.plan import Plan, charge_of
 from securefl.protect import noise
-from securefl.release import UNPROTECTED
+from securefl.protocols.fedlog.bodies import Public
+from securefl.protocols.fedlog.options import FedLog
+from securefl.protocols.fedlog.statistic import GRID, Clipping, Statistic
 from securefl.rounds import Job
 from securefl.study.config import Study, parse
 from securefl.study.results import bought, collect

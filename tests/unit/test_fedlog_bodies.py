@@ -17,18 +17,18 @@ from scipy import stats
 from test_fedlog import world as digits_world
 from tiny_study import plain, spied
 
-from protocols.fedlog.bodies import Trained, class_means, clustering
-from protocols.fedlog.head import solve
-from protocols.fedlog.options import FedLog
-from protocols.fedlog.statistic import GRID, Clipping, Statistic
-from protocols.lg_fedavg import LastLayers, LGFedAvg
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.keys import SecretKey
+from securefl.core.release import UNPROTECTED
 from securefl.dp.noise import Source
-from securefl.errors import ConfigError, DataError
-from securefl.keys import SecretKey
 from securefl.plan import Plan, charge_of
 from securefl.protect import noise
-from securefl.release import UNPROTECTED
+from securefl.protocols.fedlog.bodies import Trained, class_means, clustering
+from securefl.protocols.fedlog.head import solve
+from securefl.protocols.fedlog.options import FedLog
+from securefl.protocols.fedlog.statistic import GRID, Clipping, Statistic
+from securefl.protocols.lg_fedavg import LastLayers, LGFedAvg
 from securefl.rounds import Job
 from securefl.study.config import Study, parse
 from securefl.study.run import ArmRun, composition, run_arm

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.fedlog.head import gradient, objective, probabilities, scores, solve
-from securefl.errors import DataError
+from securefl.core.errors import DataError
+from securefl.protocols.fedlog.head import gradient, objective, probabilities, scores, solve
 
 
 def statistic(classes: int, features: int, records: int, seed: int, noise: float = 0.0) -> np.ndarray:

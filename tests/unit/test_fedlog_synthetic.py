@@ -28,7 +28,7 @@ from fedlog_synthetic import (
     verdict,
 )
 
-from protocols.fedlog.head import gradient, solve
+from securefl.protocols.fedlog.head import gradient, solve
 from securefl.training.heads import body_features, last_layers
 
 FEW = 2

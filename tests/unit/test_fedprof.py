@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tiny_study import Spy, same_state, spied, study, world
 
-from protocols.fedprof import FedProf
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.profiles import divergence
+from securefl.protocols.fedprof import FedProf
 from securefl.study.run import ArmRun
 from securefl.study.world import World
 from securefl.training import profile

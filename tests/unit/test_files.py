@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import protocols
 import securefl
-from securefl import files
-from securefl.errors import DataError
-from securefl.files import replacing, subfolder, write
+from securefl import protocols
+from securefl.core.errors import DataError
+from securefl.storage import files
+from securefl.storage.files import replacing, subfolder, write
 
 
 def left(folder: Path) -> set[str]:
@@ -127,13 +127,13 @@ def test_what_cannot_be_written_is_told_by_its_own_name(tmp_path: Path) -> None:
 WRITERS = {"write_text", "write_bytes", "to_csv", "to_json", "savefig", "savez", "savetxt"}
 IN_MEMORY = {
     ("securefl/data/fetching.py", "open"),
-    ("securefl/files.py", "fdopen"),
+    ("securefl/storage/files.py", "fdopen"),
     ("securefl/he/ring.py", "write_bytes"),
-    ("securefl/arrays.py", "savez"),
-    ("securefl/study/report.py", "savefig"),
-    ("securefl/study/sweep_svg.py", "savefig"),
-    ("securefl/study/tables.py", "savefig"),
-    ("securefl/study/tables.py", "to_csv"),
+    ("securefl/core/arrays.py", "savez"),
+    ("securefl/report/run_page.py", "savefig"),
+    ("securefl/sweep/svg.py", "savefig"),
+    ("securefl/report/tables.py", "savefig"),
+    ("securefl/report/tables.py", "to_csv"),
 }
 """Writers of a buffer, of text, of a file without a name or in a temporary folder, and the one itself."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from read_only import bound_by_modes, content, forbid_writing
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.study.folder_lock import LOCK, Holder, alone, require_idle
 
 HOLD = """

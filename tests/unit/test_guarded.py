@@ -14,14 +14,14 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import pytest
 
-import protocols
 import securefl
-from securefl.errors import LocalProtocolError
-from securefl.keys import Guarded, SecretKey
-from securefl.machine import Envelope, Step
+from securefl import protocols
+from securefl.core.errors import LocalProtocolError
+from securefl.core.keys import Guarded, SecretKey
+from securefl.core.machine import Envelope, Step
+from securefl.core.signing import AgreementKey, SigningKey
 from securefl.matching import Evaluator, KeyHolder
 from securefl.scores.opener import Opener
-from securefl.signing import AgreementKey, SigningKey
 
 SECRET = SecretKey(b"correct horse battery staple 123")
 
@@ -130,8 +130,8 @@ PUBLIC = {
     "securefl.sums.two_server.server.TakePads": "the same, and the sum of their pads",
     "securefl.matching.sealed.Sealed": "sealed to its receiver",
     "securefl.matching.sealed.Scores": "encrypted, and signed",
-    "securefl.hiding.Concealed": "what everybody may see of a hidden value",
-    "securefl.hiding.Hide": "work whose masks are functions, which have no pickle",
+    "securefl.core.hiding.Concealed": "what everybody may see of a hidden value",
+    "securefl.core.hiding.Hide": "work whose masks are functions, which have no pickle",
     "securefl.secagg.server.Agreeing": "signatures",
     "securefl.secagg.server.Opening": "shares that were opened to the server",
     "securefl.secagg.server.Sharing": "what dealers published",

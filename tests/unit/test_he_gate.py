@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefl.errors import RemoteProtocolError
+from securefl.core.errors import RemoteProtocolError
 from securefl.he import gate
 from securefl.he.parameters import COMPACT, STRONG, Parameters
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from securefl.errors import DataError, RemoteProtocolError
+from securefl.core.errors import DataError, RemoteProtocolError
 from securefl.he.openings import Openings
 
 _RACING = textwrap.dedent(
     """
     import sys
-    from securefl.errors import RemoteProtocolError
+    from securefl.core.errors import RemoteProtocolError
     from securefl.he.openings import Openings
     store, refused = Openings(sys.argv[1]), 0
     for i in range(40):

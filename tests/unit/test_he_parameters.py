@@ -5,7 +5,7 @@ import math
 import pytest
 import tenseal.sealapi as sealapi
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.he.parameters import COMPACT, STRONG, Parameters, by_name, capacity
 from securefl.profiles import Bounds, Variant
 from securefl.scores.terms import ScoreTerms

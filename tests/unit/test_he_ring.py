@@ -15,12 +15,12 @@ import tenseal.sealapi as sealapi
 from tiny_he import SIGNER
 
 import securefl.he
-from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.keys import PublicKey, SecretKey
 from securefl.he import gate
 from securefl.he import ring as ring_of
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, STRONG, Parameters
-from securefl.keys import PublicKey, SecretKey
 from securefl.profiles import Bounds, Variant
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import ScoreEvaluator

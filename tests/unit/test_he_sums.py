@@ -11,12 +11,12 @@ import pytest
 from scipy import stats
 from tiny_he import SIGNER
 
-from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.signing import SigningKey
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.signing import SigningKey
 from securefl.sums.encrypted.parts import (
     EncryptedTotal,
     Place,

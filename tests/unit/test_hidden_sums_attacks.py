@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tiny_attempts import Attempt, Clients, call, fewest, told
 
-from securefl.journal import Journal
 from securefl.secagg import Policy
+from securefl.storage.journal import Journal
 
 N = 7
 EVERYBODY = tuple(range(N))

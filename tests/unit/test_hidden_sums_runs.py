@@ -14,25 +14,25 @@ from test_secagg_adversary import signed_anew
 from tiny_study import plain, same_state, spied, text, world
 
 from securefl.accounting.ledger import Ledger
-from securefl.acts import Begin, RecordAct
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
+from securefl.core.keys import Commitment
+from securefl.core.machine import Envelope, Step
+from securefl.core.release import SERVER
+from securefl.core.wire import Header, Limit, peek
 from securefl.engines.clients import Clients
 from securefl.engines.host import Host
 from securefl.engines.inprocess import InProcess
-from securefl.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.exchange import client as exchange
 from securefl.exchange import server
-from securefl.keys import Commitment
-from securefl.machine import Envelope, Step
 from securefl.messages import Order, client_name
 from securefl.plan import Plan
-from securefl.release import SERVER
 from securefl.rounds import Sends
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
 from securefl.study.config import Study, parse
 from securefl.study.run import arm_folder, composition, run_arm
 from securefl.sums import Attempt, masked
-from securefl.wire import Header, Limit, peek
 
 CLIENTS = 7
 ARMS = {

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from tiny_secagg import identity
 
-from securefl.acts import RecordAct
-from securefl.agreement import Agreement, Roster, Vector
-from securefl.errors import RemoteProtocolError
-from securefl.journal import Journal
-from securefl.keys import Commitment, Signature
+from securefl.core.acts import RecordAct
+from securefl.core.agreement import Agreement, Roster, Vector
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.keys import Commitment, Signature
+from securefl.core.release import SERVER
+from securefl.core.wire import Header
 from securefl.messages import REFUSED, OpenReply
-from securefl.release import SERVER
+from securefl.storage.journal import Journal
 from securefl.sums.encrypted.client import input_digest, signed_input
 from securefl.sums.encrypted.key_holder import OpenTotals, SumKeyHolder
 from securefl.sums.encrypted.messages import SumRequest
-from securefl.wire import Header
 
 NOBODY: Any = None
 """In place of a part that is not asked."""

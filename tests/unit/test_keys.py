@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from securefl.errors import LocalProtocolError
-from securefl.keys import PublicKey, SecretKey, Share, Signature
+from securefl.core.errors import LocalProtocolError
+from securefl.core.keys import PublicKey, SecretKey, Share, Signature
 
 SECRET = b"correct horse battery staple"
 

@@ -24,7 +24,7 @@ from securefl.accounting.composition import compose
 from securefl.accounting.events import steps_event
 from securefl.accounting.figures import brief
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.errors import (
+from securefl.core.errors import (
     BudgetExceeded,
     ConfigError,
     DataError,
@@ -33,9 +33,18 @@ from securefl.errors import (
     UnaccountedRelease,
     UnsupportedEvent,
 )
+from securefl.core.release import (
+    KEY_HOLDER,
+    NO_COST,
+    OTHERS,
+    SERVER,
+    UNPROTECTED,
+    Charge,
+    Release,
+    ReleaseKey,
+)
+from securefl.core.wire import Header, Limit, decode
 from securefl.messages import Contribution, Order
-from securefl.release import KEY_HOLDER, NO_COST, OTHERS, SERVER, UNPROTECTED, Charge, Release, ReleaseKey
-from securefl.wire import Header, Limit, decode
 
 SESSION = bytes(range(32))
 HERE = Header(SESSION, 1, 0, 0)
@@ -333,8 +342,8 @@ import numpy as np
 from securefl.accounting.figures import brief
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.messages import Contribution
-from securefl.release import UNPROTECTED, Release, ReleaseKey
-from securefl.wire import Header
+from securefl.core.release import UNPROTECTED, Release, ReleaseKey
+from securefl.core.wire import Header
 
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 

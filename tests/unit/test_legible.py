@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from securefl.errors import ConfigError
-from securefl.legible import cell, is_legible, require_legible
-from securefl.study.tables import write_csv
+from securefl.core.errors import ConfigError
+from securefl.core.legible import cell, is_legible, require_legible
+from securefl.report.tables import write_csv
 
 UNSEEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
 

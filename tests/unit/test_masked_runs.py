@@ -13,22 +13,22 @@ from test_secagg_adversary import wrong_pair
 from tiny_study import FEDAVG, plain, run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.acts import Begin, RecordAct
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.errors import BudgetExceeded, ConfigError
+from securefl.core.grid import Grid
+from securefl.core.machine import Envelope, Step
+from securefl.core.wire import Header
 from securefl.engines.clients import Clients
 from securefl.engines.host import Host
-from securefl.errors import BudgetExceeded, ConfigError
-from securefl.grid import Grid
-from securefl.journal import Journal
-from securefl.machine import Envelope, Step
 from securefl.messages import client_name
 from securefl.plan import Plan
 from securefl.rounds import Ask, ByDraws, Sends, Sum
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
+from securefl.storage.journal import Journal
 from securefl.study.config import Study, parse
 from securefl.study.run import arm_folder, composition, run_arm
 from securefl.sums import Attempt, Masked, masked
-from securefl.wire import Header
 
 CLIENTS = 7
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
-from securefl.keys import PublicKey, Signature
+from securefl.core.errors import ConfigError, CryptoError, DataError, RemoteProtocolError
+from securefl.core.keys import PublicKey, Signature
 from securefl.matching import (
     Evaluator,
     EvaluatorPublic,

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.agreement import Identity, Roster
-from securefl.cli import cli, main
+from securefl.commands.main import cli, main
+from securefl.core.agreement import Identity, Roster
+from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.legible import escaped
+from securefl.core.release import ReleaseKey
 from securefl.data import Dataset
-from securefl.errors import ConfigError, SecureFLError
-from securefl.legible import escaped
 from securefl.matching import Evaluator, KeyHolder, Profile
-from securefl.release import ReleaseKey
 from securefl.rounds import Sends
-from securefl.study.commands import packaged
 from securefl.study.config import Arm, StudySection, parse
+from securefl.study.packaged import packaged
 
 TRICKS = ["a\nb", "\x1b[31mred", "\u202egnp.exe", "\u2066a", "a\u2028b", "\ue000", "\ufeffx", "a\u200bb"]
 DEMO = packaged()["demo"]

@@ -15,17 +15,17 @@ from scipy import stats
 from test_private_training import private
 from tiny_study import run, spied, world
 
-from protocols.contributions import SIZE, Loss, Size
-from protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.release import ReleaseKey
+from securefl.core.streams import stream
 from securefl.dp.moments import Losses, Moments
-from securefl.errors import ConfigError, LocalProtocolError
 from securefl.plan import Plan, charge_of
 from securefl.profiles import Bounds, Variant
 from securefl.protect import protect
-from securefl.release import ReleaseKey
+from securefl.protocols.contributions import SIZE, Loss, Size
+from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.rounds import Job, Offer, Sends, Value
-from securefl.streams import stream
 from securefl.study.config import Study
 from securefl.study.run import arm_folder, composition
 from securefl.training import probe_anchor

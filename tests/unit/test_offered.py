@@ -12,12 +12,12 @@ import pytest
 
 from securefl.accounting.events import steps_event
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
+from securefl.core.grid import Grid
+from securefl.core.release import NO_COST, ReleaseKey
 from securefl.engines.door import Door, Given
-from securefl.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
-from securefl.grid import Grid
 from securefl.plan import Plan, reach
 from securefl.protect import protect
-from securefl.release import NO_COST, ReleaseKey
 from securefl.rounds import Ask, Each, Job, Sends, Sum, Value
 
 EVERYBODY = (0, 1, 2, 3, 4)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 from securefl.study import world
-from securefl.study.commands import packaged
 from securefl.study.config import Study, parse
+from securefl.study.packaged import packaged
 from securefl.study.run import composition
-from securefl.study.sweep import has_sweep, parse_sweep
+from securefl.sweep.cells import has_sweep, parse_sweep
 
 SLOW = ("cifar10_fedprof", "fedprof_private")
 """Photographs take more than a minute to be spoilt, and a noise beside private training 40 s to be found."""

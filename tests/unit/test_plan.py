@@ -14,10 +14,10 @@ from test_noised_numbers import fedprof as noised_fedprof
 from test_private_training import AVERAGING, private
 from tiny_study import FEDPROF, run, study, world
 
-from securefl.errors import ConfigError
+from securefl.commands.plan import plan
+from securefl.core.errors import ConfigError
 from securefl.study.config import Study
 from securefl.study.forecast import forecast
-from securefl.study.plan_command import plan
 
 STUDIES = {
     "FedLog, local noise": lambda: fedlog("local", epsilon=2.0, rounds=3),

@@ -15,8 +15,8 @@ from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from securefl.errors import DataError
-from securefl.study import plots
+from securefl.core.errors import DataError
+from securefl.report import plots
 
 
 def metrics(seeds: tuple[int, ...] = (0,)) -> pd.DataFrame:

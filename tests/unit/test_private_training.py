@@ -14,8 +14,8 @@ from tiny_study import run, spied, study, text, world
 from securefl.accounting.composition import compose
 from securefl.accounting.events import History, dump_event, load_event, steps_event
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.errors import ConfigError, UnsupportedEvent
 from securefl.dp.calibration import multiplier_beside
-from securefl.errors import ConfigError, UnsupportedEvent
 from securefl.plan import charge_of
 from securefl.study.config import Study, parse
 from securefl.study.run import arm_folder, composition

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.profiles import Anchor, Bounds, Features, Profile, Query, Variant, divergence, features, query
 
 WIDE = Bounds(mean=1e6, variance_low=1e-12, variance_high=1e9)

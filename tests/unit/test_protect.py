@@ -10,13 +10,13 @@ import pytest
 from dp_accounting import GaussianDpEvent
 from scipy import stats
 
-from securefl.errors import LocalProtocolError
-from securefl.grid import Grid
-from securefl.hiding import Concealed
-from securefl.keys import SecretKey
+from securefl.core.errors import LocalProtocolError
+from securefl.core.grid import Grid
+from securefl.core.hiding import Concealed
+from securefl.core.keys import SecretKey
+from securefl.core.release import Release, ReleaseKey
 from securefl.plan import Plan, charge_of
 from securefl.protect import protect
-from securefl.release import Release, ReleaseKey
 from securefl.rounds import Sends, Value
 
 BOUNDED = {("record", "add-remove"): 1.0}

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tiny_study import text
 
+from securefl.core.errors import ConfigError
 from securefl.data import Split, load
 from securefl.data.corruptions import blurred, polluted, salt_and_pepper, sensor_noise
-from securefl.errors import ConfigError
 from securefl.study import world
 from securefl.study.config import Study, parse
 

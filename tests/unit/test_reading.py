@@ -12,7 +12,7 @@ import pytest
 from read_only import bound_by_modes, content, forbid_writing
 
 from securefl.accounting.reading import read
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 
 CODE = """
 import sys

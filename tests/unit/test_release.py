@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.errors import LocalProtocolError, UnaccountedRelease
-from securefl.release import NO_COST, UNPROTECTED, Permit, Release, ReleaseKey
+from securefl.core.errors import LocalProtocolError, UnaccountedRelease
+from securefl.core.release import NO_COST, UNPROTECTED, Permit, Release, ReleaseKey
 
 SECRET = 1234.5678
 

@@ -17,9 +17,9 @@ from test_client_level import DISTRIBUTED, KEY_HOLDER, study
 from tiny_study import FEDPROF, plain, same_state, text, world
 
 from securefl.accounting.ledger import Ledger
-from securefl.database import Database
-from securefl.journal import Journal
-from securefl.keys import SecretKey
+from securefl.core.keys import SecretKey
+from securefl.storage.database import Database
+from securefl.storage.journal import Journal
 from securefl.study import run
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse

@@ -13,8 +13,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from securefl.accounting.figures import in_words
-from securefl.errors import ConfigError
-from securefl.study.report import (
+from securefl.core.errors import ConfigError
+from securefl.report.run_page import (
     ArmSummary,
     PrivacyRow,
     ReportData,

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from tiny_he import SIGNER, converse
 
-from securefl.errors import ConfigError, RemoteProtocolError
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.signing import SigningKey
+from securefl.core.wire import Header
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
@@ -24,8 +26,6 @@ from securefl.scores.keys import ScoreKeys
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
 from securefl.scores.way import Found, Kind, Sent
-from securefl.signing import SigningKey
-from securefl.wire import Header
 
 Q = 10
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)

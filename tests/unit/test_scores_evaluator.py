@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_he import SIGNER
 
-from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT

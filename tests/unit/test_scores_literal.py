@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.profiles import Profile, divergence
 from securefl.scores.literal import literal_divergence
 

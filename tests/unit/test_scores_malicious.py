@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tiny_he import SIGNER
 
+from securefl.core.signing import AgreementKey
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
@@ -14,7 +15,6 @@ from securefl.scores.opener import Opener
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import PadKeyHolder, framed
 from securefl.scores.terms import ScoreTerms
-from securefl.signing import AgreementKey
 
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
 

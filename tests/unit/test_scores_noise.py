@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tiny_he import SIGNER
 
-from securefl.errors import RemoteProtocolError
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.signing import AgreementKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.integers import coefficient_rows, products
@@ -26,7 +27,6 @@ from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import PadKeyHolder, _pad, mask, scaled
 from securefl.scores.terms import ScoreTerms
-from securefl.signing import AgreementKey
 
 Q = 10
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)

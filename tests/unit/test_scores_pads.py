@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.signing import AgreementKey, SigningKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.integers import coefficient_rows, products
@@ -25,7 +26,6 @@ from securefl.scores.pad_evaluator import PadEvaluator
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.padded import OpensPads
 from securefl.scores.pads import Masked, PadKeyHolder, admit, mask
-from securefl.signing import AgreementKey, SigningKey
 
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
 SIGNING, AGREEMENT = SigningKey.generate(), AgreementKey.generate()

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from securefl.errors import ConfigError, RemoteProtocolError
-from securefl.machine import Envelope
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.machine import Envelope
+from securefl.core.wire import Header, Limit
 from securefl.messages import OpenRequest
 from securefl.plan import Plan, charge_of
 from securefl.rounds import Sends
 from securefl.scores import KeyHolder, way_of
 from securefl.scores.opener import OpenItems, Ready
-from securefl.wire import Header, Limit
 
 SERVER = "server"
 

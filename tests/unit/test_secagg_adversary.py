@@ -29,15 +29,14 @@ from tiny_secagg import (
 )
 
 from securefl.accounting.ledger import Ledger
-from securefl.acts import Begin
-from securefl.agreement import u32
-from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
-from securefl.hiding import Hide
-from securefl.journal import Journal
-from securefl.keys import Commitment, PublicKey, SecretKey, Share, Signature
-from securefl.machine import Step
+from securefl.core.acts import Begin
+from securefl.core.agreement import u32
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.hiding import Hide
+from securefl.core.keys import Commitment, PublicKey, SecretKey, Share, Signature
+from securefl.core.machine import Step
+from securefl.core.release import SERVER, Delivered
 from securefl.messages import client_name
-from securefl.release import SERVER, Delivered
 from securefl.secagg import Aborted, Agreement, Client, Policy, Server, Summed
 from securefl.secagg.agreement import ClosedRoster, Entry, advertised
 from securefl.secagg.checks import read_survivors
@@ -58,6 +57,7 @@ from securefl.secagg.messages import (
 )
 from securefl.secagg.packing import unpack
 from securefl.secagg.server import Summing
+from securefl.storage.journal import Journal
 
 CLIENTS = 10  # one corrupt: a quorum of 6
 

@@ -13,8 +13,8 @@ import pytest
 from scipy.stats import hypergeom
 from tiny_secagg import entropy
 
-from securefl.cohort import colluding, dropping
-from securefl.errors import ConfigError, LocalProtocolError
+from securefl.core.cohort import colluding, dropping
+from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.secagg.graph import draw, offsets_of, spectral_ratio
 from securefl.secagg.parameters import Parameters, Policy, _falls_apart, parameters
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from tiny_secagg import agreement, entropy, header, journal
 
-from securefl.acts import Begin, RecordAct, entering
-from securefl.agreement import Question
-from securefl.errors import DataError
-from securefl.journal import Journal
-from securefl.keys import SecretKey
-from securefl.release import KEY_HOLDER
-from securefl.wire import Header
+from securefl.core.acts import Begin, RecordAct, entering
+from securefl.core.agreement import Question
+from securefl.core.errors import DataError
+from securefl.core.keys import SecretKey
+from securefl.core.release import KEY_HOLDER
+from securefl.core.wire import Header
+from securefl.storage.journal import Journal
 
 SESSION = header().session
 NAMES = tuple(f"client-000{number}" for number in range(5))

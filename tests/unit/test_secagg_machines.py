@@ -20,16 +20,16 @@ from tiny_secagg import (
     pinned,
 )
 
-from securefl.agreement import Question
-from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from securefl.hiding import Hide
-from securefl.keys import SecretKey
-from securefl.machine import Need
+from securefl.core.agreement import Question
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.hiding import Hide
+from securefl.core.keys import SecretKey
+from securefl.core.machine import Need
+from securefl.core.release import SERVER
+from securefl.core.wire import peek
 from securefl.messages import client_name
-from securefl.release import SERVER
 from securefl.secagg import Aborted, Begin, Channels, Client, Identity, Policy, Roster, Server, Vector
 from securefl.secagg import client as states
-from securefl.wire import peek
 
 KINDS = {
     "advertise": b"secagg-advertise",

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from scipy.stats import chi2, kstest
 from tiny_secagg import agreement, entropy, integers
 
-from securefl.errors import ConfigError, LocalProtocolError
-from securefl.keys import SecretKey
+from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.keys import SecretKey
 from securefl.secagg import Vector, masks
 from securefl.secagg.client import _Masker
 from securefl.secagg.packing import centred, reduce, unpack, words

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.errors import CryptoError, LocalProtocolError
+from securefl.core.errors import CryptoError, LocalProtocolError
 from securefl.secagg.packing import centred, pack, packed_bytes, reduce, unpack, word, words
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_secagg import entropy
 
-from securefl.errors import CryptoError, LocalProtocolError
+from securefl.core.errors import CryptoError, LocalProtocolError
 from securefl.secagg.shamir import PRIME, combine, parse, split, weights_at_zero
 
 SECRET = bytes(range(32))

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from protocols.averaging import Uniform
-from protocols.baselines import ByLoss, BySize, FirstCome
-from protocols.fedprof.selection import ByProfile
-from protocols.selection import by_valuation, first_come, gumbel_top_k, with_replacement
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
+from securefl.protocols.averaging import Uniform
+from securefl.protocols.baselines import ByLoss, BySize, FirstCome
+from securefl.protocols.fedprof.selection import ByProfile
+from securefl.protocols.selection import by_valuation, first_come, gumbel_top_k, with_replacement
 from securefl.rounds import Population, State
 
 

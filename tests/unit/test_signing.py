@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from securefl.errors import CryptoError
-from securefl.keys import PublicKey, Signature
-from securefl.signing import SigningKey, has_small_order, verify
+from securefl.core.errors import CryptoError
+from securefl.core.keys import PublicKey, Signature
+from securefl.core.signing import SigningKey, has_small_order, verify
 
 PRIME = 2**255 - 19
 

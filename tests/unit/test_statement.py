@@ -14,8 +14,8 @@ from securefl.accounting.composition import Running, gaussian_epsilon
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.accounting.statement import statement
-from securefl.errors import DataError
-from securefl.release import Charge, ReleaseKey
+from securefl.core.errors import DataError
+from securefl.core.release import Charge, ReleaseKey
 
 DELTA = 1e-5
 TERMS = Terms(unit="record", adjacency="add-remove", delta=DELTA)

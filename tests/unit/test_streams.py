@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefl.streams import public_seed, stream
+from securefl.core.streams import public_seed, stream
 
 labels = st.lists(st.one_of(st.integers(-9, 9), st.text("abc", min_size=1, max_size=3)), max_size=3)
 

@@ -16,21 +16,14 @@ import pandas as pd
 import pytest
 from tiny_study import FEDAVG, text
 
-from securefl.errors import ConfigError, DataError
-from securefl.study import sweep_page
+from securefl.core.errors import ConfigError, DataError
 from securefl.study.config import parse
-from securefl.study.sweep import Sweep, claim, has_sweep, in_force, parse_sweep, show
-from securefl.study.sweep_command import as_json
-from securefl.study.sweep_run import FACTS, METRICS, finish
-from securefl.study.tradeoff import (
-    Point,
-    filters,
-    results_table,
-    series_of,
-    student,
-    summary_table,
-)
-from securefl.study.tradeoff_plots import drawings
+from securefl.sweep import page as sweep_page
+from securefl.sweep.cells import Sweep, claim, has_sweep, in_force, parse_sweep, show
+from securefl.sweep.report import as_json
+from securefl.sweep.run import FACTS, METRICS, finish
+from securefl.sweep.tradeoff import Point, filters, results_table, series_of, student, summary_table
+from securefl.sweep.tradeoff_plots import drawings
 
 EVIL = "<script>alert('x')</script>"
 NOISED = (

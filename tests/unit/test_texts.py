@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from securefl.errors import ConfigError, DataError
-from securefl.matching.choices import read_profile
-from securefl.study.commands import packaged
+from securefl.core.errors import ConfigError, DataError
+from securefl.matching.profile_file import read_profile
+from securefl.storage.texts import LARGEST_TOML, elements, read_text, toml
 from securefl.study.config import parse, read
-from securefl.study.sweep import has_sweep, parse_sweep
-from securefl.texts import LARGEST_TOML, elements, read_text, toml
+from securefl.study.packaged import packaged
+from securefl.sweep.cells import has_sweep, parse_sweep
 
 DEMO = packaged()["demo"]
 

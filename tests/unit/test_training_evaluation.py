@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 from securefl.training import evaluate, mean_loss, relative_accuracy
 
 

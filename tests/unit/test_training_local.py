@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.training import LocalTraining, ModelConfig, evaluate, load_vector, to_vector, train
 
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 from torch.nn.functional import max_pool2d
 
-from securefl.errors import ConfigError
+from securefl.core.errors import ConfigError
 from securefl.training import ModelConfig, to_vector
 from securefl.training.models import MLP, AddsCNN, FedCorCNN, LeNet5
 from securefl.training.shufflenet import ShuffleNetV2, Unit, shuffle

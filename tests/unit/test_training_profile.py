@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from securefl.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError
 from securefl.profiles import VARIANCE_FLOOR
 from securefl.training import ModelConfig, probe_anchor, profile
 

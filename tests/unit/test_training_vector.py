@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from securefl.errors import DataError
+from securefl.core.errors import DataError
 from securefl.training import ModelConfig, load_vector, size, to_vector
 
 

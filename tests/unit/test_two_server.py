@@ -40,27 +40,27 @@ from tiny_two_server import (
     told,
 )
 
-from securefl.acts import RecordAct
-from securefl.agreement import Roster, Vector, fields, u32
+from securefl.core.acts import RecordAct
+from securefl.core.agreement import Roster, Vector, fields, u32
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.hiding import Hide
+from securefl.core.keys import Commitment, SecretKey, Share
+from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
+from securefl.core.signing import seal, unseal
+from securefl.core.wire import Header, decode, encode
 from securefl.dp.noise import Source
-from securefl.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
-from securefl.hiding import Hide
-from securefl.journal import Journal
-from securefl.keys import Commitment, SecretKey, Share
 from securefl.messages import REFUSED, client_name
 from securefl.plan import charge_of, room
 from securefl.protect import protect
-from securefl.release import KEY_HOLDER, SERVER, ReleaseKey
 from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.secagg.packing import unpack
-from securefl.signing import seal, unseal
+from securefl.storage.journal import Journal
 from securefl.sums import Attempt, Opened, TwoServer, Unopened
 from securefl.sums.two_server.agreement import Agreement, request_digest
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import AddPads
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES, Padder, box, opened, pads_of, seeds_of, total_pads
-from securefl.wire import Header, decode, encode
 
 
 @pytest.fixture

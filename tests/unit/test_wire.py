@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from tiny_orders import order
 
-from securefl.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
-from securefl.keys import PublicKey, SecretKey, Share, Signature
+from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
+from securefl.core.keys import PublicKey, SecretKey, Share, Signature
+from securefl.core.release import UNPROTECTED, Delivered, Release, ReleaseKey
+from securefl.core.wire import MAGIC, Header, Limit, decode, encode, message, peek
 from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
-from securefl.release import UNPROTECTED, Delivered, Release, ReleaseKey
-from securefl.wire import MAGIC, Header, Limit, decode, encode, message, peek
 
 HERE = Header(bytes(range(32)), 3, 1, 2)
 ORDER = order("update", "loss", members=(3, 7), draws=(1, 2), whole=3, most=2)

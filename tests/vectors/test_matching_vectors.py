@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.errors import DataError, RemoteProtocolError
+from securefl.core.errors import DataError, RemoteProtocolError
+from securefl.core.keys import PublicKey, SecretKey
+from securefl.core.signing import AgreementKey, SigningKey
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, Parameters
-from securefl.keys import PublicKey, SecretKey
 from securefl.matching.document import Document
 from securefl.profiles import Bounds, Variant
 from securefl.scores.opener import Opener
 from securefl.scores.pad_terms import PadTerms
 from securefl.scores.pads import _pad
 from securefl.scores.terms import ScoreTerms
-from securefl.signing import AgreementKey, SigningKey
 
 FILE = Path(__file__).parent / "matching" / "vectors.json"
 BOUNDS = Bounds(mean=16, variance_high=64, weight=16)

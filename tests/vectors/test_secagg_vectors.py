@@ -19,12 +19,14 @@ from make_secagg import COHORTS, FOLDER, SECOND, Given, changed, keys, plain, ra
 from second_secagg import PRIME, Refused
 from tiny_secagg import Lenient, release
 
-from securefl import agreement
-from securefl.agreement import digest
-from securefl.entropy import Random
-from securefl.errors import ConfigError, CryptoError, RemoteProtocolError
-from securefl.keys import Commitment, PublicKey, SecretKey, Share, Signature
-from securefl.release import SERVER, Delivered
+from securefl.core import agreement
+from securefl.core.agreement import digest
+from securefl.core.entropy import Random
+from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError
+from securefl.core.keys import Commitment, PublicKey, SecretKey, Share, Signature
+from securefl.core.release import SERVER, Delivered
+from securefl.core.signing import AgreementKey, SigningKey
+from securefl.core.wire import Header
 from securefl.secagg import (
     Aborted,
     Agreement,
@@ -54,9 +56,7 @@ from securefl.secagg.messages import (
 )
 from securefl.secagg.packing import pack, unpack, word
 from securefl.secagg.shamir import combine, split
-from securefl.signing import AgreementKey, SigningKey
 from securefl.sums.encrypted.client import input_digest, signed_input
-from securefl.wire import Header
 
 STREAMS: dict[bytes, Random] = {}
 """The draws of the vectors, by the secret that a machine is given for them."""

@@ -18,19 +18,19 @@ import second_two_server as second
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from second_secagg import Refused, Vector, fields, sha256, sign, x25519_public
 
-from securefl import agreement
-from securefl.errors import RemoteProtocolError
-from securefl.keys import Commitment, PublicKey, SecretKey, Share, Signature
+from securefl.core import agreement
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.keys import Commitment, PublicKey, SecretKey, Share, Signature
+from securefl.core.release import KEY_HOLDER, NO_COST, SERVER, Delivered, Release, ReleaseKey
+from securefl.core.signing import AgreementKey, SigningKey
+from securefl.core.wire import Header
 from securefl.plan import Plan
-from securefl.release import KEY_HOLDER, NO_COST, SERVER, Delivered, Release, ReleaseKey
-from securefl.signing import AgreementKey, SigningKey
 from securefl.sums.two_server.agreement import Agreement, request_digest
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.two_server.way import KeyHolderPart
-from securefl.wire import Header
 
 FILE = Path(__file__).parent / "two_server" / "sum.json"
 MEMBERS, LEAST = 4, 3

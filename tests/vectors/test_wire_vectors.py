@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.errors import RemoteProtocolError
-from securefl.keys import Commitment, Share, Signature
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.keys import Commitment, Share, Signature
+from securefl.core.wire import Header, Limit, decode, encode
 from securefl.messages import Broadcast, OpenReply, OpenRequest, Order
 from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.two_server.messages import PadReply, PadRequest
-from securefl.wire import Header, Limit, decode, encode
 
 FILE = Path(__file__).parent / "wire" / "messages.json"
 HEADER = Header(bytes(range(32)), 7, 1, 2)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.acts import entering
-from securefl.agreement import Agreement, Identity, fields, tagged, u32
-from securefl.errors import RemoteProtocolError
-from securefl.hiding import Concealed, Hide
-from securefl.keys import SecretKey
-from securefl.machine import Envelope, Expects, Need, Step
-from securefl.release import SERVER, Release
+from securefl.core.acts import entering
+from securefl.core.agreement import Agreement, Identity, fields, tagged, u32
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.hiding import Concealed, Hide
+from securefl.core.keys import SecretKey
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import SERVER, Release
 from securefl.sums.encrypted.messages import EncryptedInput
 
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
-from securefl.acts import RecordAct
-from securefl.agreement import Agreement, fields, u32
-from securefl.errors import CryptoError, RemoteProtocolError
-from securefl.machine import Envelope, Expects, Need, Step
+from securefl.core.acts import RecordAct
+from securefl.core.agreement import Agreement, fields, u32
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Limit
 from securefl.messages import REFUSED, OpenReply
-from securefl.release import KEY_HOLDER, SERVER
 from securefl.sums.encrypted.client import signed_input
 from securefl.sums.encrypted.messages import SumRequest
-from securefl.wire import Limit
 
 
 class Opening(Protocol):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from securefl.core.release import KEY_HOLDER
+from securefl.core.wire import Header
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
-from securefl.journal import Journal
-from securefl.release import KEY_HOLDER
-from securefl.wire import Header
+from securefl.storage.journal import Journal
 
 MOST_INTEGERS = 2**28
 """tau: how many integers one key opens at most, over all its sums; the flooding is sized for it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from securefl.keys import Commitment, Signature
-from securefl.release import Release
-from securefl.wire import message
+from securefl.core.keys import Commitment, Signature
+from securefl.core.release import Release
+from securefl.core.wire import message
 
 
 @message("encrypted-input", version=1, sender="client")

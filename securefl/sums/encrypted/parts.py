@@ -48,14 +48,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from securefl.errors import CryptoError, RemoteProtocolError
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.keys import Guarded, PublicKey, Signature
+from securefl.core.signing import SIGNATURE_BYTES, SigningKey, verify
 from securefl.he import gate
 from securefl.he.gate import Residues
 from securefl.he.keys import EncryptionKey, KeyPair, agreed
 from securefl.he.openings import Openings
 from securefl.he.ring import Ring
-from securefl.keys import Guarded, PublicKey, Signature
-from securefl.signing import SIGNATURE_BYTES, SigningKey, verify
 from securefl.sums.encrypted.terms import Integers, Place, SumTerms, centred, gaussians, plus, uniform
 
 __all__ = ["BlindedSum", "EncryptedTotal", "Place", "SumEncryptor", "SumEvaluator", "SumOpener", "SumTerms"]

@@ -9,16 +9,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.agreement import Agreement
-from securefl.errors import CryptoError, RemoteProtocolError
-from securefl.keys import Commitment, Signature
-from securefl.machine import Envelope, Expects, Need, Step
+from securefl.core.agreement import Agreement
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.keys import Commitment, Signature
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import KEY_HOLDER, Delivered
+from securefl.core.wire import Limit
 from securefl.messages import OVERHEAD, REFUSED, OpenReply
-from securefl.release import KEY_HOLDER, Delivered
 from securefl.sums.encrypted.client import input_digest, signed_input
 from securefl.sums.encrypted.messages import EncryptedInput, SumRequest
 from securefl.sums.way import Opened, Unopened
-from securefl.wire import Limit
 
 
 class Arithmetic(Protocol):

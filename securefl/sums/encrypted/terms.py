@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.he.flooding import FLOODING_BITS
 from securefl.he.gate import Residues
 from securefl.he.parameters import Parameters

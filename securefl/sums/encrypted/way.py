@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.agreement import Agreement, Roster
-from securefl.arrays import packed, unpacked
-from securefl.entropy import derived
-from securefl.errors import RemoteProtocolError
+from securefl.core.agreement import Agreement, Roster
+from securefl.core.arrays import packed, unpacked
+from securefl.core.entropy import derived
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.machine import Machine
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.signing import SigningKey
+from securefl.core.wire import Header, Limit, decode, encode
 from securefl.he.parameters import STRONG
-from securefl.journal import Journal
-from securefl.machine import Machine
 from securefl.messages import OVERHEAD, REFUSED
 from securefl.plan import Plan
-from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Sends, Sum
-from securefl.signing import SigningKey
+from securefl.storage.journal import Journal
 from securefl.sums.encrypted.client import SumClient
 from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.keys import MOST_INTEGERS, SumKeys
@@ -29,7 +30,6 @@ from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.encrypted.parts import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
 from securefl.sums.encrypted.server import SumServer
 from securefl.sums.way import Attempt, Identities, Opened, Unopened, required_contributions
-from securefl.wire import Header, Limit, decode, encode
 
 _REQUEST = "/request"
 """No name of a value has a slash in front."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from securefl import agreement
-from securefl.agreement import fields, tagged, u32
-from securefl.errors import ConfigError
-from securefl.keys import PublicKey
+from securefl.core import agreement
+from securefl.core.agreement import fields, tagged, u32
+from securefl.core.errors import ConfigError
+from securefl.core.keys import PublicKey
 from securefl.sums.two_server.messages import PadRequest
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from securefl.acts import entering
-from securefl.agreement import Identity
-from securefl.errors import LocalProtocolError, RemoteProtocolError
-from securefl.hiding import Hide
-from securefl.keys import SecretKey
-from securefl.machine import Envelope, Expects, Need, Step
-from securefl.release import SERVER, Release
+from securefl.core.acts import entering
+from securefl.core.agreement import Identity
+from securefl.core.errors import LocalProtocolError, RemoteProtocolError
+from securefl.core.hiding import Hide
+from securefl.core.keys import SecretKey
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import SERVER, Release
 from securefl.sums.two_server.agreement import Agreement, boxes_digest, signed_input, vectors_digest
 from securefl.sums.two_server.messages import PaddedInput
 from securefl.sums.two_server.pads import Padder, box, seeds_of

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
-from securefl.acts import RecordAct
-from securefl.errors import CryptoError, RemoteProtocolError
-from securefl.keys import SecretKey
-from securefl.machine import Envelope, Expects, Need, Step
+from securefl.core.acts import RecordAct
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.keys import SecretKey
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Limit
 from securefl.messages import OVERHEAD, REFUSED
-from securefl.release import KEY_HOLDER, SERVER
 from securefl.sums.two_server.agreement import Agreement, boxes_digest, request_digest, signed_input
 from securefl.sums.two_server.messages import PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES
-from securefl.wire import Limit
 
 _MEMBER_BYTES = 128
 """Of a number, a digest and a signature with their lengths, generously."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from securefl.keys import Commitment, Share, Signature
-from securefl.release import Release
-from securefl.wire import message
+from securefl.core.keys import Commitment, Share, Signature
+from securefl.core.release import Release
+from securefl.core.wire import message
 
 
 @message("padded-input", version=1, sender="client")

@@ -13,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.agreement import fields, tagged, u32
-from securefl.entropy import derived
-from securefl.errors import CryptoError, LocalProtocolError
-from securefl.hiding import Concealed
-from securefl.keys import SecretKey, Share
+from securefl.core.agreement import fields, tagged, u32
+from securefl.core.entropy import derived
+from securefl.core.errors import CryptoError, LocalProtocolError
+from securefl.core.hiding import Concealed
+from securefl.core.keys import SecretKey, Share
+from securefl.core.signing import AgreementKey, seal, unseal
 from securefl.secagg.masks import Words, apply
 from securefl.secagg.packing import centred, masked, pack, packed_bytes, reduce, unpack, word, words
-from securefl.signing import AgreementKey, seal, unseal
 from securefl.sums.two_server.agreement import Agreement
 
 SEED_BYTES: Final = 32

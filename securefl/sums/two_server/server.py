@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.errors import CryptoError, RemoteProtocolError
-from securefl.keys import Commitment, Share, Signature
-from securefl.machine import Envelope, Expects, Need, Step
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.keys import Commitment, Share, Signature
+from securefl.core.machine import Envelope, Expects, Need, Step
+from securefl.core.release import KEY_HOLDER, Delivered
+from securefl.core.signing import AgreementKey, unseal
+from securefl.core.wire import Limit
 from securefl.messages import OVERHEAD, REFUSED
-from securefl.release import KEY_HOLDER, Delivered
 from securefl.secagg.masks import Words
 from securefl.secagg.packing import unpack
-from securefl.signing import AgreementKey, unseal
 from securefl.sums.two_server.agreement import (
     Agreement,
     boxes_digest,
@@ -31,7 +32,6 @@ from securefl.sums.two_server.agreement import (
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES, SEALING_BYTES, pads_bytes, pads_of, unpadded
 from securefl.sums.way import Opened, Unopened
-from securefl.wire import Limit
 
 NOT_OPENED = "Its box does not open at the key holder, so its pad cannot be taken off."
 

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.agreement import Question, Roster, fields, u32
+from securefl.core.agreement import Question, Roster, fields, u32
+from securefl.core.entropy import derived
+from securefl.core.errors import CryptoError
+from securefl.core.keys import SecretKey
+from securefl.core.machine import Machine
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.signing import AgreementKey, seal
 from securefl.dp.noise import Source
-from securefl.entropy import derived
-from securefl.errors import CryptoError
-from securefl.journal import Journal
-from securefl.keys import SecretKey
-from securefl.machine import Machine
 from securefl.plan import Plan, noised, placement, room
 from securefl.protect import noise
-from securefl.release import KEY_HOLDER, SERVER
 from securefl.rounds import Sends
-from securefl.signing import AgreementKey, seal
+from securefl.storage.journal import Journal
 from securefl.sums.two_server.agreement import Agreement
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder, Seeds

@@ -1,0 +1,107 @@
+"""The algorithm of FedLog: a sum of statistics, and the head that maximises the posterior of the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefl.core.errors import DataError
+from securefl.protocols.fedlog.bodies import Body
+from securefl.protocols.fedlog.head import solve
+from securefl.protocols.fedlog.statistic import Statistic
+from securefl.rounds import (
+    Answers,
+    Ask,
+    Device,
+    Evaluation,
+    Float32s,
+    Floats,
+    Played,
+    Population,
+    State,
+    Sum,
+)
+from securefl.training.heads import last_dense
+from securefl.training.task import Problem
+
+NOBODY = Answers(survivors=(), totals={}, each={})
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Every round: the clients' statistics, summed; the head that maximises the posterior of the sum.
+
+    The server broadcasts the sum itself, from which every client solves for the same head (and, in FedLog-C,
+    reads the class means): two statistics a round, whatever the bodies. Counts are read from the noised sum
+    and never sent. Before the first round there is one exchange on the initial bodies, where bodies are
+    trained. With a frozen body the statistic cannot change: one exchange spends the whole epsilon, and later
+    rounds ask only whoever was absent from it.
+    """
+
+    problem: Problem
+    body: Body
+    statistic: Statistic
+
+    @property
+    def offers(self) -> tuple[Statistic, ...]:
+        return (self.statistic,)
+
+    def start(self) -> State:
+        nobody = np.zeros(self.problem.clients)
+        size = self.problem.outputs * (1 + self.statistic.width)
+        return State(
+            np.zeros(0, np.float32),
+            {"sum": np.zeros(size), "counted": nobody},
+        )
+
+    def round(
+        self, state: State, population: Population, number: int, rng: np.random.Generator
+    ) -> Generator[Ask, Answers, Played]:
+        for introduction in range(self.body.introductions if number == 1 else 0):
+            asked = self._ask(state, population.everyone(), introduction + 1)
+            state = self._learn(state, (yield asked))
+        asked = self._ask(state, self._absent(state, population))
+        answers = (yield asked) if asked.cohort else NOBODY
+        state = self._learn(state, answers)
+        return Played(state=state, drawn=dict.fromkeys(asked.cohort, 1), survivors=answers.survivors)
+
+    def _absent(self, state: State, population: Population) -> tuple[int, ...]:
+        """Whom to ask: everybody, or where the statistic cannot change whoever is not in the sum yet."""
+        counted = state.memory["counted"]
+        return tuple(k for k in population.everyone() if not (self.body.once and counted[k]))
+
+    def _ask(self, state: State, cohort: tuple[int, ...], introduction: int = 0) -> Ask:
+        question = Sum(self.statistic.sends, len(state.memory["sum"]))
+        sent = state.broadcast[:0] if self.body.once else state.broadcast
+        return Ask(cohort=cohort, broadcast=sent, sums=(question,), introduction=introduction)
+
+    def _learn(self, state: State, answers: Answers) -> State:
+        if not answers.survivors:
+            return state
+        total = answers.totals["statistic"].value
+        if self.body.once:
+            total = total + state.memory["sum"]
+            there = np.isin(np.arange(self.problem.clients), answers.survivors)
+            state = state.remember(counted=state.memory["counted"] + there)
+        found = total.astype(np.float32)
+        state = state.remember(sum=total)
+        try:
+            self._head(found)
+        except DataError:  # the noise outweighs the records: the head stays
+            return state
+        return State(found, state.memory)
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        head = self._head(state.broadcast) if state.broadcast.size else self._initial_head()
+        return self.body.evaluate(head, devices)
+
+    def _head(self, mean: Float32s) -> Floats:
+        return solve(mean.astype(np.float64).reshape(self.problem.outputs, -1))
+
+    def _initial_head(self) -> Floats:
+        dense = last_dense(self.problem.module(self.problem.initial))
+        return np.column_stack([dense.bias.detach().numpy(), dense.weight.detach().numpy()]).astype(
+            np.float64
+        )

@@ -1,0 +1,43 @@
+"""Events as a person lists them in JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from dp_accounting import DpEvent
+
+from securefl.accounting.events import load_event
+from securefl.core.errors import DataError, UnsupportedEvent
+
+LARGEST_REPEAT = 10**9
+LARGEST_EVENTS = 2**24
+
+
+def count_events(listed: object, times: int, into: Counter[DpEvent]) -> None:
+    if not isinstance(listed, list):
+        raise DataError(f"Expected a list of events, got {type(listed).__name__}.")
+    for entry in listed:
+        match entry:
+            case {"repeat": int(often), "events": inner, **rest} if (
+                not rest and often is not True and 0 <= often <= LARGEST_REPEAT
+            ):
+                count_events(inner, times * often, into)
+            case {"event": _, **_rest}:
+                event, often = _event(dict(entry))
+                into[event] += times * often
+            case _:
+                raise DataError(f"Expected an event or a repeat, got {str(entry)[:80]}.")
+
+
+def _event(entry: dict[str, Any]) -> tuple[DpEvent, int]:
+    count = entry.pop("count", 1)
+    if type(count) is not int or not 0 <= count <= LARGEST_REPEAT:
+        raise DataError(f"Expected a count from 0 to {LARGEST_REPEAT:,}, got {count!r}.")
+    numbers = {k: float(v) if type(v) in (int, float) else v for k, v in entry.items()}
+    if numbers.get("event") == "poisson_gaussian":
+        numbers["count"] = 1
+    try:
+        return load_event(numbers), count
+    except UnsupportedEvent:
+        raise DataError(f"Expected an event this version knows, got {str(entry)[:120]}.") from None

@@ -1,0 +1,1 @@
+"""The command line: one module for each word that a person types."""

@@ -1,0 +1,59 @@
+"""The command `encrypt`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from securefl.commands.choices import FILE, OUT, chosen_options, not_over, tell_floored, with_options
+from securefl.matching import document
+from securefl.matching.evaluator import PUBLIC_KIND, EvaluatorPublic
+from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
+from securefl.matching.keys import PublicKeys
+from securefl.matching.options import Options
+from securefl.matching.profile_file import read_profile
+
+
+@click.command(
+    epilog="Example:  securefl encrypt --public K/public.key --evaluator V/evaluator.pub "
+    "--profile p1.json -o p1.enc"
+)
+@click.option("--public", type=FILE, required=True, help="The key holder's public.key.")
+@click.option("--evaluator", type=FILE, required=True, help="The evaluator's evaluator.pub.")
+@click.option("--profile", type=FILE, help='A client\'s {"mean": [...], "variance": [...]}.')
+@click.option("--baseline", type=FILE, help="The same of a baseline: mode E, the evaluator learns it not.")
+@click.option("-o", "--out", type=OUT, required=True, help="The file to send to the evaluator.")
+@with_options
+def encrypt(
+    public: Path, evaluator: Path, profile: Path | None, baseline: Path | None, out: Path, **chosen: Any
+) -> None:
+    """Encrypt a profile (or a baseline) to the key holder, and seal it to the evaluator.
+
+    Clients and the baseline's owner give the same --variant, --params, --anchor and bounds. With
+    --variant mean-only the variances reach the evaluator readable. Compare the fingerprints printed with
+    those the key holder and the evaluator tell you.
+    """
+    if (profile is None) == (baseline is None):
+        raise click.UsageError("Give either --profile or --baseline.")
+    not_over(out, public, evaluator, profile, baseline)
+    keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
+    server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
+    options = chosen_options(**chosen) or Options()
+    if profile is not None:
+        own = read_profile(profile)
+        sealed = own.encrypt(keys, server, label=profile.stem, options=options)
+    else:
+        assert baseline is not None
+        own = read_profile(baseline)
+        sealed = own.encrypt_baseline(keys, server, label=baseline.stem, options=options)
+    document.write(out, sealed.to_document())
+    if sealed.clipped:
+        click.echo(
+            f"{sealed.clipped} values lay outside the bounds and were clipped; see --anchor.", err=True
+        )
+    tell_floored(sealed.floored)
+    bound = options.error_bound(len(own.plain), keys.openings)
+    click.echo(f"{out}: for key holder {keys.fingerprint}, evaluator {server.fingerprint}")
+    click.echo(f"all {keys.openings} scores of this key within {bound:.2g}, except with probability 1e-6")

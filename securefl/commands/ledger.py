@@ -1,0 +1,92 @@
+"""The commands `ledger show` and `ledger epsilon`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import click
+from dp_accounting import DpEvent
+
+from securefl.accounting.composition import composable, compose, rdp_epsilon
+from securefl.accounting.events import History
+from securefl.accounting.figures import plain
+from securefl.accounting.listed import LARGEST_EVENTS, count_events
+from securefl.accounting.statement import statement
+from securefl.core.errors import DataError
+from securefl.core.legible import escaped
+from securefl.core.release import PARTIES
+from securefl.dp import calibration
+from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
+
+
+@click.group(epilog="Example:  securefl ledger show runs/demo/arms/fedavg-full/seed-7/ledger.sqlite")
+def ledger() -> None:
+    """Ledgers: what was released, and what it adds up to."""
+
+
+@ledger.command(epilog="Example:  securefl ledger show ledger.sqlite --holder client-0003")
+@click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--holder", help="One data holder only; epsilon after each release is per holder anyway.")
+@click.option(
+    "--party", type=click.Choice(list(PARTIES)), default="server", show_default=True, help="Against whom."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
+    """A table of releases: when, by whom, what, unit, event, epsilon after it; and the head of the ledger.
+
+    The head is the last link of a chain over all releases, those of other holders too. A ledger that loses
+    or changes anything has another head; note it elsewhere to see that.
+    """
+    found = statement(path, party=party, holder=holder)
+    if as_json:
+        parts = {"count": found.head.count, "head": found.head.digest.hex(), "releases": found.releases}
+        click.echo(json.dumps(parts, indent=1))
+        return
+    if not found.releases:
+        click.echo("No releases.")
+        return
+    names = ("at", "holder", "round", "name", "unit", "event", "state", "epsilon")
+    shown = [[escaped(str(row[name])) for name in names] for row in found.releases]
+    widths = [max(len(row[i]) for row in (list(names), *shown)) for i in range(len(names))]
+    for row in (list(names), *shown):
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    click.echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
+
+
+@ledger.command(epilog="Example:  securefl ledger epsilon --events events.json --delta 1e-5 --json")
+@click.option("--events", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True)
+@click.option("--delta", type=float, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+def epsilon(events: Path, delta: float, as_json: bool) -> None:
+    """Epsilon of a list of events in a JSON file, by loss distributions and by RDP.
+
+    \b
+    {"event": "gaussian", "noise_multiplier": z, "count": n}
+    {"event": "poisson_gaussian", "sampling_probability": q, "noise_multiplier": z, "count": n}
+    {"event": "non_private"}
+    {"repeat": r, "events": [...]}
+    """
+    calibration.require_delta(delta)
+    text = read_text(events, LARGEST_EVENTS)
+    try:
+        if elements(text.encode()) > MOST_ELEMENTS:
+            raise ValueError
+        listed = json.loads(text)
+    except (ValueError, RecursionError):
+        raise DataError(f"{events} is not JSON.") from None
+    counted = Counter[DpEvent]()
+    count_events(listed, 1, counted)
+    history = History.of(counted)
+    found = {"epsilon": compose(counted, delta), "rdp_epsilon": rdp_epsilon(history, delta)}
+    if history.steps and not history.endless and not composable(history, delta):
+        click.echo(
+            "Loss distributions cannot say what this costs (delta is too small, or epsilon too large to "
+            "protect anything): epsilon is the bound by RDP.",
+            err=True,
+        )
+    if as_json:
+        click.echo(json.dumps({name: plain(value) for name, value in found.items()}))
+    else:
+        click.echo(f"epsilon {found['epsilon']:.6g} at delta {delta:g}; by RDP {found['rdp_epsilon']:.6g}")

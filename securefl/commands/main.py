@@ -1,0 +1,73 @@
+"""The command line: commands of the entry-point group `securefl.commands`, and what errors look like.
+
+Exit codes: 0 done, 1 an error this package explains, 2 wrong usage, 128 plus the signal's number where one
+stopped the command (130 Ctrl-C, 143 SIGTERM). `match` has two of its own: 3 where it refused some profiles, 2
+where it refused all.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from securefl import __version__
+from securefl.core.errors import SecureFLError
+from securefl.core.legible import escaped
+
+
+class Commands(click.Group):
+    """Finds commands by entry point and loads one only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._points())
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        point = self._points().get(name)
+        command: click.Command | None = None if point is None else point.load()
+        return command
+
+    @staticmethod
+    def _points() -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group="securefl.commands")}
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example:  securefl demo",
+)
+@click.version_option(__version__, prog_name="securefl")
+def cli() -> None:
+    """Federated learning in which nothing leaves a client unprotected and unaccounted."""
+
+
+def main() -> None:
+    """Run the command line; errors of this package become one line and exit code 1."""
+    try:
+        code = cli(prog_name="securefl", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except SecureFLError as error:
+        click.echo(escaped(f"securefl: {error}"), err=True)
+        sys.exit(1)
+    except OSError as error:
+        click.echo(escaped(f"securefl: {_told(error)}"), err=True)
+        sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+
+
+def _told(error: OSError) -> str:
+    """What is wrong with which file, and what to do where a disk is full or read-only."""
+    what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"{what}: the disk is full. Make room, and run the same command again."
+        case errno.EROFS | errno.EACCES | errno.EPERM:
+            return f"{what}: it cannot be written or read. Permit it, or name another place."
+    return what

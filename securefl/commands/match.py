@@ -1,0 +1,95 @@
+"""The command `match`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from securefl.commands.choices import FILE, OUT, chosen_options, not_over, tell_floored, with_options
+from securefl.core.errors import DataError
+from securefl.matching import document
+from securefl.matching.admission import NothingLeft
+from securefl.matching.document import shown
+from securefl.matching.evaluator import KIND as EVALUATOR_KIND
+from securefl.matching.evaluator import Evaluator
+from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
+from securefl.matching.keys import PublicKeys
+from securefl.matching.profile_file import read_profile
+from securefl.matching.sealed import BASELINE, PROFILE, Sealed
+
+
+@click.command(
+    epilog="Example:  securefl match --public K/public.key --evaluator V/evaluator.key "
+    "--baseline b.json p1.enc p2.enc -o scores.enc"
+)
+@click.option("--public", type=FILE, required=True, help="The key holder's public.key.")
+@click.option("--evaluator", type=FILE, required=True, help="Your evaluator.key.")
+@click.option("--baseline", type=FILE, required=True, help="JSON you may read, or .enc that you may not.")
+@click.option("-o", "--out", type=OUT, required=True, help="The file to send to the key holder.")
+@with_options
+@click.argument("profiles", type=FILE, nargs=-1, required=True)
+def match(
+    public: Path, evaluator: Path, baseline: Path, out: Path, profiles: tuple[Path, ...], **chosen: Any
+) -> None:
+    """Match encrypted PROFILES with a baseline; the key holder reads the scores, you learn none.
+
+    \b
+    1  key holder  securefl keygen --role key-holder --out K    gives K/public.key to all
+    2  evaluator   securefl keygen --role evaluator --out V     gives V/evaluator.pub to all
+    3  client      securefl profile --data d.npy --model m.toml -o p1.json    (or its own JSON)
+    4  client      securefl encrypt --public K/public.key --evaluator V/evaluator.pub
+    \b                 --profile p1.json -o p1.enc                 sends p1.enc to the evaluator
+    5  evaluator   securefl match ... --baseline b.json p1.enc p2.enc -o scores.enc
+    \b                 or, where the baseline is secret too, its owner encrypts it to b.enc (mode E)
+    6  key holder  securefl reveal --secret K/secret.key --evaluator V/evaluator.pub scores.enc
+    A score is the mean KL divergence from the baseline: 0 for the same profile, larger for others.
+    Printed is which file's score is listed under which label; a mailed file may be renamed.
+    --variant, --params, --anchor and bounds are what profiles must have been encrypted with. Without any
+    of them all profiles must agree.
+    Exit code: 0 where every profile is among the scores, 3 where some are refused, 2 where none is left.
+    Trust: evaluator and key holder follow the protocol and do not collude; together they read all.
+    An evaluator that breaks the protocol reads the whole secret key within a few hundred openings;
+    --openings limits how much is opened, and does not protect the key.
+    """
+    not_over(out, public, evaluator, baseline, *profiles)
+    keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
+    own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
+    with baseline.open("rb") as start:
+        encrypted = start.read(9) == b"securefl "
+    base = Sealed.from_document(document.read(baseline, BASELINE)) if encrypted else read_profile(baseline)
+    paths, sealed, refused = _sealed(profiles)
+    try:
+        scores = own.match(keys, base, sealed, options=chosen_options(**chosen))
+    except NothingLeft as error:
+        _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
+        click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
+        raise SystemExit(2) from None
+    document.write(out, scores.to_document())
+    refused |= {paths[one.place]: one.why for one in scores.refused}
+    for place, label in zip((place for place in paths if place not in refused), scores.labels, strict=True):
+        click.echo(f"{shown(profiles[place])} -> {label}")
+    tell_floored(scores.floored)
+    click.echo(f"{out}: {len(scores.labels)} scores for key holder {keys.fingerprint}")
+    _tell_refused(profiles, refused)
+    if refused:
+        raise SystemExit(3)
+
+
+def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int, str]]:
+    """Places and contents of the files that can be read, and why the others cannot, by place."""
+    places, sealed, refused = [], [], {}
+    for place, path in enumerate(profiles):
+        try:
+            sealed.append(Sealed.from_document(document.read(path, PROFILE)))
+            places.append(place)
+        except DataError as error:
+            refused[place] = str(error).removeprefix(f"{shown(path)}: ")
+    return places, sealed, refused
+
+
+def _tell_refused(profiles: Sequence[Path], refused: Mapping[int, str]) -> None:
+    for place in sorted(refused):
+        click.echo(f"securefl: {shown(profiles[place])} refused: {refused[place]}", err=True)

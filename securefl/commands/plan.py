@@ -1,0 +1,39 @@
+"""The command `plan`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+
+from securefl.commands.telling import find
+from securefl.study import world
+from securefl.study.forecast import as_json, forecast
+from securefl.study.forecast_text import lines
+from securefl.study.session import require_known
+from securefl.training import single_thread
+
+
+@click.command(epilog="Example:  securefl plan fedlog_digits")
+@click.argument("study")
+@click.option("--json", "as_json_", is_flag=True, help="Print JSON, and nothing else.")
+def plan(study: str, as_json_: bool) -> None:
+    """What STUDY would cost: who learns what, epsilon after the whole schedule, rounds, bytes, time.
+
+    Bytes and time come from a rehearsal of two rounds per arm with the first seed, of which nothing is kept.
+    """
+    single_thread()
+    found = find(study)
+    console = Console(stderr=True, quiet=as_json_)
+    here = world.build(found, found.study.seeds[0])
+    require_known(found, [arm.options.build(here.problem) for arm in found.arms])
+    forecasts = []
+    for arm in found.arms:
+        with console.status(f"rehearsing {arm.name}"):
+            forecasts.append(forecast(found, arm, here))
+    if as_json_:
+        click.echo(json.dumps(as_json(found, forecasts), indent=2))
+        return
+    for line in lines(found, forecasts):
+        click.echo(line)

@@ -1,0 +1,42 @@
+"""The command `profile`: a client's representation profile from its records and a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import numpy as np
+
+from securefl.core.errors import DataError
+from securefl.data import NAMES
+from securefl.storage.files import write
+from securefl.training import profile as profile_of
+from securefl.training.from_files import array_of, model_of, records_of, slice_of
+from securefl.training.vector import load_vector
+
+
+@click.command(
+    name="profile", epilog="Example:  securefl profile --data records.npy --model model.toml -o p1.json"
+)
+@click.option("--data", required=True, help=f"Records: a .npy or .csv file, or one of {', '.join(NAMES)}.")
+@click.option("--model", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True)
+@click.option("--rows", help="Which records, such as 0:100; default all.")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True)
+def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
+    """Write the mean and variance of every output of a model's layer over records, as JSON.
+
+    The MODEL file is TOML: a table [model] as in a study (kind, hidden, profiled_layer), and
+    a table [weights] with outputs, and seed or weights = "w.npy" (the vector of all parameters).
+    """
+    x = records_of(data)[slice_of(rows)]
+    if not len(x):
+        raise DataError(f"There are no records in {data}{f' at {rows}' if rows else ''}.")
+    config, weights = model_of(model)
+    module = config.build(x.shape[1:], weights.outputs, weights.seed)
+    if weights.weights is not None:
+        load_vector(module, array_of(model.parent / weights.weights).astype(np.float32))
+    found = profile_of(module, config.layer, x)
+    text = {"mean": found.mean.tolist(), "variance": found.variance.tolist(), "count": found.count}
+    write(out, json.dumps(text) + "\n")
+    click.echo(f"{out}: {len(found)} elements of {config.layer} over {found.count} records")

@@ -1,0 +1,26 @@
+"""The command `report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from securefl.commands.telling import tell_end
+from securefl.study import session
+
+
+@click.command(epilog="Example:  securefl report runs/gas")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for page, tables and plots; default FOLDER.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
+def report(folder: Path, out: Path | None, as_json: bool) -> None:
+    """Write the report of the finished run in FOLDER again.
+
+    With --out nothing is written in FOLDER, which may be on read-only media.
+    """
+    tell_end(*session.reopen(folder, out), as_json)

@@ -1,0 +1,76 @@
+"""The command `reveal`."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.commands.choices import FILE
+from securefl.core.errors import DataError
+from securefl.he.openings import Openings
+from securefl.matching import document
+from securefl.matching.evaluator import PUBLIC_KIND, EvaluatorPublic
+from securefl.matching.key_holder import KIND as SECRET_KIND
+from securefl.matching.key_holder import KeyHolder, Revealed
+from securefl.matching.sealed import SCORES, Scores
+
+
+@click.command(
+    epilog="Example:  securefl reveal --secret K/secret.key --evaluator V/evaluator.pub scores.enc --json"
+)
+@click.option("--secret", type=FILE, required=True, help="Your secret.key.")
+@click.option("--evaluator", type=FILE, required=True, help="The evaluator's evaluator.pub.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@click.argument("scores", type=FILE)
+def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
+    """Read the SCORES that the evaluator signed, by the names of the profiles' files.
+
+    Beside the secret key stand openings-<fingerprint>.sqlite, which counts what was opened (a key opens a
+    declared number of scores, and the same file again is no second opening), and ledger.sqlite, the
+    releases. A score is that of the profile as its client clipped it to the bounds. Ends with exit code 1
+    where a score was refused.
+
+    The evaluator must follow the protocol: requests of its own making read the whole secret key within a few
+    hundred openings, and with it every profile. The declared number limits volume, not that.
+    """
+    keys = KeyHolder.from_document(document.read(secret, SECRET_KIND))
+    server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
+    signed = Scores.from_document(document.read(scores, SCORES))
+    terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
+    home, session = secret.parent, bytes.fromhex(keys.public.session)
+    # by 16 digits: under a new name, a key's openings would be counted anew
+    counted = home / f"openings-{keys.public.session[:16]}.sqlite"
+    with (
+        Ledger(home / "ledger.sqlite", terms) as ledger,
+        closing(Openings(counted)) as openings,
+    ):
+        openings.bind(ledger.identity)
+        released = sum(row[7] == "committed" and row[1] == session for row in ledger.rows())
+        if openings.opened < released:
+            raise DataError(
+                f"{counted} counts {openings.opened} openings, the ledger beside it {released} releases: the "
+                "count is lost. Make new keys."
+            )
+        found = keys.reveal(signed, server, openings=openings, ledger=ledger)
+    _tell(found, as_json)
+
+
+def _tell(found: Revealed, as_json: bool) -> None:
+    if as_json:
+        shown: dict[str, Any] = {"scores": found.scores, "error_bound": found.error_bound}
+        if found.refused:
+            shown["refused"] = found.refused
+        click.echo(json.dumps(shown, indent=2))
+    else:
+        for label, score in found.scores.items():
+            click.echo(f"{label}  {score:.6g}")
+        click.echo(f"all within {found.error_bound:.2g}, except with probability 1e-6")
+    for label, why in found.refused.items():
+        click.echo(f"securefl: {label} refused: {why}", err=True)
+    if found.refused:
+        raise SystemExit(1)

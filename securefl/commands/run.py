@@ -1,0 +1,29 @@
+"""The command `run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from securefl.commands.telling import find, run_and_tell
+from securefl.study.config import slug
+
+
+@click.command(epilog="Example:  securefl run gas_turbine --out runs/gas")
+@click.argument("study")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Run folder; default runs/<name of the study>.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
+def run(study: str, out: Path | None, as_json: bool) -> None:
+    """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
+
+    The run folder gets config, ledgers, checkpoints, tables (CSV), plots and report.html. Run the
+    same command again after an interruption: it goes on after the last finished round, and no
+    finished round releases anything again.
+    """
+    found = find(study)
+    run_and_tell(found, out or Path("runs") / slug(found.study.name), as_json)

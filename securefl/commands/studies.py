@@ -1,0 +1,23 @@
+"""The command `studies`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from securefl.core.errors import ConfigError
+from securefl.study.packaged import packaged
+
+
+@click.command(epilog="Example:  securefl studies demo > my.toml")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the names as a JSON list.")
+def studies(name: str | None, as_json: bool) -> None:
+    """List the packaged studies, or print one as TOML to start your own from."""
+    if name is None:
+        click.echo(json.dumps(list(packaged())) if as_json else "\n".join(packaged()))
+    elif name in packaged():
+        click.echo(packaged()[name], nl=False)
+    else:
+        raise ConfigError(f"No packaged study {name!r}; packaged are {', '.join(packaged())}.")

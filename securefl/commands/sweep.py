@@ -1,0 +1,99 @@
+"""The command `sweep`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from securefl.commands.telling import end_stopped, printing
+from securefl.core.errors import ConfigError, SecureFLError
+from securefl.study.config import slug
+from securefl.study.folder_lock import alone
+from securefl.study.interruption import Interrupted, Interruption
+from securefl.study.packaged import text_of
+from securefl.sweep.cells import CONFIG, Sweep, claim, parse_sweep
+from securefl.sweep.progress import Bars
+from securefl.sweep.report import as_json, write
+from securefl.sweep.run import finished, run_cells
+
+
+def find(study: str) -> Sweep:
+    """A sweep by path, or by the name of a packaged one."""
+    try:
+        return parse_sweep(text_of(study))
+    except ConfigError as error:
+        raise ConfigError(f"{study}: {error}") from None
+
+
+def processors() -> int:
+    """How many of the machine's processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@click.command(epilog="Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4")
+@click.argument("study")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the sweep; default runs/<name of the study>-sweep.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Processes that run cells side by side, one thread each; default: as many as processors.",
+)
+@click.option("--json", "as_text", is_flag=True, help="Print the results as JSON, and nothing else.")
+def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> None:
+    """Run STUDY, a TOML file with a section [sweep], once for every cell of its grid.
+
+    \b
+    [sweep.grid]                            the product of all lists
+    "privacy.epsilon" = [0.5, 1.0, inf]
+    [[sweep.list]]                          the grid is taken for each of these
+    "privacy.noise" = "central"
+
+    Keys are dotted paths into the study; "arm.<option>" is an option of every arm. The folder gets a run
+    folder per cell, results.csv, summary.csv, plots and sweep.html, a page of trade-offs. Run the same
+    command again after an interruption: it goes on, and finished cells are not run again.
+    """
+    found = find(study)
+    out = out or Path("runs") / f"{slug(found.name)}-sweep"
+    console = Console(stderr=True, quiet=as_text)
+    with alone(out, printing(console)):
+        _swept(found, out, workers or processors(), console, as_text)
+
+
+def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
+    """Run what is left of a sweep in its folder, and tell of it."""
+    claim(out, found)
+    done = sum(finished(found.home(out, cell)) for cell in found.cells)
+    workers = min(workers, max(1, len(found.cells) - done))
+    go_on = f"securefl sweep {out / CONFIG} --out {out}"
+    if done:
+        line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    stop = Interruption(printing(console))
+    try:
+        with stop:
+            with Bars(found, done, workers, console) as bars:
+                failed = run_cells(found, out, workers=workers, watch=bars, stop=stop)
+            with stop.finishing("the report"):
+                summary = write(found, out, failed)
+    except Interrupted as interrupted:
+        end_stopped(interrupted, go_on)
+    if as_text:
+        click.echo(json.dumps(as_json(found, out, summary, failed), indent=2))
+    elif not summary.empty:
+        click.echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
+        click.echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
+        click.echo(f"Page: {out / 'sweep.html'}")
+    if failed:
+        what = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        raise SecureFLError(
+            f"{len(failed)} of {len(found.cells)} cells failed: {what.rstrip('.')}. "
+            f"To try them again: {go_on}"
+        )

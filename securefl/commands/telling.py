@@ -1,0 +1,74 @@
+"""What several commands do: find a study, run it, and tell of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from rich.console import Console
+
+from securefl.core.errors import ConfigError
+from securefl.study import results, session
+from securefl.study.config import Study, parse, read
+from securefl.study.interruption import Interrupted, Interruption
+from securefl.study.packaged import text_of
+from securefl.study.progress import Bars
+from securefl.sweep.cells import has_sweep
+
+
+def find(study: str) -> Study:
+    """A study by path, or by the name of a packaged one."""
+    text = text_of(study)
+    if has_sweep(text):
+        raise ConfigError(f"{study} has a section [sweep]; run it with: securefl sweep {study}")
+    return read(Path(study)) if Path(study).is_file() else parse(text)
+
+
+def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
+    """Run a study with progress on the terminal; end with the three sentences, or with JSON."""
+    console = Console(stderr=True, quiet=as_json)
+    began = time.perf_counter()
+    if (out / session.CONFIG).exists():
+        console.print(f"Going on with the run in {out}.", highlight=False, markup=False, soft_wrap=True)
+    say = printing(console)
+    stop = Interruption(say)
+    try:
+        with stop, Bars(study, console) as bars:
+            found, page = session.run_study(study, out, bars.tell, stop=stop, say=say)
+    except Interrupted as interrupted:
+        end_stopped(interrupted, f"securefl run {out / session.CONFIG} --out {out}")
+    tell_end(found, page, as_json)
+    for sentence in (*results.bought(study, found), *results.quiet(found)):
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
+
+
+def printing(console: Console) -> Callable[[str], None]:
+    """Prints lines for a person on stderr, above the bars of the console; also where that one is quiet."""
+    shown = Console(stderr=True) if console.quiet else console
+    return lambda line: shown.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def end_stopped(interrupted: Interrupted, go_on: str) -> NoReturn:
+    """End a command that a signal stopped with the command that goes on, and the signal's exit code."""
+    click.echo(f"Stopped; finished rounds are kept. Go on with: {go_on}", err=True)
+    raise click.exceptions.Exit(interrupted.exit_code)
+
+
+def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({**results.as_json(found), "report": str(page)}, indent=2))
+        return
+    for sentence in results.sentences(found):
+        click.echo(sentence)
+    click.echo(f"Report: {page}")
+
+
+def timestamped(name: str) -> Path:
+    """A fresh folder under runs/."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"

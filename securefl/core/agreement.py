@@ -1,0 +1,234 @@
+"""What all parties of one hidden sum agree on before it begins, byte for byte.
+
+A client takes none of it from the server on trust: it builds the agreement from its own plan, the pinned keys
+and the order it was given, and every signature of the sum is over the result. So a server that shows two
+clients two different models, orders, cohorts or parameters has a cohort whose signatures do not fit together,
+and no sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from securefl.core.entropy import derived
+from securefl.core.errors import ConfigError, CryptoError
+from securefl.core.keys import PublicKey, SecretKey, Signature
+from securefl.core.legible import require_legible
+from securefl.core.release import SERVER
+from securefl.core.signing import AgreementKey, SigningKey, verify
+from securefl.core.wire import Header
+
+LABEL = b"securefl/secagg/2|"
+LEAST_BITS, MOST_BITS = 8, 64
+
+
+# One encoding -----------------------------------------------------------------------------------
+
+
+def tagged(purpose: bytes, context: bytes, *rest: bytes) -> bytes:
+    """Bytes for one purpose alone: no other purpose's bytes begin alike."""
+    return b"".join((LABEL, purpose, b"|", context, *rest))
+
+
+def digest(purpose: bytes, context: bytes, *rest: bytes) -> bytes:
+    """SHA-256 of `tagged`."""
+    return hashlib.sha256(tagged(purpose, context, *rest)).digest()
+
+
+def u32(*numbers: int) -> bytes:
+    """Numbers as four bytes each, little-endian."""
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+def listed(members: Sequence[int]) -> bytes:
+    """A list of members: how many, then each."""
+    return u32(len(members), *members)
+
+
+def fields(*parts: bytes) -> bytes:
+    """Each part with its length in front, so that no two lists of parts have the same bytes.
+
+    Without the lengths a byte can move from one part to the next and leave the whole as it was; that once
+    let a server have an honest dealer's key shown.
+    """
+    return b"".join(piece for part in parts for piece in (u32(len(part)), part))
+
+
+# Who --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client as the others know it: its name and its two lasting public keys."""
+
+    name: str
+    identity: PublicKey
+    channel: PublicKey
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The pinned cohort, in the order of names; a member's number is its place in it."""
+
+    members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        names = [member.name for member in self.members]
+        for name in names:
+            require_legible(name, "a client's name")
+        if names != sorted(set(names)) or SERVER in names:
+            raise ConfigError(f"Expected distinct client names in ascending order, got {names}.")
+        keys = [key.raw for member in self.members for key in (member.identity, member.channel)]
+        if len(set(keys)) < len(keys) or any(len(key) != 32 for key in keys):
+            raise ConfigError("Expected distinct keys of 32 bytes each: one party must not stand for two.")
+
+    @cached_property
+    def digest(self) -> bytes:
+        parts = [fields(m.name.encode(), m.identity.raw, m.channel.raw) for m in self.members]
+        return digest(b"pinned", b"", fields(*parts))
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        return {member.name: number for number, member in enumerate(self.members)}
+
+    def names(self, members: Iterable[int]) -> tuple[str, ...]:
+        return tuple(self.members[number].name for number in members)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A client's own lasting keys: signatures, and the channel that shares travel in."""
+
+    name: str
+    signing: SigningKey
+    channel: AgreementKey
+
+    @classmethod
+    def generate(cls, name: str) -> Identity:
+        """Fresh keys, from the operating system's randomness."""
+        return cls(name, SigningKey.generate(), AgreementKey.generate())
+
+    @classmethod
+    def of(cls, name: str, secret: SecretKey) -> Identity:
+        """The keys that follow from a lasting secret, the same after a restart."""
+        signing, channel = derived(secret, b"identity"), derived(secret, b"channel")
+        return cls(name, SigningKey(signing), AgreementKey(channel))
+
+    def member(self) -> Member:
+        return Member(self.name, self.signing.public, self.channel.public)
+
+
+# What -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, order=True)
+class Question:
+    """One value that is opened as one sum over one set of clients, whatever stage or attempt carries it.
+
+    Attributes:
+        session: 32 bytes, of the run.
+        round: in which it is asked; 0 for an introduction, which is asked once in a session.
+        name: of the value.
+        ask: which of the declared asks it is: 0 in its rounds, i for the i-th introduction.
+        again: how often it was put anew after an answer was lost; a noised value alone, charged each time.
+    """
+
+    session: bytes
+    round: int
+    name: str
+    ask: int = 0
+    again: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vector:
+    """One vector to be summed modulo 2^bits; no coordinate of any client exceeds `bound` in magnitude.
+
+    once: the value cannot change in a session, so a client lets it be opened once in a session.
+    """
+
+    name: str
+    length: int
+    bits: int
+    bound: int
+    ask: int = 0
+    again: int = 0
+    once: bool = False
+
+    def __post_init__(self) -> None:
+        if not LEAST_BITS <= self.bits <= MOST_BITS or not 0 < self.length < 2**32 or self.bound < 1:
+            raise ConfigError(f"Expected a length, a bound and {LEAST_BITS} to {MOST_BITS} bits, got {self}.")
+
+    def question(self, header: Header) -> Question:
+        """Which question this vector answers, in an aggregation at that place."""
+        return Question(header.session, 0 if self.ask else header.round, self.name, self.ask, self.again)
+
+    def encoded(self) -> bytes:
+        numbers = (self.length, self.bits, self.bound, self.ask, self.again, self.once)
+        return fields(self.name.encode(), struct.pack("<IIQIIB", *numbers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """The place, the cohort, the vectors, the plan and the task of one hidden sum.
+
+    Attributes:
+        header: session, round, stage, and the attempt at this sum, from 1.
+        roster: the pinned cohort of this attempt.
+        plan: digest of the plan, 32 bytes, each party's own.
+        task: digest of the order and the broadcast, 32 bytes, as this client was given them.
+
+    Raises ConfigError for vectors without distinct names, and digests that are none.
+    """
+
+    header: Header
+    roster: Roster
+    vectors: tuple[Vector, ...]
+    plan: bytes
+    task: bytes
+
+    def __post_init__(self) -> None:
+        if not self.vectors or len({vector.name for vector in self.vectors}) < len(self.vectors):
+            raise ConfigError("Expected one vector or more, with distinct names.")
+        if {len(self.plan), len(self.task)} != {32}:
+            raise ConfigError("Expected digests of plan and task of 32 bytes each.")
+
+    @property
+    def rules(self) -> bytes:
+        """Digest of what this way of summing adds to the agreement."""
+        return b""
+
+    @cached_property
+    def questions(self) -> tuple[Question, ...]:
+        return tuple(vector.question(self.header) for vector in self.vectors)
+
+    @property
+    def openings(self) -> tuple[Question, ...]:
+        """The questions as whoever opens one total of each counts them.
+
+        A value that cannot change is one question in the whole session.
+        """
+        return tuple(
+            replace(question, round=0, ask=0) if vector.once else question
+            for question, vector in zip(self.questions, self.vectors, strict=True)
+        )
+
+    @cached_property
+    def context(self) -> bytes:
+        """72 bytes that stand in every signature, key derivation and hash of the sum."""
+        header = self.header
+        place = header.session + struct.pack("<IHH", header.round, header.attempt, header.stage)
+        vectors = fields(*(vector.encoded() for vector in self.vectors))
+        return place + digest(
+            b"agreement", b"", fields(self.plan, self.task, self.rules, self.roster.digest, vectors)
+        )
+
+    def check(self, member: int, signature: Signature, message: bytes) -> None:
+        """CryptoError unless the pinned member signed this."""
+        if not 0 <= member < len(self.roster.members):
+            raise CryptoError(f"Expected a member of the pinned roster, got the number {member}.")
+        verify(self.roster.members[member].identity, signature, message)

@@ -1,0 +1,35 @@
+"""Randomness that a party can draw a second time: its own secret, stretched for one purpose.
+
+A party that is restarted between a message and its record must say the same again, or nothing. So what it
+draws for a place follows from a stored secret and from the place: the same place gives the same bytes,
+another place gives bytes that nobody can tell from fresh ones.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from securefl.core.keys import SecretKey
+
+Random = Callable[[int], bytes]
+"""Uniform bytes, as many as are asked for."""
+
+
+def derived(secret: SecretKey, purpose: bytes) -> SecretKey:
+    """32 bytes for one purpose (HMAC-SHA-256); those of two purposes tell nothing of each other."""
+    return SecretKey(hmac.digest(secret.reveal(), purpose, "sha256"))
+
+
+def drawn(secret: SecretKey, purpose: bytes) -> Random:
+    """A stream of uniform bytes for one purpose (ChaCha20). It begins anew with every call of `drawn`."""
+    key = derived(secret, purpose).reveal()
+    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return lambda count: stream.update(bytes(count))
+
+
+def fingerprint(secret: SecretKey, purpose: bytes, content: bytes) -> bytes:
+    """32 bytes that say nothing of the content to anybody without the secret (HMAC-SHA-256)."""
+    return hmac.digest(derived(secret, purpose).reveal(), content, "sha256")

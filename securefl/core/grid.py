@@ -1,0 +1,59 @@
+"""The public integer grid that every sum is taken on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The public integer grid every sum is taken on, so that all ways of summing agree bit for bit.
+
+    Values within +-`bound` become the nearest multiple of `step`; they travel as int32.
+    """
+
+    step: float = 2.0**-21
+    bound: float = 2.0**9
+
+    def __post_init__(self) -> None:
+        if not (self.step > 0 and self.bound > 0 and self.limit < 2**31):
+            raise ConfigError(
+                f"Expected step > 0 and bound > 0 with bound / step < 2^31, got {self.step}, {self.bound}."
+            )
+
+    @property
+    def limit(self) -> int:
+        """The largest grid integer, what `bound` becomes."""
+        ratio = self.bound / self.step
+        return int(np.rint(ratio)) if np.isfinite(ratio) else 2**31
+
+    def quantise(self, values: Floats) -> NDArray[np.int32]:
+        """Grid integers of shape (d,). Raises `DataError` for a value not finite or out of bounds."""
+        if not np.isfinite(values).all():
+            raise DataError("The contribution is not finite; lower the learning rate or clean the records.")
+        if np.abs(values).max(initial=0.0) > self.bound:
+            raise DataError(f"Expected a contribution within +-{self.bound:g}; lower the learning rate.")
+        return np.rint(values / self.step).astype(np.int32)
+
+    def check(self, numbers: NDArray[Any], size: int, sender: str) -> NDArray[np.int64]:
+        """A peer's grid integers, refused unless they have the declared type, shape and bound."""
+        if numbers.dtype != np.int32 or numbers.shape != (size,):
+            raise RemoteProtocolError(
+                f"Expected {size} int32 values, got {numbers.dtype} of shape {numbers.shape}.",
+                sender=sender,
+                phase="contribution",
+            )
+        wide = numbers.astype(np.int64)
+        if np.abs(wide).max(initial=0) > self.limit:
+            raise RemoteProtocolError(
+                f"Expected grid values within +-{self.limit}.", sender=sender, phase="contribution"
+            )
+        return wide

@@ -1,0 +1,88 @@
+"""Secret and public values are different types, so that they cannot be confused.
+
+Python cannot erase memory: a `SecretKey` keeps its bytes out of logs, pickles and messages,
+not out of a core dump.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn, final
+
+from securefl.core.errors import LocalProtocolError
+
+
+class Guarded:
+    """Holds a secret, which a pickle or a copy would put where nobody looks for one: it refuses both.
+
+    So does whatever holds it, however deep.
+    """
+
+    __slots__ = ()
+    _instead: ClassVar[str] = "pass the object itself"
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise LocalProtocolError(f"A {type(self).__name__} is neither pickled nor copied; {self._instead}.")
+
+    # __getstate__ is what object.__reduce_ex__ asks, where copyreg or a subclass calls it past ours
+    __reduce__ = __reduce_ex__ = __getstate__ = __copy__ = __deepcopy__ = _refuse
+
+
+@final
+class SecretKey(Guarded):
+    """Secret bytes: redacted when printed, never pickled or copied, compared in constant time."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        if not isinstance(secret, bytes) or not secret:
+            raise LocalProtocolError("Expected a secret of at least one byte, as bytes.")
+        self._secret = secret
+
+    def reveal(self) -> bytes:
+        """The secret bytes, for the one primitive that needs them."""
+        return self._secret
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SecretKey):
+            return NotImplemented
+        return hmac.compare_digest(self._secret, other._secret)
+
+    __hash__ = None  # type: ignore[assignment]  # a hash would be a fingerprint of the secret
+
+    def __repr__(self) -> str:
+        return "SecretKey(<redacted>)"
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """Public key bytes, in the encoding of the primitive that made them."""
+
+    raw: bytes
+
+    def fingerprint(self) -> str:
+        """128 bits of SHA-256 over the key in hex: for people to compare."""
+        return hashlib.sha256(self.raw).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A detached signature."""
+
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of a secret: sealed for one receiver, or opened where the protocol asks for it."""
+
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Commitment:
+    """A nonce, or a hash of fresh secrets: random to whoever does not know them, and never of data."""
+
+    raw: bytes

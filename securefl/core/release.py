@@ -1,0 +1,144 @@
+"""A release: a value that depends on data, sealed together with what opening it costs.
+
+A `Release` is what a mechanism returns. Its numbers leave the data holder in two ways only,
+`Ledger.send` (bytes for a peer) and `Ledger.open` (the value, for a foreign training loop);
+both commit the charge first. `wire.encode` refuses a release without the ledger's permit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Literal, final
+
+import numpy as np
+from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
+from numpy.typing import NDArray
+
+from securefl.core.errors import ConfigError, UnaccountedRelease
+from securefl.core.keys import Guarded
+from securefl.core.legible import require_legible
+
+Unit = Literal["record", "client"]
+Adjacency = Literal["add-remove", "replace-one", "zero-out"]
+"""Zero-out: a client's contribution becomes nothing, while cohort and weights, which are public, stay."""
+Form = Literal["open", "masked", "encrypted"]
+
+SERVER: Final = "server"
+KEY_HOLDER: Final = "key-holder"
+OTHERS: Final = "others"
+PARTIES: Final = (SERVER, KEY_HOLDER, OTHERS)
+
+
+def neighbours_missing(unit: Unit, adjacency: Adjacency) -> str | None:
+    """Why this unit has no neighbours of this kind; None where it has."""
+    if unit == "client" and adjacency == "add-remove":
+        return (
+            'Expected adjacency = "zero-out" (or "replace-one") with unit = "client", got "add-remove": a '
+            "client's contribution becomes nothing, while cohort and weights, which are public, stay."
+        )
+    if unit == "record" and adjacency == "zero-out":
+        return 'Expected adjacency = "add-remove" or "replace-one" with unit = "record", got "zero-out".'
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What opening a release tells each party, as events of dp-accounting.
+
+    `others` are the other clients and whoever sees the broadcast model.
+    """
+
+    server: DpEvent
+    key_holder: DpEvent
+    others: DpEvent
+
+    def by_party(self) -> Mapping[str, DpEvent]:
+        return {SERVER: self.server, KEY_HOLDER: self.key_holder, OTHERS: self.others}
+
+
+NO_COST: Final = Charge(server=NoOpDpEvent(), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
+UNPROTECTED: Final = Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=NonPrivateDpEvent())
+EXPOSED: Final = Charge(
+    server=NonPrivateDpEvent(), key_holder=NonPrivateDpEvent(), others=NonPrivateDpEvent()
+)
+"""Of an unprotected value whose noise the key holder draws, and could take off a published total."""
+
+
+@dataclass(frozen=True, order=True)
+class ReleaseKey:
+    """The name of one release for ever: a second release under it is a replay."""
+
+    holder: str
+    session: bytes
+    round: int
+    stage: int
+    attempt: int
+    name: str
+
+    def __post_init__(self) -> None:
+        require_legible(self.holder, "a holder")
+        require_legible(self.name, "the name of a release")
+        place = (self.round, self.stage, self.attempt)
+        if not all(isinstance(number, int) and 0 <= number < 2**32 for number in place):
+            raise ConfigError(f"Expected round, stage and attempt from 0 to 2^32 - 1, got {place}.")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Release(Guarded):
+    """A sealed value with its charge.
+
+    Attributes:
+        key: who releases what, where in the protocol.
+        unit: what one neighbouring data set differs in.
+        form: open (already noised, or unprotected by name), masked or encrypted.
+        charge: what opening it costs against each party.
+        content: a fingerprint of the protected value, under a secret of its holder; empty where a repetition
+            of it needs no check.
+    """
+
+    _instead: ClassVar[str] = "hand it to Ledger.send or Ledger.open"
+
+    key: ReleaseKey
+    unit: Unit
+    form: Form
+    charge: Charge
+    _numbers: NDArray[np.generic] = field()
+    _sealed: bytes = b""
+    content: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"Release({self.key.holder}, {self.key.name!r}, {self.form}, <sealed>)"
+
+
+@final
+@dataclass(frozen=True)
+class Delivered:
+    """A release as its receiver decodes it: numbers and sealed bytes, no charge, no trust."""
+
+    name: str
+    form: Form
+    numbers: NDArray[np.generic]
+    sealed: bytes
+
+
+_LEDGER_ONLY = object()
+
+
+@final
+class Permit:
+    """Proof that charges are committed; only the ledger makes one."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, keys: frozenset[ReleaseKey], *, issuer: object) -> None:
+        if issuer is not _LEDGER_ONLY:
+            raise UnaccountedRelease("A Permit is made by Ledger.send and Ledger.open alone.")
+        self._keys = keys
+
+    def contents(self, release: Release) -> tuple[NDArray[np.generic], bytes]:
+        """The sealed value, if its charge is committed; else `UnaccountedRelease`."""
+        if release.key not in self._keys:
+            raise UnaccountedRelease(f"{release!r} has no committed charge; send it through Ledger.send.")
+        return release._numbers, release._sealed

@@ -1,0 +1,132 @@
+"""Signatures (Ed25519) and sealing to one receiver (X25519, HKDF-SHA-256, ChaCha20-Poly1305)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from securefl.core.entropy import derived
+from securefl.core.errors import CryptoError
+from securefl.core.keys import PublicKey, SecretKey, Signature
+
+SIGNATURE_BYTES: Final = 64
+_KEY_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """An Ed25519 key; `public` goes to whoever checks."""
+
+    secret: SecretKey
+
+    @classmethod
+    def generate(cls) -> SigningKey:
+        """A fresh key, from the operating system's randomness."""
+        return cls(SecretKey(os.urandom(_KEY_BYTES)))
+
+    @cached_property
+    def public(self) -> PublicKey:
+        return PublicKey(self._own.public_key().public_bytes_raw())
+
+    def sign(self, message: bytes) -> Signature:
+        return Signature(self._own.sign(message))
+
+    @cached_property
+    def _own(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.secret.reveal())
+
+
+# y coordinates of the eight points whose order divides 8, as in libsodium's ge25519_has_small_order
+_PRIME: Final = 2**255 - 19
+_ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER: Final = {0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8}
+
+
+def has_small_order(public: PublicKey) -> bool:
+    """Whether an Ed25519 key is a point of small order, in any of its encodings."""
+    # the top bit is the sign of x; y may be written unreduced
+    y = int.from_bytes(public.raw, "little") & ~(1 << 255)
+    return y % _PRIME in _SMALL_ORDER
+
+
+def verify(public: PublicKey, signature: Signature, message: bytes) -> None:
+    """CryptoError unless the owner of `public` signed this message.
+
+    A key of small order is refused: under it one signature fits every message, so it names no owner.
+    """
+    if has_small_order(public):
+        raise CryptoError("Expected a signing key, got a point of small order, under which anybody signs.")
+    try:
+        Ed25519PublicKey.from_public_bytes(public.raw).verify(signature.raw, message)
+    except (InvalidSignature, ValueError):
+        raise CryptoError("The signature is not that of the expected key.") from None
+
+
+@dataclass(frozen=True)
+class AgreementKey:
+    """An X25519 key: the receiver's of sealed messages, or one side of an agreement."""
+
+    secret: SecretKey
+
+    @classmethod
+    def generate(cls) -> AgreementKey:
+        """A fresh key, from the operating system's randomness."""
+        return cls(SecretKey(os.urandom(_KEY_BYTES)))
+
+    @cached_property
+    def public(self) -> PublicKey:
+        return PublicKey(self._own.public_key().public_bytes_raw())
+
+    def agree(self, other: PublicKey, purpose: bytes, *, length: int = _KEY_BYTES) -> SecretKey:
+        """`length` bytes that only the two owners know, for one purpose. CryptoError for a weak key."""
+        try:
+            shared = self._own.exchange(X25519PublicKey.from_public_bytes(other.raw))
+        except ValueError:
+            raise CryptoError("The other key cannot be agreed with.") from None
+        return SecretKey(HKDF(SHA256(), length, salt=None, info=purpose).derive(shared))
+
+    @cached_property
+    def _own(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.secret.reveal())
+
+
+def seal(to: PublicKey, plain: bytes, context: bytes, *, secret: SecretKey | None = None) -> bytes:
+    """`plain` for the owner of `to` alone, bound to `context`: a fresh public key and the AEAD's output.
+
+    With a `secret` the same words give the same bytes. The fresh key then follows from the secret and from
+    receiver, context and plain text alike, so that no key ever seals two of them, whoever calls this twice.
+    CryptoError for a weak receiver's key.
+    """
+    fresh = AgreementKey.generate() if secret is None else AgreementKey(_again(secret, to, plain, context))
+    key = fresh.agree(to, _purpose(fresh.public, to))
+    # The key is used once, so the nonce may be constant.
+    return fresh.public.raw + ChaCha20Poly1305(key.reveal()).encrypt(bytes(12), plain, context)
+
+
+def unseal(own: AgreementKey, sealed: bytes, context: bytes) -> bytes:
+    """The inverse of `seal`; CryptoError for anything that was not sealed so."""
+    fresh = PublicKey(sealed[:_KEY_BYTES])
+    key = own.agree(fresh, _purpose(fresh, own.public))
+    try:
+        return ChaCha20Poly1305(key.reveal()).decrypt(bytes(12), sealed[_KEY_BYTES:], context)
+    except InvalidTag:
+        raise CryptoError("The message was not sealed to this key in this context.") from None
+
+
+def _again(secret: SecretKey, to: PublicKey, plain: bytes, context: bytes) -> SecretKey:
+    parts = (to.raw, hashlib.sha256(context).digest(), hashlib.sha256(plain).digest())
+    return derived(secret, b"securefl/seal/1|again|" + b"".join(parts))
+
+
+def _purpose(fresh: PublicKey, to: PublicKey) -> bytes:
+    return b"securefl/seal/1|" + fresh.raw + to.raw

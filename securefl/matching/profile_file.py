@@ -1,0 +1,42 @@
+"""A profile as JSON, from somebody's file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from securefl.core.errors import DataError
+from securefl.matching.document import shown
+from securefl.matching.sealed import Profile
+from securefl.storage.texts import MOST_ELEMENTS, elements
+
+LARGEST_PROFILE: Final = 2**24
+"""Bytes of the largest profile in JSON: some 400,000 elements."""
+
+
+def read_profile(path: Path) -> Profile:
+    """A profile in JSON. Raises DataError, naming the path, for anything else."""
+    try:
+        if not path.is_file() or path.stat().st_size > LARGEST_PROFILE:
+            raise DataError(f"Expected a file of at most {LARGEST_PROFILE:,} bytes.")
+        raw = path.read_bytes()
+        if elements(raw) > MOST_ELEMENTS:
+            raise DataError(f"Expected at most {MOST_ELEMENTS:,} numbers.")
+        found = json.loads(raw.decode("utf-8-sig"))
+        if any(type(v) not in (int, float) for name in ("mean", "variance") for v in found[name]):
+            raise ValueError
+        mean, variance = (np.array(found[name], dtype=np.float64) for name in ("mean", "variance"))
+        count = found.get("count", 1)
+        if type(count) is not int:
+            raise ValueError
+        profile = Profile(mean, variance, count)
+        _ = profile.plain
+        return profile
+    except DataError as error:
+        raise DataError(f"{shown(path)}: {error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        example = '{"mean": [0.1, 0.2], "variance": [1.0, 0.5]}'
+        raise DataError(f"{shown(path)}: Expected JSON like {example}, of equal lengths.") from None

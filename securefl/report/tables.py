@@ -1,0 +1,25 @@
+"""Tables and plots as files."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from securefl.core.legible import cell
+from securefl.storage.files import write
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """The table without its index; text that a spreadsheet would run is quoted, in headings too."""
+    safe = table.map(cell).rename(columns=cell)
+    write(path, safe.to_csv(index=False))
+
+
+def write_png(path: Path, figure: Figure) -> None:
+    """A plot at 150 dots an inch."""
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=150)
+    write(path, drawn.getvalue())

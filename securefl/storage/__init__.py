@@ -1,0 +1,1 @@
+"""What is kept on disk: files whole or not at all, databases, texts, the journal."""

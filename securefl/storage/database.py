@@ -1,0 +1,273 @@
+"""SQLite files that outlive a process: made whole or not at all, and what is wrong with one in a sentence.
+
+Every commit is on disk before anything follows from it. A file is opened only where it has the tables of its
+kind and version and passes SQLite's own check. Rows carry a `seal`, a digest of what stands in them: SQLite
+does not see a flipped bit in a value. A seal shows damage, not malice: whoever can write can seal anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from securefl.core.errors import DataError, SecureFLError
+
+IN_MEMORY = ":memory:"
+Value = bytes | str | int | None
+_ROOM = 2**16
+"""Bytes: with less left on a disk, an error of input and output is a full disk."""
+_FULL = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+}
+"""What a disk without room, a quota and a limit on the size of files come as."""
+_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
+_HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What a file is.
+
+    Attributes:
+        name: in messages, such as "ledger".
+        version: of its tables.
+        tables: the statements that make them.
+        lost: what is lost with it, and what to do; a sentence or two.
+    """
+
+    name: str
+    version: int
+    tables: tuple[str, ...]
+    lost: str
+
+
+class Damaged(Exception):
+    """Something in a file cannot be as it was written; becomes a DataError in `explaining`."""
+
+
+def seal(*parts: Value) -> bytes:
+    """SHA-256 over typed parts with their lengths: no two lists of parts have the same bytes."""
+    whole = hashlib.sha256()
+    for part in parts:
+        raw = part if isinstance(part, bytes) else repr(part).encode()
+        whole.update(b"%s%d:" % (type(part).__name__.encode(), len(raw)))
+        whole.update(raw)
+    return whole.digest()
+
+
+def check(sealed: object, *parts: Value) -> None:
+    """Raises Damaged where this is not the seal of these parts."""
+    if sealed != seal(*parts):
+        raise Damaged("a row is not as it was written")
+
+
+@contextmanager
+def explaining(path: Path | str, kind: Kind) -> Iterator[None]:
+    """What SQLite and damaged values raise, as a DataError that names the file and the remedy.
+
+    A full disk, a file that cannot be written, one that is held and one that is damaged are told apart.
+    """
+    try:
+        yield
+    except (sqlite3.IntegrityError, sqlite3.ProgrammingError):  # of the caller, not of the file
+        raise
+    except sqlite3.Error as error:
+        raise DataError(_sentence(path, kind, error)) from None
+    except OSError as error:
+        raise DataError(_of_system(path, kind, error)) from None
+    except Damaged as error:
+        raise DataError(_damaged(path, kind, error)) from None
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Whatever goes wrong with stored content is damage to it: who seals anew can make any decoder fail."""
+    try:
+        yield
+    except (SecureFLError, Damaged):
+        raise
+    except Exception as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from None
+
+
+def _sentence(path: Path | str, kind: Kind, error: sqlite3.Error) -> str:
+    extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    code = extended & 0xFF
+    if extended in _FULL or (code == sqlite3.SQLITE_IOERR and _no_room(path)):
+        return _full(path, error)
+    if code in _READ_ONLY:
+        return _not_writable(path, error)
+    if code in _HELD:
+        return (
+            f"{path} is held by another process ({error}), so nothing was released. Wait for it, or stop it, "
+            "and run the same command again."
+        )
+    return _damaged(path, kind, error)
+
+
+def _of_system(path: Path | str, kind: Kind, error: OSError) -> str:
+    match error.errno:
+        case errno.ELOOP:
+            return f"{path} is a link, and a {kind.name} is a file of its own. Remove the link."
+        case errno.ENOENT | errno.ENOTDIR:
+            return f"{Path(path).parent} is no folder, so there can be no {kind.name} in it."
+        case errno.ENOSPC | errno.EDQUOT:
+            return _full(path, error)
+        case None:
+            return _damaged(path, kind, error)
+    return _not_writable(path, error)
+
+
+def _full(path: Path | str, error: Exception) -> str:
+    return (
+        f"{path}: the disk is full, or a quota or limit is reached ({error}), so nothing was written and "
+        "nothing released. Make room, and run the same command again: it goes on where it stopped."
+    )
+
+
+def _not_writable(path: Path | str, error: Exception) -> str:
+    return (
+        f"{path} cannot be written ({error}), so nothing was released: the file or its folder is read-only, "
+        "or somebody else's. Permit writing, or choose another folder."
+    )
+
+
+def _damaged(path: Path | str, kind: Kind, error: Exception) -> str:
+    return f"{path} is damaged and cannot be used as a {kind.name} ({error}). {kind.lost}"
+
+
+def _no_room(path: Path | str) -> bool:
+    return path != IN_MEMORY and shutil.disk_usage(Path(path).parent).free < _ROOM
+
+
+class Database:
+    """One open file of a kind. Raises DataError for whatever is wrong with it, in every method.
+
+    Made where there is none, readable by its owner alone. Safe under two processes and kill -9.
+    """
+
+    def __init__(self, path: Path | str, kind: Kind) -> None:
+        self.path, self.kind = path, kind
+        if path != IN_MEMORY:
+            _only_for_its_owner(Path(path), kind)
+        with self.explaining():
+            self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
+            try:
+                _write_ahead(self._db)
+                self._db.execute("PRAGMA synchronous = FULL")
+                _make(self._db, kind)
+                require(self._db, path, kind)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def close(self) -> None:
+        self._db.close()
+
+    def explaining(self) -> AbstractContextManager[None]:
+        """As the function, for this file."""
+        return explaining(self.path, self.kind)
+
+    def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        with self.explaining():
+            return self._db.execute(statement, values).fetchall()
+
+    def row(self, statement: str, values: Sequence[Value] = ()) -> tuple[Any, ...] | None:
+        """The first row of a query, or None."""
+        rows = self.rows(statement, values)
+        return rows[0] if rows else None
+
+    def run(self, statement: str, values: Sequence[Value] = ()) -> None:
+        """Change something. A constraint that is broken comes as sqlite3.IntegrityError."""
+        with self.explaining():
+            self._db.execute(statement, values)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, on disk at the end."""
+        try:
+            with self.explaining(), _transaction(self._db):
+                yield
+        except sqlite3.IntegrityError as error:
+            raise DataError(_damaged(self.path, self.kind, error)) from None
+
+
+def _only_for_its_owner(path: Path, kind: Kind) -> None:
+    """SQLite gives the files it makes beside this one the same permissions. A link is not followed."""
+    with explaining(path, kind):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        if os.fstat(file).st_mode & 0o077:
+            os.fchmod(file, 0o600)
+    except PermissionError:  # somebody else's, who lets us write
+        pass
+    finally:
+        os.close(file)
+
+
+def _write_ahead(db: sqlite3.Connection, *, tries: int = 600) -> None:
+    """Switch to the write-ahead log. Unlike other statements the switch does not wait for its turn."""
+    for left in reversed(range(tries)):
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not left or error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+        time.sleep(0.1)
+
+
+def _make(db: sqlite3.Connection, kind: Kind) -> None:
+    """All tables of an empty file in one transaction: a process that is killed here leaves it empty."""
+    with _transaction(db):
+        if not _tables(db):
+            for statement in kind.tables:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {kind.version}")
+
+
+def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
+    """Raises DataError for another version or kind, Damaged or sqlite3.Error for damage."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version != kind.version:
+        raise DataError(
+            f"{path} is no {kind.name} of version {kind.version}, which this release writes, but of version "
+            f"{version}: go on with the release that made it. It is not read, and never begun anew."
+        )
+    if _tables(db) != set(kind.tables):
+        raise Damaged(f"its tables are not those of a {kind.name}")
+    (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise Damaged(" ".join(str(found).split()))
+
+
+def _tables(db: sqlite3.Connection) -> set[str]:
+    """The statements that everything in this file was made by."""
+    rows = db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+    return {str(row[0]) for row in rows}
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # a full disk has rolled back already
+            db.execute("ROLLBACK")
+        raise

@@ -1,0 +1,93 @@
+"""Writing files: whole or not at all, and never through somebody else's link.
+
+A file is written beside its place, brought to disk, and moved there in one step. What stands there and is no
+regular file is refused: through a link that others planted we would write where it points, and to replace it
+would break one that its owner wants (and, for a superuser, `/dev/stdout`). A link that comes between the look
+and the move is replaced itself; where it points is never written. What a kill leaves behind is called
+`.<name>.<8 hex digits>.part`; nothing reads it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from securefl.core.errors import DataError
+
+_SHOWN = 40
+"""Characters of a name in that of its draft: with them a draft's name stays below 255 bytes."""
+
+
+@contextmanager
+def replacing(path: Path, *, secret: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write beside `path`, moved there in one step at the end; an error leaves nothing behind.
+
+    secret: readable by its owner only, from the moment it exists. Raises DataError where something stands at
+    `path` that is no regular file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _require_replaceable(path)
+    draft = path.with_name(f".{path.name[:_SHOWN]}.{secrets.token_hex(4)}.part")
+    mode = 0o600 if secret else 0o666
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except OSError as error:  # told of the file that was asked for
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    try:
+        with os.fdopen(descriptor, "wb") as target:
+            yield target
+            target.flush()
+            # before the move: else a crash could leave an empty file under the name
+            os.fsync(target.fileno())
+        os.replace(draft, path)
+    except OSError as error:
+        if error.filename is not None and Path(error.filename) != draft:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # of a full disk, for one
+    finally:
+        draft.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def write(path: Path, content: str | bytes, *, secret: bool = False) -> None:
+    """The same for content that is all there; text becomes UTF-8."""
+    with replacing(path, secret=secret) as target:
+        target.write(content.encode() if isinstance(content, str) else content)
+
+
+def subfolder(path: Path) -> Path:
+    """The folder at `path`, made where there is none. DataError for a link: what it holds is elsewhere."""
+    if path.is_symlink():
+        raise DataError(f"Expected a folder at {path}, got a symbolic link; remove it.")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _require_replaceable(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        what = "a symbolic link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a device"
+        raise DataError(
+            f"Expected a regular file or nothing at {path}, got {what}; remove it, or write to another file."
+        )
+
+
+def _sync_folder(folder: Path) -> None:
+    """The move itself is durable afterwards, on file systems that can promise it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,295 @@
+"""The record of what parties did, on disk before it is done: the rules of `acts` in one SQLite file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.agreement import Question
+from securefl.core.keys import SecretKey
+from securefl.core.wire import Header
+from securefl.storage.database import Damaged, Database, Kind, Value, check, seal
+
+KIND = Kind(
+    name="journal",
+    version=2,
+    tables=(
+        "CREATE TABLE journal (only INTEGER PRIMARY KEY CHECK (only = 1), identity TEXT NOT NULL) STRICT",
+        "CREATE TABLE parties (party TEXT, session BLOB, round INTEGER NOT NULL, secret BLOB NOT NULL, "
+        "seal BLOB NOT NULL, PRIMARY KEY (party, session)) STRICT",
+        "CREATE TABLE lasting (party TEXT, session BLOB, secret BLOB NOT NULL, seal BLOB NOT NULL, "
+        "PRIMARY KEY (party, session)) STRICT",
+        "CREATE TABLE said (party TEXT, session BLOB, round INTEGER, name TEXT, content BLOB NOT NULL, "
+        "seal BLOB NOT NULL, PRIMARY KEY (party, session, round, name)) STRICT",
+        "CREATE TABLE cohorts (digest BLOB PRIMARY KEY, members TEXT NOT NULL) STRICT",
+        "CREATE TABLE questions (party TEXT, session BLOB, round INTEGER, name TEXT, ask INTEGER, "
+        "again INTEGER, once INTEGER NOT NULL, cohort BLOB NOT NULL, signers INTEGER NOT NULL, "
+        "at_round INTEGER NOT NULL, at_stage INTEGER NOT NULL, at_attempt INTEGER NOT NULL, "
+        "signed INTEGER NOT NULL, seal BLOB NOT NULL, "
+        "PRIMARY KEY (party, session, round, name, ask, again)) STRICT",
+        "CREATE TABLE attempts (party TEXT, session BLOB, round INTEGER, name TEXT, ask INTEGER, "
+        "again INTEGER, at_round INTEGER, at_stage INTEGER, at_attempt INTEGER, context BLOB NOT NULL, "
+        "dealt BLOB, masked BLOB, signed BLOB, seal BLOB NOT NULL, "
+        "PRIMARY KEY (party, session, round, name, ask, again, at_round, at_stage, at_attempt)) STRICT",
+        "CREATE TABLE opened (party TEXT, session BLOB, round INTEGER, name TEXT, ask INTEGER, "
+        "again INTEGER, digest BLOB NOT NULL, seal BLOB NOT NULL, "
+        "PRIMARY KEY (party, session, round, name, ask, again)) STRICT",
+    ),
+    lost="What its parties did in the round at hand is lost with it, and without it they would do the "
+    "opposite: restore the folder it is in from one backup, or begin a new run in another folder.",
+)
+_KEY = "party = ? AND session = ? AND round = ? AND name = ? AND ask = ? AND again = ?"
+_AT = "at_round = ? AND at_stage = ? AND at_attempt = ?"
+_ACTS = {"deal": 1, "mask": 2, "sign": 3}
+"""Where the digest of an act stands in what `_attempt` gives."""
+Answer = SecretKey | None | bool
+
+
+class _Row(NamedTuple):
+    """What stands of a question: its first cohort and signers, its newest attempt, and whether one signed."""
+
+    once: int
+    cohort: bytes
+    signers: int
+    at_round: int
+    at_stage: int
+    at_attempt: int
+    signed: int
+
+    @property
+    def at(self) -> tuple[int, int, int]:
+        return self.at_round, self.at_stage, self.at_attempt
+
+
+class Journal:
+    """The acts of all parties at hand; safe under two processes and kill -9.
+
+    A restored copy forgets what came after it: a party that restores one begins a new session.
+
+    random: of the secrets; the operating system's outside of tests.
+    """
+
+    def __init__(self, path: Path | str = ":memory:", *, random: Callable[[int], bytes] = os.urandom) -> None:
+        self._random = random
+        self._db = Database(path, KIND)
+        try:
+            # The secret of a finished round opens what was sent in it: it is overwritten, not only forgotten.
+            self._db.rows("PRAGMA secure_delete = ON")
+            self._db.run("INSERT OR IGNORE INTO journal VALUES (1, ?)", (os.urandom(16).hex(),))
+        except BaseException:
+            self._db.close()
+            raise
+
+    @property
+    def identity(self) -> str:
+        """Drawn when the journal was made: a lost one that is begun anew is another one."""
+        return str(self._db.rows("SELECT identity FROM journal")[0][0])
+
+    def sessions(self) -> list[bytes]:
+        """Every session that a party has been in."""
+        return [bytes(row[0]) for row in self._db.rows("SELECT DISTINCT session FROM parties")]
+
+    def newest(self, session: bytes) -> int:
+        """The newest round of a session that any party has seen; 0 for none."""
+        query = "SELECT COALESCE(MAX(round), 0) FROM parties WHERE session = ?"
+        return int(self._db.rows(query, (session,))[0][0])
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def record(self, acts: Sequence[Begin | RecordAct]) -> list[Answer]:
+        """Write a wave of acts in one durable transaction; what each is answered with (see `acts`).
+
+        DataError where the disk refuses: then nothing was written, and nothing is done.
+        """
+        with self._db.transaction():
+            return [self._begin(act) if isinstance(act, Begin) else self._do(act) for act in acts]
+
+    def lasting(self, parties: Sequence[str], session: bytes) -> list[SecretKey]:
+        """What each party's own keys are made from, the same for the whole session, durably."""
+        with self._db.transaction():
+            return [self._lasting(party, session) for party in parties]
+
+    def secrets(self, parties: Sequence[str], session: bytes, number: int) -> list[SecretKey | None]:
+        """What each party draws from in a round, durably; None for a round below its newest."""
+        with self._db.transaction():
+            return [self._secret(party, session, number) for party in parties]
+
+    def said(self, party: str, at: Header, name: str, make: Callable[[], bytes]) -> bytes:
+        """What a party says under this name in a round: made once, on disk before it is said, then the same.
+
+        For bytes that cannot be drawn from a secret again, such as ciphertexts. Those of earlier rounds are
+        wiped.
+        """
+        key = (party, at.session, at.round, name)
+        with self._db.transaction():
+            found = self._read("said", "party = ? AND session = ? AND round = ? AND name = ?", key)
+            if found is None:
+                self._db.run(
+                    "DELETE FROM said WHERE party = ? AND session = ? AND round < ?", (party, *key[1:3])
+                )
+                found = (*key, make())
+                self._write("said", *found)
+            content: bytes = found[-1]
+            return content
+
+    # Rows -------------------------------------------------------------------------------------------
+
+    def _read(self, table: str, where: str, values: Sequence[Value]) -> tuple[Any, ...] | None:
+        """A row without its seal, which is checked; None where there is none."""
+        row = self._db.row(f"SELECT * FROM {table} WHERE {where}", values)
+        if row is None:
+            return None
+        check(row[-1], table, *row[:-1])
+        return row[:-1]
+
+    def _write(self, table: str, *values: Value) -> None:
+        """A row with its seal, in place of what stood under its key."""
+        places = ", ".join("?" * (len(values) + 1))
+        self._db.run(f"INSERT OR REPLACE INTO {table} VALUES ({places})", (*values, seal(table, *values)))
+
+    def _lasting(self, party: str, session: bytes) -> SecretKey:
+        found = self._read("lasting", "party = ? AND session = ?", (party, session))
+        if found is None:
+            found = (party, session, self._random(32))
+            self._write("lasting", *found)
+        return SecretKey(found[-1])
+
+    def _secret(self, party: str, session: bytes, number: int) -> SecretKey | None:
+        found = self._read("parties", "party = ? AND session = ?", (party, session))
+        if found is not None and found[2] >= number:
+            return SecretKey(found[3]) if found[2] == number else None
+        fresh = self._random(32)
+        self._write("parties", party, session, number, fresh)
+        # Rounds go up, so what was asked in an earlier one is never asked again; a value that cannot change
+        # may be.
+        here = (party, session, number)
+        over = "party = ? AND session = ? AND round > 0 AND round < ?"
+        self._db.run(f"DELETE FROM questions WHERE {over} AND NOT once", here)
+        self._db.run(f"DELETE FROM opened WHERE {over}", here)
+        self._db.run("DELETE FROM attempts WHERE party = ? AND session = ? AND at_round < ?", here)
+        return SecretKey(fresh)
+
+    # Entering an attempt ----------------------------------------------------------------------------
+
+    def _begin(self, act: Begin) -> SecretKey | None:
+        secret = self._secret(act.client, act.header.session, act.header.round)
+        if secret is None or not all(self._may_enter(act, question) for question in act.questions):
+            return None
+        cohort = self._cohort(act.members)
+        for question in act.questions:
+            self._enter(act, question, cohort)
+        return secret
+
+    def _may_enter(self, act: Begin, question: Question) -> bool:
+        here = act.header.place()
+        if (attempt := self._attempt(act.client, question, here)) is not None:
+            return bool(attempt[0] == act.context)
+        if question.name in act.once and self._elsewhere(act.client, question, here):
+            return False
+        row = self._row(act.client, question)
+        return row is None or (
+            here > row.at
+            and not row.signed
+            and act.signers >= row.signers
+            and self._within(act.members, row.cohort)
+        )
+
+    def _elsewhere(self, party: str, question: Question, here: tuple[int, int, int]) -> bool:
+        """Whether this value, which cannot change, was signed in another round or ask, or entered later."""
+        query = (
+            "SELECT COUNT(*) FROM questions WHERE party = ? AND session = ? AND name = ? AND again = ? "
+            "AND (round, ask) != (?, ?) AND (signed OR (at_round, at_stage, at_attempt) >= (?, ?, ?))"
+        )
+        same = (party, question.session, question.name, question.again)
+        return bool(self._db.rows(query, (*same, question.round, question.ask, *here))[0][0])
+
+    def _enter(self, act: Begin, question: Question, cohort: bytes) -> None:
+        here, key = act.header.place(), (act.client, *_key(question))
+        if self._attempt(act.client, question, here) is not None:
+            return
+        fresh = _Row(int(question.name in act.once), cohort, act.signers, *here, signed=0)
+        row = self._row(act.client, question) or fresh
+        self._write("questions", *key, row.once, row.cohort, row.signers, *here, row.signed)
+        self._write("attempts", *key, *here, act.context, None, None, None)
+
+    def _cohort(self, members: Sequence[str]) -> bytes:
+        """The digest under which a cohort stands, once for all of its members at hand."""
+        written = json.dumps(sorted(members))
+        digest = hashlib.sha256(written.encode()).digest()
+        self._db.run("INSERT OR IGNORE INTO cohorts VALUES (?, ?)", (digest, written))
+        return digest
+
+    def _within(self, members: Sequence[str], cohort: bytes) -> bool:
+        ((written,),) = self._db.rows("SELECT members FROM cohorts WHERE digest = ?", (cohort,))
+        if hashlib.sha256(written.encode()).digest() != cohort:
+            raise Damaged("a cohort is not as it was written")
+        return set(members) <= set(json.loads(written))
+
+    # In an attempt ----------------------------------------------------------------------------------
+
+    def _do(self, act: RecordAct) -> bool:
+        if act.act == "open":
+            return self._open(act)
+        if not all(self._may_do(act, question) for question in act.questions):
+            return False
+        for question in act.questions:
+            self._done(act, question)
+        return True
+
+    def _may_do(self, act: RecordAct, question: Question) -> bool:
+        here = act.header.place()
+        attempt, row = self._attempt(act.client, question, here), self._row(act.client, question)
+        if attempt is None or row is None:
+            return False
+        if (stands := attempt[_ACTS[act.act]]) is not None:
+            return bool(stands == act.digest)
+        # The attempt of an earlier round may still be waiting for this signature.
+        return row.at == here and not (row.once and self._elsewhere(act.client, question, here))
+
+    def _done(self, act: RecordAct, question: Question) -> None:
+        here, key = act.header.place(), (act.client, *_key(question))
+        attempt, row = self._attempt(act.client, question, here), self._row(act.client, question)
+        assert attempt is not None
+        assert row is not None
+        attempt[_ACTS[act.act]] = act.digest
+        self._write("attempts", *key, *here, *attempt)
+        if act.act == "sign":
+            self._write("questions", *key, *row._replace(signed=1))
+
+    def _open(self, act: RecordAct) -> bool:
+        """One total of a question is opened, whatever attempt asks for it: all of the questions, or none."""
+        if self._secret(act.client, act.header.session, act.header.round) is None:
+            return False
+        keys = [(act.client, *_key(question)) for question in act.questions]
+        stand = [self._read("opened", _KEY, key) for key in keys]
+        if any(row is not None and row[-1] != act.digest for row in stand):
+            return False
+        for key, row in zip(keys, stand, strict=True):
+            if row is None:
+                self._write("opened", *key, act.digest)
+        return True
+
+    def _row(self, party: str, question: Question) -> _Row | None:
+        found = self._read("questions", _KEY, (party, *_key(question)))
+        return None if found is None else _Row(*found[6:])
+
+    def _attempt(self, party: str, question: Question, at: tuple[int, int, int]) -> list[Any] | None:
+        """Context, and the digests of what was dealt, masked and signed, in one attempt at a question."""
+        found = self._read("attempts", f"{_KEY} AND {_AT}", (party, *_key(question), *at))
+        return None if found is None else list(found[9:])
+
+
+def _key(question: Question) -> tuple[bytes, int, str, int, int]:
+    return (question.session, question.round, question.name, question.ask, question.again)

@@ -1,0 +1,48 @@
+"""A forecast as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from securefl.accounting.figures import brief
+from securefl.core.release import PARTIES
+from securefl.study.config import Study
+from securefl.study.forecast import Forecast
+
+
+def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
+    """The page, line by line."""
+    privacy, clients = study.privacy, study.data.clients
+    counts = ((len(study.arms), "arm"), (study.study.rounds, "round"), (clients, "client"))
+    yield f"{study.study.name}: {', '.join(_many(*count) for count in counts)}"
+    yield (
+        f"Epsilon is per {privacy.unit} ({privacy.adjacency}) at delta {privacy.delta:g}, of a client that "
+        "takes part in every round."
+    )
+    for own in forecasts:
+        yield ""
+        yield own.arm
+        for party in PARTIES:
+            yield f"  {party:11} ε {brief(own.epsilon[party]):>6}   learns {own.learns[party]}"
+        if own.affordable is not None:
+            yield (
+                f"  a budget of {privacy.budget:g} buys {own.affordable} of {study.study.rounds} rounds "
+                f"against {' and '.join(privacy.against)}"
+            )
+        for name, (first, later) in (("up", own.bytes_up), ("down", own.bytes_down)):
+            once, again = first / clients, later / clients
+            yield f"  bytes {name:5} a client: {once:,.0f} in round 1, then {again:,.0f} a round"
+        yield from (f"  changed for private training: {change}" for change in own.changes)
+    seconds = sum(own.total_seconds(study.study.rounds, len(study.study.seeds)) for own in forecasts)
+    yield ""
+    yield f"About {_time(seconds)} on this machine, for {_many(len(study.study.seeds), 'seed')}."
+
+
+def _many(count: int, name: str) -> str:
+    return f"{count} {name}{'' if count == 1 else 's'}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,237 @@
+"""A sweep: one study, and the overrides that make a cell of it; every cell is a study of its own.
+
+    [sweep.grid]                                  # the product of all lists
+    "privacy.epsilon" = [0.5, 1.0, 2.0, inf]
+    [[sweep.list]]                                # the grid is taken for each of these
+    "privacy.noise" = "central"
+    [[sweep.list]]
+    "privacy.noise" = "local"
+
+A key is a dotted path into the study's table, in quotes; `arm.<option>` is that option of every arm.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from securefl.core.errors import ConfigError
+from securefl.core.reading import near
+from securefl.storage.files import write
+from securefl.storage.texts import read_text, toml
+from securefl.study.config import Arm, Study, parse, slug
+
+CONFIG = "sweep.toml"
+EPSILON = "privacy.epsilon"
+MOST_CELLS = 2000
+_LONGEST = 100
+"""Characters of a cell's folder name; file systems bear 255 bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One point of a sweep. name: those of its overrides that are not every cell's. folder: the same, below
+    `cells/`."""
+
+    overrides: Mapping[str, Any]
+    name: str
+    folder: str
+    study: Study
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """keys: what is swept, in the order of the file. text: the TOML it was read from."""
+
+    name: str
+    keys: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    text: str
+
+    def home(self, out: Path, cell: Cell) -> Path:
+        return out / "cells" / cell.folder
+
+
+def has_sweep(text: str) -> bool:
+    """Whether a TOML text has the section [sweep]; False for what is no TOML."""
+    try:
+        return "sweep" in toml(text)
+    except ConfigError:
+        return False
+
+
+def parse_sweep(text: str) -> Sweep:
+    """All cells of a sweep, each parsed as a study.
+
+    Raises ConfigError for a cell that its study would refuse (the message names the cell), for a cell that is
+    there twice, and for a section [sweep] that is none.
+    """
+    table = toml(text)
+    if "sweep" not in table:
+        raise ConfigError("Expected [sweep.grid] or [[sweep.list]] to sweep over; run it with: securefl run")
+    grid, entries = _sections(table.pop("sweep"))
+    count = len(entries) * prod(len(values) for values in grid.values())
+    if count > MOST_CELLS:
+        raise ConfigError(f"Expected at most {MOST_CELLS:,} cells, got {count:,}; sweep over less.")
+    keys = tuple(dict.fromkeys([*(key for entry in entries for key in entry), *grid]))
+    points = [
+        {**entry, **dict(zip(grid, values, strict=True))}
+        for entry, values in product(entries, product(*grid.values()))
+    ]
+    names = _names(points, keys)
+    cells: list[Cell] = []
+    for overrides, name in zip(points, names, strict=True):
+        if any(_same(cell.overrides, overrides) for cell in cells):
+            raise ConfigError(f"The cell {name} is there twice; leave one out.")
+        folder = _free(name, {cell.folder for cell in cells})
+        cells.append(
+            Cell(overrides=overrides, name=name, folder=folder, study=_study(table, overrides, name))
+        )
+    return Sweep(name=cells[0].study.study.name, keys=keys, cells=tuple(cells), text=text)
+
+
+def claim(out: Path, sweep: Sweep) -> None:
+    """Make the folder this sweep's, or find that it is already. Raises ConfigError if it is another's."""
+    config = out / CONFIG
+    if config.exists() and read_text(config) != sweep.text:
+        raise ConfigError(
+            f"{out} holds a sweep of another configuration; choose another folder with --out, "
+            f"or resume that one with: securefl sweep {config} --out {out}"
+        )
+    if not config.exists():
+        write(config, sweep.text)
+
+
+def in_force(cell: Cell, key: str, arm: Arm) -> Any:
+    """What the study of a cell has at a key for an arm, defaults included; None where it has no such key."""
+    if key in cell.overrides:
+        return cell.overrides[key]
+    section, *path = key.split(".")
+    at: Any = getattr(cell.study, section, None)
+    if section == "arm":
+        at = arm if path[0] in ("name", "protocol") else arm.options
+    for part in path:
+        at = getattr(at, part, None)
+    return asdict(at) if is_dataclass(at) and not isinstance(at, type) else at
+
+
+def show(value: Any) -> str:
+    """A value of a configuration in one short line."""
+    match value:
+        case None:
+            return "not set"
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value:g}"
+        case list() | tuple():
+            return "[" + ", ".join(show(item) for item in value) + "]"
+        case dict():
+            return ", ".join(f"{key} {show(item)}" for key, item in value.items())
+    return str(value)
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Each dotted key by its last part, where no other key ends alike."""
+    last = {key: key.rpartition(".")[2] for key in keys}
+    ends = list(last.values())
+    return {key: name if ends.count(name) == 1 else key for key, name in last.items()}
+
+
+def _sections(section: Any) -> tuple[dict[str, list[Any]], Sequence[dict[str, Any]]]:
+    """The lists of the grid, and the entries it is taken for: one empty one by default."""
+    if not isinstance(section, dict):
+        raise ConfigError(f"Expected a table [sweep], got {section!r}.")
+    for key in section:
+        if key not in ("grid", "list"):
+            raise ConfigError(f"[sweep] Unknown key `{key}`{near(key, ('grid', 'list'))}; known: grid, list.")
+    grid, entries = section.get("grid", {}), section.get("list", [{}])
+    if not section or not isinstance(grid, dict) or not isinstance(entries, list) or not entries:
+        raise ConfigError("Expected a table [sweep.grid] or tables [[sweep.list]].")
+    for key, values in grid.items():
+        _dotted(key, values, "[sweep.grid]")
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"[sweep.grid] Expected a list of values of `{key}`, got {values!r}.")
+    for entry in entries:
+        if not isinstance(entry, dict):
+            raise ConfigError(f"[[sweep.list]] Expected tables, got {entry!r}.")
+        for key, value in entry.items():
+            _dotted(key, value, "[[sweep.list]]")
+            if key in grid:
+                raise ConfigError(f"`{key}` is in [sweep.grid] and in [[sweep.list]]; keep one of them.")
+    return grid, entries
+
+
+def _dotted(key: str, value: Any, where: str) -> None:
+    if "." in key:
+        return
+    inner = next(iter(value), "epsilon") if isinstance(value, dict) else "epsilon"
+    section = key if isinstance(value, dict) else "privacy"
+    raise ConfigError(
+        f'{where} Expected a path in quotes, such as "{section}.{inner}" = ..., got the key `{key}`.'
+    )
+
+
+def _names(points: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
+    """What sets each cell apart, in words."""
+    told = [key for key in keys if any(not _same_at(point, points[0], key) for point in points)] or keys
+    short = short_names(keys)
+    return [
+        ", ".join(f"{short[key]} = {show(point[key])}" for key in told if key in point) or "as it stands"
+        for point in points
+    ]
+
+
+def _study(table: Mapping[str, Any], overrides: Mapping[str, Any], name: str) -> Study:
+    try:
+        own = copy.deepcopy(dict(table))
+        for key, value in overrides.items():
+            _put(own, key, copy.deepcopy(value))
+        study = parse(tomli_w.dumps(own))
+        study.privacy.plan(study.study.rounds)  # an epsilon for which there is no noise is told here
+        return study
+    except ConfigError as error:
+        raise ConfigError(f"In the cell {name}: {error}") from None
+
+
+def _same_at(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool:
+    return (key in one) == (key in other) and _same({"": one.get(key)}, {"": other.get(key)})
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
+
+
+def _put(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key; below `arm`, in every arm."""
+    section, *path = key.split(".")
+    if section == "arm" and isinstance(arms := table.get("arm"), list):
+        for arm in arms:
+            _put_in(arm, path, value, key)
+    else:
+        _put_in(table, [section, *path], value, key)
+
+
+def _put_in(table: Any, path: Sequence[str], value: Any, key: str) -> None:
+    for part in path[:-1]:
+        table = table.setdefault(part, {}) if isinstance(table, dict) else None
+    if not isinstance(table, dict):
+        raise ConfigError(f"`{key}` leads through a value that is no table.")
+    table[path[-1]] = value
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """A folder for a cell: values that differ by a sign alone have one slug, and are numbered."""
+    base = slug(name)[:_LONGEST]
+    numbered = (f"{base}-{number}" for number in range(2, len(taken) + 3))
+    return next(folder for folder in (base, *numbered) if folder not in taken)

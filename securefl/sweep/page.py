@@ -1,0 +1,215 @@
+"""The page of a sweep: one HTML file with figures whose series can be shown and hidden; no network needed.
+
+Everything is escaped, figures are inline SVG, and a content policy in the page forbids loading anything and
+running anything but the page's own script, which it names by its SHA-256. Without the script all series are
+seen, and the check boxes are not.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from math import inf, isinf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from securefl.accounting.figures import with_reason
+from securefl.report import run_page
+from securefl.storage.files import write as write_file
+from securefl.study import results
+from securefl.sweep.cells import EPSILON, Sweep, in_force, short_names, show
+from securefl.sweep.run import facts, finished
+from securefl.sweep.svg import inline_svg, swatch
+from securefl.sweep.tradeoff import Series, filters, student
+from securefl.sweep.tradeoff_plots import drawings
+
+_TEMPLATE = "sweep.html.j2"
+SCRIPT = """
+const boxes = [...document.querySelectorAll("#filters input")];
+function show() {
+  const off = new Set(boxes.filter(box => !box.checked).map(box => box.value));
+  for (const series of document.querySelectorAll("#series > [data-series]")) {
+    const hidden = series.dataset.in.split(" ").some(value => off.has(value));
+    const n = series.dataset.series;
+    for (const part of document.querySelectorAll(`[data-series="${n}"], [id^="series-${n}-"]`))
+      part.classList.toggle("off", hidden);
+  }
+}
+for (const box of boxes) box.addEventListener("change", show);
+document.getElementById("filters").hidden = boxes.length === 0;
+show();
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A privacy card: of the cell `first`, and, but for the size of a finite epsilon, of `others` more."""
+
+    first: str
+    others: int
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """What is true of a series: an epsilon for each asked for, what it holds for, why it is infinite."""
+
+    series: Series
+    epsilons: Sequence[str]
+    holds: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of the table of numbers: a series at one asked epsilon."""
+
+    series: Series
+    asked: str
+    true: str
+    numbers: Sequence[str]
+
+
+def write(
+    path: Path, sweep: Sweep, out: Path, series: Sequence[Series], failed: Mapping[str, str], reproduce: str
+) -> None:
+    """Write the page of the sweep in `out` to `path`, over what was there.
+
+    failed: errors by the names of cells. Raises OSError where writing fails.
+    """
+    write_file(path, render(sweep, out, series, failed, reproduce))
+
+
+def render(
+    sweep: Sweep, out: Path, series: Sequence[Series], failed: Mapping[str, str], reproduce: str
+) -> str:
+    """The page as one HTML text."""
+    asked = sorted({float(value) for own in series for value in own.rows["asked"]})
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["swatch"] = swatch
+    source = files("securefl.sweep").joinpath(_TEMPLATE).read_text(encoding="utf-8")
+    choices = filters(sweep, series)
+    short = short_names(sweep.keys)
+    return environment.from_string(source).render(
+        title=sweep.name,
+        cells=len(sweep.cells),
+        seeds=sorted({int(seed) for own in series for seed in own.rows["seed"]}),
+        swept={key: swept_values(sweep, key) for key in sweep.keys},
+        failed=failed,
+        choices={short.get(name, name): values for name, values in choices.items()},
+        series=series,
+        groups={own.number: _groups(own, choices) for own in series},
+        truths=[_truth(own, asked) for own in series],
+        asked=[_asked(value) for value in asked],
+        rows=[row for own in series for row in _rows(own)],
+        figures=[
+            (drawing, Markup(inline_svg(drawing, series)))  # escaped by ElementTree
+            for drawing in drawings(series, epsilon_swept=EPSILON in sweep.keys, legend=False)
+        ],
+        cards=cards(sweep, out),
+        versions=results.versions(),
+        config=sweep.text,
+        reproduce=reproduce,
+        script=Markup(SCRIPT),
+        digest=script_digest(),
+    )
+
+
+def script_digest() -> str:
+    """The page's own script as the content policy names it."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode("ascii")
+
+
+def swept_values(sweep: Sweep, key: str) -> list[str]:
+    """The values of a key over all cells and arms, each once."""
+    found = [show(in_force(cell, key, arm)) for cell in sweep.cells for arm in cell.study.arms]
+    return list(dict.fromkeys(found))
+
+
+def cards(sweep: Sweep, out: Path) -> list[Card]:
+    """The privacy cards of the finished cells; those that differ in finite epsilons alone count as one."""
+    found: dict[str, tuple[str, Sequence[Mapping[str, Any]], int]] = {}
+    for cell in sweep.cells:
+        folder = sweep.home(out, cell)
+        if not finished(folder):
+            continue
+        rows = facts(folder, cell)["card"]
+        like = repr([(row["party"], row["arms"], row["learns"], "∞" in row["epsilon"]) for row in rows])
+        first, shown, count = found.get(like, (cell.name, rows, 0))
+        found[like] = (first, shown, count + 1)
+    return [Card(first=first, rows=rows, others=count - 1) for first, rows, count in found.values()]
+
+
+def _groups(series: Series, choices: Mapping[str, Sequence[str]]) -> str:
+    """The check boxes that all must be on for a series to be seen, as "filter-value" numbers."""
+    return " ".join(
+        f"{place}-{values.index(series.values[name])}" for place, (name, values) in enumerate(choices.items())
+    )
+
+
+def _asked(epsilon: float) -> str:
+    return "no noise" if isinf(epsilon) else f"{epsilon:g}"
+
+
+def _truth(series: Series, asked: Sequence[float]) -> Truth:
+    rows = series.rows
+    largest = rows.groupby("asked")["epsilon_true"].max()
+    first = rows.iloc[0]
+    whys = dict.fromkeys(rows.loc[np.isfinite(rows["asked"]) & (rows["endless"] != ""), "endless"])
+    return Truth(
+        series=series,
+        epsilons=[_short(float(largest[value])) if value in largest.index else "–" for value in asked],
+        holds=f"per {first['unit']} ({first['adjacency']}), δ = {first['delta']:g}, "
+        f"against {first['against'] or 'nobody'}",
+        why=" ".join(f"{with_reason(inf, why).capitalize()}." for why in whys),
+    )
+
+
+def _short(epsilon: float) -> str:
+    return "infinite" if isinf(epsilon) else f"{epsilon:.3g}"
+
+
+def _rows(series: Series) -> list[Row]:
+    return [
+        Row(
+            series=series,
+            asked=_asked(float(str(asked))),
+            true=with_reason(float(own["epsilon_true"].max()), str(own["endless"].iloc[0])),
+            numbers=_numbers(own),
+        )
+        for asked, own in series.rows.groupby("asked", sort=True)
+    ]
+
+
+def _numbers(own: pd.DataFrame) -> list[str]:
+    mean, half = student(own["final_accuracy"].dropna())
+    band = "" if np.isnan(half) else f" ± {run_page.number_text(half, 3)}"
+    megabytes = [float(own[name].mean()) / 1e6 for name in ("bytes_up", "bytes_down")]
+    return [
+        run_page.number_text(mean, 3) + band,
+        run_page.number_text(float(own["best_accuracy"].mean()), 3),
+        f"{float(own['rounds'].mean()):.3g}",
+        _rounds(own),
+        *(f"{size:.3g}" for size in megabytes),
+        str(len(own)),
+    ]
+
+
+def _rounds(own: pd.DataFrame) -> str:
+    if own["target"].isna().all():
+        return "–"
+    known = own["rounds_to_target"].dropna()
+    if not len(known):
+        return "never"
+    mean = f"{float(known.mean()):.3g}"
+    return mean if len(known) == len(own) else f"{mean} ({len(known)} of {len(own)} seeds)"

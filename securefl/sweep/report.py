@@ -1,0 +1,48 @@
+"""The tables, plots and page of a sweep, and its summary for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isinf
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from securefl.report.tables import write_csv, write_png
+from securefl.storage.files import subfolder
+from securefl.sweep import tradeoff, tradeoff_plots
+from securefl.sweep.cells import CONFIG, EPSILON, Sweep
+from securefl.sweep.page import write as write_page
+
+
+def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
+    """Write tables, plots and the page of what is finished; returns the summary table, empty for nothing."""
+    results = tradeoff.results_table(sweep, out)
+    summary = tradeoff.summary_table(sweep, out, results)
+    if summary.empty:
+        return summary
+    write_csv(out / "results.csv", results)
+    write_csv(out / "summary.csv", summary)
+    series = tradeoff.series_of(sweep, summary)
+    plots = subfolder(out / "plots")
+    for drawing in tradeoff_plots.drawings(series, epsilon_swept=EPSILON in sweep.keys, legend=True):
+        write_png(plots / f"{drawing.name}.png", drawing.figure)
+    reproduce = f"securefl sweep {out / CONFIG} --out {out}-again"
+    write_page(out / "sweep.html", sweep, out, series, failed, reproduce)
+    return summary
+
+
+def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str, str]) -> dict[str, Any]:
+    """The summary for scripts; an infinite epsilon is the text "inf", a value that is not known null."""
+    rows = [{str(key): _plain(value) for key, value in row.items()} for row in summary.to_dict("records")]
+    page = None if summary.empty else str(out / "sweep.html")
+    return {"cells": len(sweep.cells), "failed": dict(failed), "summary": rows, "page": page}
+
+
+def _plain(value: Any) -> Any:
+    if pd.isna(value):
+        return None
+    if isinstance(value, float) and isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value

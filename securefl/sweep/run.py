@@ -1,0 +1,281 @@
+"""Running the cells of a sweep in worker processes: resumable, and none of them stops the others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from math import isinf
+from multiprocessing.connection import Connection
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Any, Protocol
+
+from securefl.accounting.composition import compose
+from securefl.core.errors import DataError, SecureFLError
+from securefl.plan import Plan, charge_of, noised
+from securefl.rounds import Algorithm
+from securefl.storage.files import replacing, write
+from securefl.study import results, world
+from securefl.study.config import Arm, Study, parse
+from securefl.study.interruption import SIGNALS, Interrupted, Interruption, Told
+from securefl.study.run import composition
+from securefl.study.session import run_study
+from securefl.sweep.cells import Cell, Sweep
+from securefl.training import single_thread
+
+METRICS = "metrics.csv"
+FACTS = "cell.json"
+"""The mark of a finished cell, written last: what its tables do not say."""
+_KILLED = "its worker process was ended from outside; if memory ran out, take fewer --workers"
+_BEAT = 0.1
+"""Seconds between two looks at the workers."""
+
+
+class Watch(Protocol):
+    """What a sweep tells of its progress. place: which of the workers, from 0."""
+
+    def begun(self, cell: Cell, place: int) -> None: ...
+
+    def round(self, place: int, done: int, accuracy: float) -> None: ...
+
+    def ended(self, cell: Cell, place: int, error: str | None) -> None: ...
+
+
+def finished(folder: Path) -> bool:
+    """Whether the cell in this folder has run to its end."""
+    return (folder / FACTS).is_file()
+
+
+def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
+    """Of a finished cell: `card`, the rows of its privacy card; `endless`, by arm, why epsilon is infinite
+    or nothing; `metrics`, its table as it was written, in bytes.
+
+    Raises DataError where the folder is another cell's, or was damaged.
+    """
+    again = f"Remove {folder / FACTS} and run the sweep again: the cell goes on from its checkpoints."
+    try:
+        found: dict[str, Any] = json.loads((folder / FACTS).read_bytes())
+        metrics = (folder / METRICS).read_bytes()
+        study, table, card, words = (found[key] for key in ("study", "metrics", "card", "endless"))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{folder} is damaged ({type(error).__name__}: {error}). {again}") from None
+    if study != _digest(cell.study.text.encode()):
+        raise DataError(
+            f"{folder} is of another cell than {cell.name}: it was copied or swapped. Put it back, or remove "
+            "it, and run the sweep again."
+        )
+    if table != _digest(metrics):
+        raise DataError(f"{folder / METRICS} is not as it was written. {again}")
+    return {"card": card, "endless": words, "metrics": metrics}
+
+
+def finish(folder: Path, study: Study, card: Sequence[Mapping[str, Any]], endless: Mapping[str, str]) -> None:
+    """Mark the cell of this study as finished, its table being written (see `facts`)."""
+    noted = {
+        "study": _digest(study.text.encode()),
+        "metrics": _digest((folder / METRICS).read_bytes()),
+        "card": card,
+        "endless": endless,
+    }
+    with replacing(folder / FACTS) as target:
+        target.write(json.dumps(noted, indent=2).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def run_cells(
+    sweep: Sweep, out: Path, *, workers: int, watch: Watch, stop: Interruption | None = None
+) -> Mapping[str, str]:
+    """Run every cell that is not finished; the errors of those that failed, by the cell's name.
+
+    A first request to `stop` lets every worker finish its round, then Interrupted is raised; any other
+    interruption ends the workers at once. The next call goes on after the last finished round of each cell.
+    """
+    stop = stop or Interruption()
+    waiting = deque(cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
+    failed: dict[str, str] = {}
+    while waiting:
+        # A worker that is ended from outside takes its pool with it: the rest goes on in another.
+        with stop.finishing("this round"):
+            failed |= _pool(sweep, out, waiting, min(workers, len(waiting)), watch, stop)
+        stop.check()
+    return failed
+
+
+def _pool(
+    sweep: Sweep, out: Path, waiting: deque[Cell], workers: int, watch: Watch, stop: Interruption
+) -> dict[str, str]:
+    """Run the waiting cells in one pool; what it leaves unfinished where it breaks or stops waits again."""
+    context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    news: SimpleQueue[tuple[int, int, float]] = context.SimpleQueue()
+    running: dict[Future[str | None], tuple[Cell, int]] = {}
+    places = deque(range(workers))
+    failed: dict[str, str] = {}
+    # Nobody reads from this pipe, so one word in it is seen by every worker, and there is no lock that one
+    # which is killed could keep.
+    hears, tells = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(news, hears))
+    broken = told = False
+    try:
+        while running or (waiting and not broken and not stop.asked):
+            if stop.asked and not told:
+                tells.send_bytes(b"stop")
+                told = True
+            while waiting and places and not broken and not stop.asked:
+                cell, place = waiting.popleft(), places.popleft()
+                try:
+                    with _for_workers():
+                        future = pool.submit(_work, sweep.home(out, cell), cell.study.text, place)
+                except BrokenProcessPool:
+                    waiting.appendleft(cell)
+                    broken = True
+                    break
+                running[future] = (cell, place)
+                watch.begun(cell, place)
+            done, _ = wait(running, timeout=_BEAT, return_when=FIRST_COMPLETED)
+            while not news.empty():
+                watch.round(*news.get())
+            for future in done:
+                cell, place = running.pop(future)
+                if isinstance(future.exception(), Interrupted):
+                    waiting.append(cell)
+                    continue
+                broken = broken or isinstance(future.exception(), BrokenProcessPool)
+                error = _error(future)
+                if error is not None:
+                    failed[cell.name] = error
+                places.append(place)
+                watch.ended(cell, place, error)
+    except BaseException:
+        # Every round is durable, so workers are ended where they stand; they heed no other signal.
+        for child in set(multiprocessing.active_children()) - before:
+            child.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for end in (news, hears, tells):
+            end.close()
+    return failed
+
+
+def _error(future: Future[str | None]) -> str | None:
+    match future.exception():
+        case None:
+            return future.result()
+        case BrokenProcessPool():
+            return _KILLED
+        case error:
+            return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _for_workers() -> Iterator[None]:
+    """Processes started within have one thread each, and signals stop them only through this process."""
+    name = "OMP_NUM_THREADS"
+    old = os.environ.get(name)
+    os.environ[name] = "1"
+    # A blocked signal stays blocked in what is started; here it arrives at the end.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        if old is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = old
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+_news: SimpleQueue[tuple[int, int, float]]
+_stop: Told
+"""Of a worker process alone: queues and pipes reach it only while it is started, never with a task."""
+
+
+def _prepare(news: SimpleQueue[tuple[int, int, float]], hears: Connection) -> None:
+    """Make this process a worker."""
+    global _news, _stop
+    _news, _stop = news, Told(hears.poll)
+    # Terminals and service managers signal the whole group: the sweep hears it, and tells its workers.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    single_thread()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose sweep was killed would go on writing into a folder that the next one resumes."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _work(folder: Path, text: str, place: int) -> str | None:
+    """Run one cell, in a worker; returns what was wrong."""
+    trace = folder / "error.txt"
+    trace.unlink(missing_ok=True)
+    try:
+        _run(parse(text), folder, place)
+    except SecureFLError as error:
+        return str(error)
+    except Exception as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        write(trace, traceback.format_exc())
+        return f"{type(error).__name__}: {error} (where, says {trace})"
+    return None
+
+
+def _quiet(line: str) -> None:
+    """Of locks that were left behind the sweep tells, whose folder was left with them."""
+
+
+def _run(study: Study, folder: Path, place: int) -> None:
+    done = 0
+
+    def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+        nonlocal done
+        done += 1
+        _news.put((place, done, record["accuracy"]))
+
+    found, _ = run_study(study, folder, tell, stop=_stop, say=_quiet)
+    first = world.build(study, study.study.seeds[0])
+    arms = {arm.name: composition(study, arm, first) for arm in study.arms}
+    card = [vars(row) for row in results.privacy_card(found, arms)]
+    spent = {
+        arm.name: max((arm.epsilon[p] for p in study.privacy.against), default=0.0) for arm in found.summary
+    }
+    words = {name: endless(*own) if isinf(spent[name]) else "" for name, own in arms.items()}
+    finish(folder, study, card, words)
+
+
+def endless(algorithm: Algorithm, plan: Plan) -> str:
+    """Why no epsilon holds against the parties of the plan, in words."""
+    reasons = []
+    for sends in (offer.sends for offer in algorithm.offers):
+        charge = charge_of(plan, sends).by_party()
+        open_to = [party for party in plan.against if isinf(compose({charge[party]: 1}, plan.delta))]
+        if not open_to:
+            continue
+        if plan.noise == "none":
+            reasons.append(f"the {sends.name} leaves without noise")
+        elif not noised(plan, sends):
+            reasons.append(f"one {plan.unit} moves the {sends.name} without bound, so it is not noised")
+        elif plan.unit == "record" and sends.reads == "trained":
+            reasons.append(f"the {sends.name} reads what the records have trained: no bound for a record")
+        else:
+            reasons.append(f"the {sends.name} is open to the {' and the '.join(open_to)}")
+    return "; ".join(reasons) or "there is too little noise to bound anything"

@@ -1,0 +1,76 @@
+"""Figures as SVG elements that stand in one page beside others, and the marks of their legend."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from xml.etree import ElementTree
+
+import matplotlib
+from markupsafe import Markup
+
+from securefl.sweep.tradeoff import Series
+from securefl.sweep.tradeoff_plots import Drawing, colour, marker
+
+_SHAPES: Mapping[str, str] = {
+    "o": "M14 6a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "s": "M14 2h8v8h-8z",
+    "^": "M18 1.5l4.5 9h-9z",
+    "D": "M18 1l5 5-5 5-5-5z",
+    "v": "M18 10.5l-4.5-9h9z",
+}
+
+
+def swatch(series: Series) -> Markup:
+    """The line and mark of a series, for a legend beside its figures."""
+    ink, shape = colour(series), _SHAPES[marker(series)]
+    dash, fill = (' stroke-dasharray="5 3"', "#fff") if series.endless else ("", ink)
+    return Markup(  # constants alone
+        f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path d="M0 6h36" stroke="{ink}" '
+        f'stroke-width="2"{dash}/><path d="{shape}" fill="{fill}" stroke="{ink}"/></svg>'
+    )
+
+
+def inline_svg(drawing: Drawing, series: Sequence[Series]) -> str:
+    """A figure as an <svg> element for a page that has others.
+
+    Names are local to the page, so ids get the figure's name; those of series keep their beginning. Text
+    stays text. The groups of a series get its label as their title, which a pointer shows.
+    """
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "securefl"}):
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        drawing.figure.savefig(buffer, format="svg", metadata=nothing)
+    root = ElementTree.fromstring(buffer.getvalue())
+    labels = {own.number: own.label for own in series}
+    _localise(root, drawing.name, labels)
+    for name in ("width", "height"):
+        root.attrib.pop(name)
+    root.attrib |= {"role": "img", "aria-label": drawing.title}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _localise(element: ElementTree.Element, name: str, labels: Mapping[int, str]) -> None:
+    element.tag = element.tag.rpartition("}")[2]
+    for child in list(element):
+        if child.tag.rpartition("}")[2] in ("metadata", "style"):
+            element.remove(child)  # matplotlib's style would hold for the whole page
+        else:
+            _localise(child, name, labels)
+    for key, value in list(element.attrib.items()):
+        del element.attrib[key]
+        element.attrib[key.rpartition("}")[2]] = _local(key, value, name)
+    found = re.match(r"series-(\d+)-", element.get("id", ""))
+    if found:
+        title = ElementTree.Element("title")
+        title.text = labels[int(found[1])]
+        element.insert(0, title)
+
+
+def _local(key: str, value: str, name: str) -> str:
+    if key == "id":
+        return f"{value}-{name}"
+    if key.endswith("href"):
+        return f"{value}-{name}"
+    return re.sub(r"url\(#([^)]+)\)", rf"url(#\1-{name})", value)

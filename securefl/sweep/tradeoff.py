@@ -1,0 +1,211 @@
+"""The tables of a sweep, and its series: an arm under one setting of everything swept but epsilon."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, nan, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.stats import t
+
+from securefl.core.release import PARTIES
+from securefl.study.results import rounds_to
+from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, short_names, show
+from securefl.sweep.run import facts, finished
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Series:
+    """One line of a figure.
+
+    label: what sets it apart from the others. values: of each swept key but epsilon, as text, and of "arm"
+    and "protocol". rows: its part of the summary table, a row per cell and seed.
+    """
+
+    number: int
+    label: str
+    values: Mapping[str, str]
+    rows: pd.DataFrame
+
+    def points(self, column: str) -> list[Point]:
+        """A column over the asked epsilon, lowest first: its mean and 95 % band over the seeds."""
+        groups = self.rows.groupby("asked", sort=True)[column]
+        return [Point.of(float(str(asked)), own) for asked, own in groups]
+
+    @property
+    def endless(self) -> bool:
+        """Whether no point of it holds any epsilon although noise was asked for somewhere."""
+        noised = self.rows[np.isfinite(self.rows["asked"])]
+        return len(noised) > 0 and bool(np.isinf(noised["epsilon_true"]).all())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """mean, half: of the known values of the seeds, and half their band (nan for one value); nan where there
+    is none. missing: how many seeds have no value."""
+
+    asked: float
+    mean: float
+    half: float
+    missing: int
+
+    @classmethod
+    def of(cls, asked: float, values: ArrayLike) -> Point:
+        known = np.asarray(pd.to_numeric(pd.Series(values)), dtype=np.float64)
+        missing = int(np.isnan(known).sum())
+        mean, half = student(known[~np.isnan(known)])
+        return cls(asked=asked, mean=mean, half=half, missing=missing)
+
+
+def student(values: ArrayLike) -> tuple[float, float]:
+    """Mean, and half the 95 % confidence interval by Student's t; nan where there are too few values."""
+    known = np.asarray(values, dtype=np.float64)
+    if len(known) < 2:
+        return (float(known[0]) if len(known) else nan), nan
+    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
+    return float(known.mean()), quantile * float(known.std(ddof=1)) / sqrt(len(known))
+
+
+def results_table(sweep: Sweep, out: Path) -> pd.DataFrame:
+    """Every row of the metrics of every finished cell.
+
+    Columns: cell, one per swept key (its dotted path), arm, protocol, seed, round, and those of
+    `results.Results.metrics`.
+    """
+    tables = [_metrics(sweep, cell, sweep.home(out, cell)) for cell in _finished(sweep, out)]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def _finished(sweep: Sweep, out: Path) -> list[Cell]:
+    return [cell for cell in sweep.cells if finished(sweep.home(out, cell))]
+
+
+def _metrics(sweep: Sweep, cell: Cell, folder: Path) -> pd.DataFrame:
+    # An arm may be called "nan"; no number is an empty field.
+    table = io.BytesIO(facts(folder, cell)["metrics"])
+    own = pd.read_csv(table, dtype={"arm": str}, keep_default_na=False, na_values=[""])
+    arms = {arm.name: arm for arm in cell.study.arms}
+    keys = {key: [_plain(in_force(cell, key, arms[name])) for name in own["arm"]] for key in sweep.keys}
+    head = pd.DataFrame(
+        {"cell": cell.folder, **keys, "protocol": [arms[name].protocol for name in own["arm"]]},
+        index=own.index,
+    )
+    whole = pd.concat([head, own], axis=1)
+    first = ["cell", *sweep.keys, "arm", "protocol", "seed", "round", "accuracy", "bytes_up", "bytes_down"]
+    return whole[[*first, *(name for name in whole.columns if name not in first)]]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else show(value)
+
+
+def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFrame:
+    """A row per finished cell, arm and seed.
+
+    Columns: cell, one per swept key, arm, protocol, seed, rounds (fewer than planned where budgets were spent
+    before), final_accuracy, best_accuracy, target, rounds_to_target (empty where it was not reached),
+    bytes_up and bytes_down (of the whole run), epsilon against each party, epsilon_true (the largest of
+    those against the parties of `against`), asked (what the noise is calibrated for, inf for none), unit,
+    adjacency, delta, against, endless (why epsilon_true is infinite).
+    """
+    rows = []
+    for cell in _finished(sweep, out):
+        words = facts(sweep.home(out, cell), cell)["endless"]
+        mine = results[results["cell"] == cell.folder]
+        for (arm, seed), own in mine.groupby(["arm", "seed"], sort=False):
+            row = _summary(cell, own.sort_values("round"))
+            head = {name: own[name].iloc[0] for name in ("cell", *sweep.keys, "arm", "protocol")}
+            rows.append({**head, "seed": seed, **row, "endless": words[arm]})
+    return pd.DataFrame(rows).astype({"rounds_to_target": "Int64"}) if rows else pd.DataFrame()
+
+
+def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
+    privacy, target = cell.study.privacy, cell.study.study.target
+    epsilon = {party: float(own[f"epsilon_{party}"].max()) for party in PARTIES}
+    return {
+        "rounds": int(own["round"].max()),
+        "final_accuracy": own["accuracy"].iloc[-1],
+        "best_accuracy": own["accuracy"].max(),
+        "target": target,
+        "rounds_to_target": rounds_to(target, own),
+        "bytes_up": own["bytes_up"].sum(),
+        "bytes_down": own["bytes_down"].sum(),
+        **{f"epsilon_{party}": value for party, value in epsilon.items()},
+        "epsilon_true": max((epsilon[party] for party in privacy.against), default=nan),
+        "asked": inf if privacy.epsilon is None else privacy.epsilon,
+        "unit": privacy.unit,
+        "adjacency": privacy.adjacency,
+        "delta": privacy.delta,
+        "against": " and ".join(privacy.against),
+    }
+
+
+def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
+    """The series of a sweep, in the order of its cells."""
+    keys = _independent([key for key in sweep.keys if key not in (EPSILON, "arm.protocol")], summary)
+    names = ["arm", *keys, "protocol"]
+    groups = [
+        (dict(zip(names, map(show, values), strict=True)), rows)
+        for values, rows in summary.groupby(names, sort=False, dropna=False)
+    ]
+    told = _telling([values for values, _ in groups], names)
+    short = short_names(sweep.keys)
+    return [
+        Series(number=n, label=_label(values, told, short), values=values, rows=rows)
+        for n, (values, rows) in enumerate(groups)
+    ]
+
+
+def _independent(keys: Sequence[str], summary: pd.DataFrame) -> list[str]:
+    """The keys without those that follow from the others and epsilon, the last ones first.
+
+    Such as a noise multiplier that was written down for every epsilon: it makes no series of its own.
+    """
+    kept = list(keys)
+    for key in reversed(keys):
+        others = ["arm", "asked", *(name for name in kept if name != key)]
+        if summary.groupby(others, dropna=False)[key].nunique(dropna=False).max() == 1:
+            kept.remove(key)
+    return kept
+
+
+def _telling(values: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[str]:
+    """The first names that together tell all series apart."""
+    told: list[str] = []
+    parts = 1
+    for name in names:
+        apart = len({tuple(own[key] for key in (*told, name)) for own in values})
+        if apart > parts:
+            told, parts = [*told, name], apart
+    return told
+
+
+def _label(values: Mapping[str, str], told: Sequence[str], short: Mapping[str, str]) -> str:
+    words = [_word(name, values[name], short) for name in told]
+    return ", ".join(words) or values["arm"]
+
+
+def _word(name: str, value: str, short: Mapping[str, str]) -> str:
+    """A value alone where it is a word, else with its key's name."""
+    if name in ("arm", "protocol") or value.replace("-", "").replace(" ", "").isalpha():
+        return value
+    return f"{short[name]} {value}"
+
+
+def filters(sweep: Sweep, series: Sequence[Series]) -> dict[str, list[str]]:
+    """What series can be shown and hidden by: each name of their values that has several."""
+    found = {
+        name: list(dict.fromkeys(own.values[name] for own in series))
+        for name in (series[0].values if series else ())
+    }
+    if len(found.get("protocol", ())) == len(found.get("arm", ())):
+        found.pop("protocol", None)
+    return {name: values for name, values in found.items() if len(values) > 1}

@@ -1,0 +1,56 @@
+"""All audits of this package, one finding after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from securefl.dp import audit as auditing
+from securefl.training.dpsgd_config import DPSGD
+
+CLAIM: Final = DPSGD(
+    clip_norm=1.3,
+    noise_multiplier=1.0,
+    sampling_rate=0.5,
+    expected_batch=250,
+    steps=3,
+    optimizer="sgd",
+    learning_rate=0.1,
+)
+"""Private training where canaries have bite: few steps, each with much of the data."""
+_RUNS: Final = 300
+_KINKS: Final = (64, 784)
+"""Numbers of inputs of dense layers on whose kinks records are put."""
+
+
+def findings() -> Iterator[dict[str, Any]]:
+    for mechanism in auditing.mechanisms():
+        found = auditing.audit(mechanism)
+        yield _row(found.name, 1e-5, found.claimed, found.lower, found.verdict, found.failed)
+    from securefl.training import canaries, kinks  # Opacus takes two seconds to import
+
+    for caught in canaries.audit(CLAIM, runs=_RUNS):
+        failed = () if caught.passed else ("epsilon",)
+        verdict = "pass" if caught.passed else "FAIL: epsilon"
+        yield _row("private training (DP-SGD)", caught.delta, caught.claimed, caught.lower, verdict, failed)
+    for inputs in _KINKS:
+        trained = kinks.audit(CLAIM, delta=1e-3, inputs=inputs)
+        features = kinks.audit_features(delta=1e-3, inputs=inputs)
+        for what, flipped in (("private training", trained), ("features", features)):
+            failed = () if flipped.passed else ("epsilon",)
+            verdict = "pass" if flipped.passed else "FAIL: epsilon"
+            name = f"{what}, kinks of {inputs} inputs"
+            yield _row(name, flipped.delta, flipped.claimed, flipped.lower, verdict, failed)
+
+
+def _row(
+    name: str, delta: float, claimed: float, lower: float, verdict: str, failed: tuple[str, ...]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "delta": delta,
+        "claimed": claimed,
+        "lower": min(lower, 1e6),  # JSON has no infinity
+        "verdict": verdict,
+        "failed": list(failed),
+    }
