@@ -18,7 +18,7 @@ NAMES = [quoted for quoted in QUOTED if re.fullmatch(r"[a-z_]+(\.\w+)+", quoted)
 
 def resolve(name: str) -> object:
     """What a dotted name stands for: in the longest module of that name, the attributes that follow."""
-    parts = (name if name.startswith("protocols.") else f"securefl.{name}").split(".")
+    parts = f"securefl.{name.removeprefix('securefl.')}".split(".")
     for cut in range(len(parts), 0, -1):
         try:
             found: object = import_module(".".join(parts[:cut]))
@@ -30,12 +30,20 @@ def resolve(name: str) -> object:
     raise ModuleNotFoundError(name)
 
 
-def layers() -> list[set[str]]:
-    """The rooms of each layer, from the ground up."""
-    parser = ConfigParser()
-    parser.read(ROOT / ".importlinter")
-    lines = parser["importlinter:contract:layers"]["layers"].split("\n")
-    return [set(re.findall(r"securefl\.(\w+)", line)) for line in reversed(lines) if line.strip()]
+CONTRACTS = ConfigParser()
+CONTRACTS.read(ROOT / ".importlinter")
+
+
+def layers(contract: str = "layers", room: str = "") -> list[set[str]]:
+    """The modules of each layer, from the ground up."""
+    lines = CONTRACTS[f"importlinter:contract:{contract}"]["layers"].split("\n")
+    return [set(re.findall(rf"securefl\.{room}(\w+)", line)) for line in reversed(lines) if line.strip()]
+
+
+def modules(home: Path) -> set[str]:
+    """The modules and packages of a folder."""
+    packages = {path.parent.name for path in home.glob("*/__init__.py")}
+    return ({path.stem for path in home.glob("*.py")} | packages) - {"__init__"}
 
 
 def test_it_names_enough() -> None:
@@ -61,13 +69,21 @@ def test_a_name_that_does_not_exist_is_found(name: str) -> None:
 
 
 def test_every_module_stands_in_a_layer() -> None:
-    home = ROOT / "securefl"
-    rooms = {path.stem for path in home.glob("*.py")} | {
-        path.parent.name for path in home.glob("*/__init__.py")
-    }
-    assert rooms - {"__init__"} == set.union(*layers())
+    assert modules(ROOT / "securefl") == set.union(*layers())
+
+
+@pytest.mark.parametrize("room", ["core", "storage"])
+def test_every_module_of_the_ground_stands_in_a_layer(room: str) -> None:
+    assert modules(ROOT / "securefl" / room) == set.union(*layers(room, rf"{room}\."))
+
+
+def test_no_room_may_import_the_systems() -> None:
+    lines = CONTRACTS["importlinter:contract:protocols"]["source_modules"].split()
+    assert {line.removeprefix("securefl.") for line in lines} == set.union(*layers()) - {"protocols"}
 
 
 def test_its_rooms_are_all_rooms_in_their_order() -> None:
-    rows = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `securefl/")]
-    assert [set(re.findall(r"securefl/(\w+)", row)) for row in rows] == layers()
+    rows = [
+        line.split("|")[1] for line in TEXT.splitlines() if line.startswith(("| `securefl/", "| `protocols/"))
+    ]
+    assert [set(re.findall(r"`(?:securefl/)?(\w+)[/.]", row)) for row in rows] == layers()

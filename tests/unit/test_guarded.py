@@ -15,7 +15,6 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import pytest
 
 import securefl
-from securefl import protocols
 from securefl.core.errors import LocalProtocolError
 from securefl.core.keys import Guarded, SecretKey
 from securefl.core.machine import Envelope, Step
@@ -27,12 +26,11 @@ SECRET = SecretKey(b"correct horse battery staple 123")
 
 
 def classes() -> Iterator[type[Any]]:
-    """All classes that the packages define."""
-    for package in (securefl, protocols):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            for own in vars(importlib.import_module(module.name)).values():
-                if inspect.isclass(own) and own.__module__ == module.name:
-                    yield own
+    """All classes that the package defines, those of the systems too."""
+    for module in pkgutil.walk_packages(securefl.__path__, "securefl."):
+        for own in vars(importlib.import_module(module.name)).values():
+            if inspect.isclass(own) and own.__module__ == module.name:
+                yield own
 
 
 def hints(kind: type[Any]) -> Mapping[str, Any]:
