@@ -100,7 +100,7 @@ class Trace:
                 self.follow(result)
             given = given or self.follows(result)
         if given:
-            self.files.setdefault(str(file.relative_to(ROOT)), set()).add(frame.f_code.co_name)
+            self.files.setdefault(str(file.resolve().relative_to(ROOT)), set()).add(frame.f_code.co_name)
 
     def follows(self, value: Any) -> bool:
         found = False

@@ -21,18 +21,29 @@ from pathlib import Path
 from typing import Any
 
 RUNNER = r"""
-import hashlib, json, sys, tempfile
+import hashlib, importlib.metadata as metadata, json, sys, tempfile, tomllib
 from dataclasses import replace
 from pathlib import Path
+
+said = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]
+# What is installed may be another checkout, whose modules have other names.
+metadata.entry_points = lambda *, group: metadata.EntryPoints(
+    metadata.EntryPoint(name, value, group) for name, value in said.get(group, {}).items()
+)
 import numpy as np
-from securefl.errors import ConfigError
 from securefl.study import world
 from securefl.study.checkpoint import Checkpoint
-from securefl.study.commands import text_of
 from securefl.study.config import parse
 from securefl.study.run import arm_folder, run_arm
-from securefl.study.sweep import has_sweep, parse_sweep
 from securefl.training import single_thread
+try:
+    from securefl.core.errors import ConfigError
+    from securefl.study.packaged import text_of
+    from securefl.sweep.cells import has_sweep, parse_sweep
+except ModuleNotFoundError:  # a checkout from before there were rooms
+    from securefl.errors import ConfigError
+    from securefl.study.commands import text_of
+    from securefl.study.sweep import has_sweep, parse_sweep
 
 single_thread()
 name, rounds, records = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
