@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from securefl.plan import CLEAR, Plan, noised, placement
 from securefl.rounds import Sends
 from securefl.scores import key_holder_learns
-from securefl.storage.journal import Journal
 from securefl.sums import way_of
 
 
@@ -24,8 +23,7 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
             told = ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
             return f"{told} ({_colluding(plan)})" if summed else told
         case "key-holder":
-            with Journal() as journal:
-                way = way_of(plan, journal) if any(s.how == "sum" for s in sends) else None
+            way = way_of(plan) if any(s.how == "sum" for s in sends) else None
             seen = [key_holder_learns(plan)] if encrypted else []
             seen += [way.key_holder_learns] if way is not None and way.key_holder_learns else []
             if any(noised(plan, s) and placement(plan, s) == "key-holder" for s in sends):

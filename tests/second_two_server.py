@@ -48,12 +48,13 @@ class Terms:
     task: bytes
     holder: bytes
     server: bytes
+    ordered: int
 
     roster_digest = Agreed.roster_digest
     context_under = Agreed.context_under
 
     def context(self) -> bytes:
-        rules = digest("two-server rules", b"", fields(self.holder, self.server))
+        rules = digest("two-server rules", b"", fields(self.holder, self.server, u32(self.ordered)))
         found: bytes = self.context_under(rules)  # type: ignore[misc]
         return found
 

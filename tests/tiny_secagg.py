@@ -18,7 +18,8 @@ from securefl.core.hiding import Hide
 from securefl.core.keys import SecretKey
 from securefl.core.release import NO_COST, SERVER, Charge, Release, ReleaseKey
 from securefl.core.wire import Header
-from securefl.engines.inprocess import Faults, InProcess, Traffic
+from securefl.engines.drive import Drive, Traffic
+from securefl.engines.network import Faults, Network
 from securefl.messages import client_name
 from securefl.secagg import (
     Aborted,
@@ -210,7 +211,7 @@ def aggregate(
     parties |= machines or {}
     with Ledger(":memory:", TERMS) as ledger:
         host = Host(agreed, ledger, kept or journal(), abstaining)
-        engine = InProcess(host, faults=faults, rng=np.random.default_rng(seed), tamper=tamper)
         running = {name: machine for name, machine in parties.items() if machine is not None}
-        results, traffic = engine.run(running, agreed.header)
-        return Outcome(results, traffic, host)
+        drive = Drive(running, agreed.header, host)
+        Network(faults, rng=np.random.default_rng(seed), tamper=tamper).run([drive])
+        return Outcome(drive.results, drive.traffic, host)

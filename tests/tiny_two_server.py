@@ -13,6 +13,7 @@ from tiny_secagg import entropy, identity, release
 
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Roster, Vector
+from securefl.core.entropy import derived
 from securefl.core.grid import Grid
 from securefl.core.keys import Commitment, SecretKey, Share, Signature
 from securefl.core.release import KEY_HOLDER, SERVER, Delivered
@@ -58,7 +59,8 @@ def told(what: str) -> bytes:
 
 
 def part(label: str = "the key holder", plan: Plan = PLAN, sends: Sequence[Sends] = SENDS) -> KeyHolderPart:
-    return KeyHolderPart(SecretKey(entropy(label)(32)), plan, sends)
+    own = SecretKey(entropy(label)(32))
+    return KeyHolderPart(own, plan, sends, AgreementKey(derived(own, b"boxes")))
 
 
 PART = part()
@@ -84,6 +86,7 @@ def agreement(
         task=told(task),
         holder=holder.key.public,
         server=SERVER_KEY.public,
+        ordered=MEMBERS,
     )
 
 

@@ -129,25 +129,25 @@ def held(value: Any, depth: int = 2) -> Iterator[Any]:
 
 def touched(study: str, carriers: Sequence[str]) -> dict[str, set[str]]:
     """By file below the root, the functions that have the value in hand."""
-    from securefl.engines.host import Host
+    from securefl.engines.inprocess import InProcess
     from securefl.study import world
     from securefl.study.config import parse
     from securefl.study.run import run_arm
 
     of, trace = parse(study), Trace(carriers)
     here = world.build(of, 0)
-    ask = Host.ask
+    ask = InProcess.ask
 
     def traced(*given: Any) -> Any:
         """The first Ask alone: FedProf's is for profiles, before there are updates."""
-        Host.ask = ask  # type: ignore[method-assign]
+        InProcess.ask = ask  # type: ignore[method-assign]
         sys.setprofile(trace)
         try:
             return ask(*given)
         finally:
             sys.setprofile(None)
 
-    Host.ask = traced  # type: ignore[method-assign]
+    InProcess.ask = traced  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         run_arm(of, of.arms[0], here, Path(folder), lambda record: None)
     return dict(sorted(trace.files.items()))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 from dp_accounting import DpEvent
 
@@ -16,14 +17,42 @@ from securefl.core.release import NO_COST, UNPROTECTED, Charge
 from securefl.storage.database import Database
 
 _LARGEST_MEMORY = 4096
+Counted = Mapping[tuple[str, str], int]
+"""How many releases of one holder there are, by name and written charge."""
 _WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))
 
 
-class Budget:
-    """Reads the releases of a ledger's file; holders in the same state share one composition."""
+class Releases(Protocol):
+    """Whatever counts the releases of holders: a ledger's file, or what the public knows of it."""
 
-    def __init__(self, db: Database, terms: Terms) -> None:
+    def counted(self, holder: str) -> Counted: ...
+
+    def all_counted(self) -> Mapping[str, Counted]: ...
+
+
+class Filed:
+    """The releases in a ledger's file."""
+
+    def __init__(self, db: Database) -> None:
         self._db = db
+
+    def counted(self, holder: str) -> Counted:
+        query = "SELECT name, charge, COUNT(*) FROM releases WHERE holder = ? GROUP BY name, charge"
+        return {(name, charge): count for name, charge, count in self._db.rows(query, (holder,))}
+
+    def all_counted(self) -> Mapping[str, Counted]:
+        query = "SELECT holder, name, charge, COUNT(*) FROM releases GROUP BY holder, name, charge"
+        found: dict[str, dict[tuple[str, str], int]] = {}
+        for holder, name, charge, count in self._db.rows(query):
+            found.setdefault(holder, {})[name, charge] = count
+        return found
+
+
+class Budget:
+    """What holders have spent and what is left; holders in the same state share one composition."""
+
+    def __init__(self, releases: Releases, terms: Terms) -> None:
+        self._releases = releases
         self._terms = terms
         self._running = Running(terms.delta)
         self._known: dict[object, float] = {}
@@ -70,9 +99,11 @@ class Budget:
         if self._terms.schedule is None:
             return None
         asked = Counter(name for name, charge in wants if charge not in (NO_COST, UNPROTECTED))
-        query = "SELECT COUNT(*) FROM releases WHERE holder = ? AND name = ? AND charge NOT IN (?, ?)"
+        counted = self._releases.counted(holder)
         for name, more in asked.items():
-            ((done,),) = self._db.rows(query, (holder, name, *_WITHOUT_NOISE))
+            done = sum(
+                n for (own, charge), n in counted.items() if own == name and charge not in _WITHOUT_NOISE
+            )
             most = self._terms.schedule.get(name, 0)
             if done + more > most:
                 return BudgetExceeded(
@@ -90,15 +121,10 @@ class Budget:
         return fits(self._epsilon(events), budget, partial(compose, events, self._terms.delta))
 
     def _events(self, holder: str, party: str) -> Counter[DpEvent]:
-        query = "SELECT charge, COUNT(*) FROM releases WHERE holder = ? GROUP BY charge"
-        return _count(self._db.rows(query, (holder,)), party)
+        return _events(self._releases.counted(holder), party)
 
     def _all_events(self, party: str) -> Mapping[str, Counter[DpEvent]]:
-        query = "SELECT holder, charge, COUNT(*) FROM releases GROUP BY holder, charge"
-        rows: dict[str, list[tuple[str, int]]] = {}
-        for holder, charge, count in self._db.rows(query):
-            rows.setdefault(holder, []).append((charge, count))
-        return {holder: _count(counted, party) for holder, counted in rows.items()}
+        return {holder: _events(counted, party) for holder, counted in self._releases.all_counted().items()}
 
     def _epsilon(self, events: Mapping[DpEvent, int]) -> float:
         history = History.of(events)
@@ -119,8 +145,8 @@ def most_rounds(bears: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def _count(rows: Iterable[tuple[str, int]], party: str) -> Counter[DpEvent]:
+def _events(counted: Counted, party: str) -> Counter[DpEvent]:
     events: Counter[DpEvent] = Counter()
-    for charge, count in rows:
+    for (_, charge), count in counted.items():
         events[load_charge(charge).by_party()[party]] += count
     return events

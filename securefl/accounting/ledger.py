@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.accounting.budget import Budget
+from securefl.accounting.budget import Budget, Filed
 from securefl.accounting.chain import Head, head, move, replay
 from securefl.accounting.events import dump_charge
 from securefl.accounting.note import Note
@@ -42,7 +42,7 @@ class Ledger:
         self.terms = terms
         self._clock = clock
         self._db = connect(path, terms)
-        self._budget = Budget(self._db, terms)
+        self._budget = Budget(Filed(self._db), terms)
         try:
             with self._db.explaining():
                 self._note = Note(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import PublicKey, SecretKey, Signature
 from securefl.core.legible import require_legible
 from securefl.core.release import SERVER
-from securefl.core.signing import AgreementKey, SigningKey, verify
+from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, verify
 from securefl.core.wire import Header
 
 LABEL = b"securefl/secagg/2|"
@@ -120,6 +120,52 @@ class Identity:
 
     def member(self) -> Member:
         return Member(self.name, self.signing.public, self.channel.public)
+
+    def vouch(self, purpose: bytes, context: bytes, key: bytes) -> bytes:
+        """A public key that this party made for one purpose and context, under its signature."""
+        return key + self.signing.sign(_vouched(purpose, context, key)).raw
+
+
+def vouched(member: Member, purpose: bytes, context: bytes, said: bytes) -> bytes:
+    """The public key in what `Identity.vouch` made; CryptoError unless this member made it, for this."""
+    key, signature = said[:-SIGNATURE_BYTES], Signature(said[-SIGNATURE_BYTES:])
+    verify(member.identity, signature, _vouched(purpose, context, key))
+    return key
+
+
+def _vouched(purpose: bytes, context: bytes, key: bytes) -> bytes:
+    return tagged(b"vouch", context, fields(purpose, key))
+
+
+@dataclass(frozen=True)
+class Directory:
+    """The public keys of all parties of a session, pinned before it begins.
+
+    Nobody takes a key from a message: whoever could name a key could stand for its owner.
+
+    Attributes:
+        session: 32 bytes; another session has other keys.
+        server, key_holder: their lasting keys; None for a key holder that takes no part.
+        members: the clients of these names, in their order. CryptoError for a name that is not pinned.
+    """
+
+    session: bytes
+    server: Member
+    key_holder: Member | None
+    members: Callable[[Sequence[str]], Sequence[Member]]
+
+    def roster(self, cohort: Iterable[str]) -> Roster:
+        """The pinned keys of a cohort."""
+        return Roster(tuple(self.members(sorted(cohort))))
+
+    def vouched(self, purpose: bytes, said: bytes) -> bytes:
+        """The public key that the key holder made for this purpose, in this session.
+
+        Raises CryptoError for a key that is not the key holder's, and ConfigError where there is none.
+        """
+        if self.key_holder is None:
+            raise ConfigError("Expected the pinned keys of a key holder, got none. Name who it is.")
+        return vouched(self.key_holder, purpose, self.session, said)
 
 
 # What -------------------------------------------------------------------------------------------

@@ -8,16 +8,15 @@ from dataclasses import replace
 from securefl.core.agreement import fields, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import LocalProtocolError
-from securefl.core.release import SERVER
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
 from securefl.plan import Plan, noised
 from securefl.protect import noise
 from securefl.rounds import Answers, Ask, Sum, Total
-from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
 
 
-def with_noise(plan: Plan, journal: Journal, ask: Ask, answers: Answers, header: Header) -> Answers:
+def with_noise(plan: Plan, record: OwnRecord, ask: Ask, answers: Answers, header: Header) -> Answers:
     """The answers with the server's noise on each total, where the plan says so."""
     if plan.noise != "central" or not answers.totals:  # nothing was opened
         return answers
@@ -25,18 +24,18 @@ def with_noise(plan: Plan, journal: Journal, ask: Ask, answers: Answers, header:
     for question in ask.sums:
         if noised(plan, question.sends):
             total = totals[question.sends.name]
-            drawn = noise(plan, question.sends, question.size, _source(journal, question, total, header))
+            drawn = noise(plan, question.sends, question.size, _source(record, question, total, header))
             totals[question.sends.name] = replace(total, value=total.value + drawn * question.sends.grid.step)
     return replace(answers, totals=totals)
 
 
-def _source(journal: Journal, question: Sum, total: Total, header: Header) -> Source:
+def _source(record: OwnRecord, question: Sum, total: Total, header: Header) -> Source:
     """What the server's noise on a total is drawn from: the same if the round is played again.
 
     Fresh noise on the same total would be a second release of it. Another total, or one at another place,
     gets noise that has nothing to do with this one's.
     """
-    (secret,) = journal.secrets([SERVER], header.session, header.round)
+    secret = record.secret(header.session, header.round)
     if secret is None:
         raise LocalProtocolError(f"Round {header.round} is over; rounds go up.")
     name = question.sends.name.encode()

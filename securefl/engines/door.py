@@ -22,9 +22,9 @@ from securefl.accounting.ledger import Ledger
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.engines.clients import Records
-from securefl.engines.host import Host, Log
-from securefl.engines.inprocess import InProcess, Traffic
+from securefl.engines.inprocess import simulated
+from securefl.engines.observer import Log
+from securefl.engines.party.contributing import Records
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of
 from securefl.rounds import Answers, Ask, Job, Sends, Value
@@ -74,8 +74,7 @@ class Door:
         names = [given.sends.name for given in gives]
         if len(set(names)) < len(names):
             raise ConfigError(f"Expected each name once, got {', '.join(names)}.")
-        with Journal() as journal:
-            way = sums.way_of(plan, journal)
+        way = sums.way_of(plan)
         for given in gives:
             charge_of(plan, given.sends)
             if way is not None and given.sends.how == "sum":
@@ -88,10 +87,10 @@ class Door:
         )
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
         self._asked = 0
-        self.log = Log(Traffic())
+        self.log = Log()
         self.ledger = Ledger(ledger, plan.terms())
         self._journal = Journal()
-        self._host = Host(
+        self._engine = simulated(
             plan,
             gives,
             self.ledger,
@@ -123,7 +122,7 @@ class Door:
         """
         self._asked += 1
         header = Header(self._session, self._asked, 0, 0)
-        answers, self.log = self._host.ask(InProcess(self._host.worker), ask, header)
+        answers, self.log = self._engine.ask(ask, header)
         reasons = [self.log.refused.get(client_name(k)) for k in ask.cohort]
         if reasons and reasons[0] is not None and None not in reasons:
             raise BudgetExceeded(f"All {len(reasons)} clients refused. {reasons[0]}")

@@ -1,216 +1,180 @@
-"""The embedded engine: all parties in one process, always through encoded bytes.
+"""The embedded engine: all parties in one process, always through encoded bytes, over a network with faults.
 
-Messages can be reordered, delayed, duplicated and lost, from a seeded stream. What one party
-sends badly costs that party its place in the exchange; nobody else notices.
+The parties are those that could live apart. The engine makes their directory, gives them the server's calls,
+moves their messages, and collects what each noted for the person at this machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from securefl.core.errors import RemoteProtocolError
-from securefl.core.machine import Machine, Step
-from securefl.core.wire import Header, decode, peek
-
-
-@dataclass(frozen=True, kw_only=True)
-class Faults:
-    """How unreliable the network is.
-
-    Attributes:
-        reorder: deliver in random order.
-        delay: probability that a message takes extra ticks, up to twice `patience`.
-        duplicate: probability that a message arrives twice.
-        dropout: probability that a message never arrives.
-        patience: ticks until the deadline of an exchange.
-    """
-
-    reorder: bool = False
-    delay: float = 0.0
-    duplicate: float = 0.0
-    dropout: float = 0.0
-    patience: int = 8
-
-    def __post_init__(self) -> None:
-        for name in ("delay", "duplicate", "dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"Expected 0 <= {name} <= 1, got {getattr(self, name)}.")
-        if self.patience < 1:
-            raise ValueError(f"Expected patience >= 1, got {self.patience}.")
-
-
-class Worker(Protocol):
-    """What stands beside the machines: slow work in waves, and the ledger in front of the bytes."""
-
-    def work(self, needs: Sequence[tuple[str, Any]]) -> Sequence[Any]: ...
-
-    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> Sequence[bytes]: ...
-
-
-@dataclass(frozen=True)
-class _Parcel:
-    sender: str
-    to: str
-    data: bytes
-    due: int
-
-
-@dataclass
-class Traffic:
-    """Bytes per party, and what went wrong, over one exchange.
-
-    sent: every message once, whether it arrives or not. received: every copy that arrived in time
-    and could be decoded. blamed: who sent what had to be refused, and why.
-    """
-
-    sent: dict[str, int] = field(default_factory=dict)
-    received: dict[str, int] = field(default_factory=dict)
-    blamed: dict[str, str] = field(default_factory=dict)
-    late: int = 0
-
-    def add(self, other: Traffic) -> None:
-        """Count another exchange's traffic in."""
-        for mine, theirs in ((self.sent, other.sent), (self.received, other.received)):
-            for party, count in theirs.items():
-                mine[party] = mine.get(party, 0) + count
-        self.blamed |= other.blamed
-        self.late += other.late
+from securefl.accounting.ledger import Ledger
+from securefl.core.agreement import Directory, Member
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header
+from securefl.engines.drive import Drive
+from securefl.engines.network import Network
+from securefl.engines.observer import Log
+from securefl.engines.party.clients import ClientParty
+from securefl.engines.party.contributing import Records
+from securefl.engines.party.key_holder import KeyHolderParty
+from securefl.engines.server import ServerParty
+from securefl.messages import client_name
+from securefl.plan import CLEAR, Plan
+from securefl.rounds import Answers, Ask, Each, Kept, Offer
+from securefl.scores import Way as ScoreWay
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+from securefl.sums import way_of
 
 
 class InProcess:
-    """Drives machines to their results. Late parcels of one exchange reach the next one it drives."""
+    """A server, its clients and a key holder, driven in this process.
+
+    clients: each stands for one client, or for several; together they have every number once.
+    ConfigError for two parties of one name.
+    """
 
     def __init__(
-        self,
-        worker: Worker,
-        *,
-        faults: Faults = Faults(),
-        rng: np.random.Generator | None = None,
-        tamper: Callable[[str, str, bytes], bytes] | None = None,
+        self, server: ServerParty, clients: Sequence[ClientParty], key_holder: KeyHolderParty | None = None
     ) -> None:
-        self._worker = worker
-        self._faults = faults
-        self._rng = rng or np.random.default_rng(0)
-        self._tamper = tamper
-        self._parcels: list[_Parcel] = []
-        self._tick = 0
+        self.server = server
+        self._clients = clients
+        self._key_holder = key_holder
+        holders: list[ClientParty | KeyHolderParty] = [] if key_holder is None else [key_holder]
+        self._parties = [*clients, *holders]
+        self._at = {name: party for party in clients for name in party.names}
+        names = [name for party in self._parties for name in party.names]
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise ConfigError(
+                f"Expected each party once, got {', '.join(twice)} twice. Number clients apart."
+            )
+        self._session: bytes | None = None
 
-    def run(self, machines: Mapping[str, Machine[Any]], header: Header) -> tuple[dict[str, Any], Traffic]:
-        """Run one exchange. Returns each machine's result and the traffic."""
-        exchange = _Exchange(machines, header, Traffic())
-        start = self._tick
-        self._absorb(exchange, {party: machine.begin() for party, machine in machines.items()})
-        while exchange.unfinished():
-            self._tick += 1
-            delivered = self._deliver(exchange)
-            worked = self._work(exchange)
-            waited = self._tick - start >= self._faults.patience
-            if not worked and (waited or not (delivered or self._parcels)):
-                start = self._tick
-                if not self._deadline(exchange):
-                    break
-        return exchange.results, exchange.traffic
+    @property
+    def kept(self) -> Mapping[int, Kept]:
+        """What each client has kept on its device so far, for whoever saves or watches the run."""
+        return {k: own for party in self._clients for k, own in party.kept.items()}
 
-    def _deliver(self, exchange: _Exchange) -> bool:
-        due = [p for p in self._parcels if p.due <= self._tick]
-        self._parcels = [p for p in self._parcels if p.due > self._tick]
-        if self._faults.reorder:
-            due = [due[i] for i in self._rng.permutation(len(due))]
-        for parcel in due:
-            self._absorb(exchange, exchange.deliver(parcel))
-        return bool(due)
+    def ask(self, ask: Ask, header: Header, network: Network | None = None) -> tuple[Answers, Log]:
+        """Run one Ask over the network, by default one without faults; what came, and what was noted.
 
-    def _work(self, exchange: _Exchange) -> bool:
-        needs, exchange.needs = exchange.needs, []
-        if needs:
-            answers = self._worker.work(needs)
-            steps = {
-                party: exchange.machines[party].provide(exchange.states[party], answer)
-                for (party, _), answer in zip(needs, answers, strict=True)
-            }
-            self._absorb(exchange, steps)
-        return bool(needs)
+        Errors as for `ServerParty.ask`.
+        """
+        if header.session != self._session:
+            self._enter(header.session)
+        carrier = _Carrier(self._parties, network or Network())
+        answers = self.server.ask(ask, header, carrier)
+        log = Log()
+        log.add(self.server.log.take())
+        for party in self._parties:
+            log.add(party.log.take())
+        log.add(carrier.log)
+        for clients in self._clients:
+            clients.settle()
+        _tell_unanswered(ask, answers, log)
+        return answers, log
 
-    def _deadline(self, exchange: _Exchange) -> bool:
-        """Whether anything moved."""
-        before = {party: exchange.states[party] for party in exchange.unfinished()}
-        steps = {party: exchange.machines[party].deadline(state) for party, state in before.items()}
-        self._absorb(exchange, steps)
-        moved = any(step.state is not before[party] for party, step in steps.items())
-        return bool(moved or exchange.needs or self._parcels)
+    def _enter(self, session: bytes) -> None:
+        holder = None if self._key_holder is None else self._key_holder.member(session)
 
-    def _absorb(self, exchange: _Exchange, steps: Mapping[str, Step[Any]]) -> None:
-        outbox = [(party, envelope) for party, step in steps.items() for envelope in step.out]
-        for party, step in steps.items():
-            exchange.take(party, step)
-        if not outbox:
-            return
-        encoded = self._worker.encode([(exchange.header, envelope.message) for _, envelope in outbox])
-        for (party, envelope), data in zip(outbox, encoded, strict=True):
-            for to in envelope.to:
-                exchange.traffic.sent[party] = exchange.traffic.sent.get(party, 0) + len(data)
-                self._post(party, to, data)
+        def members(names: Sequence[str]) -> list[Member]:
+            return [self._at[name].members(session, [name])[0] for name in names]
 
-    def _post(self, sender: str, to: str, data: bytes) -> None:
-        if self._tamper is not None:
-            data = self._tamper(sender, to, data)
-        faults, rng = self._faults, self._rng
-        copies = 1 + (rng.random() < faults.duplicate) if faults.duplicate else 1
-        for _ in range(copies):
-            if faults.dropout and rng.random() < faults.dropout:
+        directory = Directory(session, self.server.member(session), holder, members)
+        self.server.enter(directory)
+        for party in self._parties:
+            party.enter(directory)
+        self._session = session
+
+
+class _Carrier:
+    """The transport of one Ask: calls at once, and messages over the network."""
+
+    def __init__(self, parties: Sequence[ClientParty | KeyHolderParty], network: Network) -> None:
+        self.log = Log()
+        self._parties = parties
+        self._network = network
+
+    def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
+        called, answers = set(to), {}
+        for party in self._parties:
+            own = [name for name in party.names if name in called]
+            if not own:
                 continue
-            slow = faults.delay and rng.random() < faults.delay
-            extra = int(rng.integers(1, 2 * faults.patience)) if slow else 0
-            self._parcels.append(_Parcel(sender, to, data, self._tick + 1 + extra))
+            try:
+                answer = party.call(own, data)
+            except RemoteProtocolError as error:
+                self.log.traffic.blamed[error.sender] = str(error)
+                continue
+            answers.update(dict.fromkeys(own, answer))
+        return answers
+
+    def run(self, drive: Drive) -> None:
+        here = [party.drive for party in self._parties if party.drive is not None]
+        clients = [own for own in here if own.header == drive.header and KEY_HOLDER not in own.machines]
+        holders = [own for own in here if own.header == drive.header and KEY_HOLDER in own.machines]
+        self._network.run([*clients, drive, *holders])
+        for own in (*clients, *holders):
+            self.log.traffic.add(own.traffic)
 
 
-class _Exchange:
-    """The states of one exchange's machines."""
+def simulated(
+    plan: Plan,
+    offers: Sequence[Offer],
+    ledger: Ledger,
+    records: Sequence[Records],
+    *,
+    rng: Callable[[int, int], np.random.Generator],
+    journal: Journal | None = None,
+    scores: ScoreWay | None = None,
+    kept: Mapping[int, Kept] | None = None,
+    culprits: Iterable[int] = (),
+    spare: int | None = None,
+) -> InProcess:
+    """An engine of all parties of a simulation. Their ledgers share one file, their records of acts another.
 
-    def __init__(self, machines: Mapping[str, Machine[Any]], header: Header, traffic: Traffic) -> None:
-        self.machines = machines
-        self.header = header
-        self.traffic = traffic
-        self.states: dict[str, Any] = {}
-        self.results: dict[str, Any] = {}
-        self.needs: list[tuple[str, Any]] = []
-        self.refused: set[tuple[str, str]] = set()  # a peer loses its place with whom it wronged
+    Args:
+        offers: what clients may be asked for.
+        records: x and y of each client, client 0 first.
+        rng: a client's own stream, from (round, client).
+        scores: the plan's way of scoring; None where it opens numbers in the clear.
+        kept, culprits, spare: as they were when an earlier run of this session ended.
+    """
+    if (scores is None) != (plan.scores == CLEAR):
+        raise ConfigError(f"Expected a way of scoring for scores = {plan.scores!r}, and none in the clear.")
+    journal = journal or Journal()
+    sends = {offer.sends.name: offer.sends for offer in offers}
+    numbered = dict(enumerate(records))
+    clients = ClientParty(plan, offers, ledger, journal, numbered, rng=rng, scores=scores, kept=kept)
+    server = ServerParty(
+        plan,
+        sends,
+        OwnRecord(SERVER, journal),
+        clients=len(records),
+        scores=scores,
+        culprits=culprits,
+        spare=spare,
+    )
+    way = way_of(plan)
+    if scores is None and (way is None or not way.key_holder_learns):
+        return InProcess(server, [clients])
+    holder = KeyHolderParty(plan, sends, OwnRecord(KEY_HOLDER, journal), scores=scores)
+    return InProcess(server, [clients], holder)
 
-    def unfinished(self) -> list[str]:
-        return [party for party in self.machines if party not in self.results]
 
-    def take(self, party: str, step: Step[Any]) -> None:
-        self.states[party] = step.state
-        if step.need is not None:
-            self.needs.append((party, step.need.order))
-        if step.result is not None:
-            self.results[party] = step.result
-
-    def deliver(self, parcel: _Parcel) -> Mapping[str, Step[Any]]:
-        """Decode and hand over one parcel; a bad one is remembered against its sender."""
-        machine = self.machines.get(parcel.to)
-        link = (parcel.sender, parcel.to)
-        if machine is None or link in self.refused:
-            return {}
-        state = self.states[parcel.to]
-        expects = machine.expects(state)
-        try:
-            if self._late(parcel, expects.header):
-                self.traffic.late += 1
-                return {}
-            body = decode(parcel.data, expects.header, expects.kinds, parcel.sender)
-            self.traffic.received[parcel.to] = self.traffic.received.get(parcel.to, 0) + len(parcel.data)
-            return {parcel.to: machine.receive(state, parcel.sender, body)}
-        except RemoteProtocolError as error:
-            self.refused.add(link)
-            self.traffic.blamed[parcel.sender] = str(error)
-            return {}
-
-    @staticmethod
-    def _late(parcel: _Parcel, header: Header) -> bool:
-        came = peek(parcel.data, parcel.sender)
-        return came.session == header.session and came.place() < header.place()
+def _tell_unanswered(ask: Ask, answers: Answers, log: Log) -> None:
+    """Name the key holder where numbers are missing and nobody is named for it."""
+    told = {*log.abstained, *log.traffic.blamed}
+    concealed: list[Each] = [each for each in ask.each if each.query is not None]
+    answered = {k for each in ask.each for k in answers.each[each.sends.name]} | set(answers.survivors)
+    missing = {k for each in concealed for k in answered - set(answers.each[each.sends.name])}
+    untold = [k for k in missing if client_name(k) not in told]
+    if untold and not told & {SERVER, KEY_HOLDER}:
+        log.abstained[KEY_HOLDER] = (
+            f"It opened no number of {len(untold)} clients: it refused without a reason or fell silent."
+        )

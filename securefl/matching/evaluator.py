@@ -149,11 +149,11 @@ class Evaluator:
 
     def _addressed(self, one: Sealed, matcher: ScoreEvaluator, weights: Baseline, terms: ScoreTerms) -> bytes:
         message = self._unsealed(one)
-        clear = message[matcher.ciphertext_bytes :]
+        clear = message[terms.ciphertext_bytes :]
         if len(clear) != 8 * terms.clear_length:
             raise RemoteProtocolError("The message has another length.", sender=one.label, phase="gate")
         values = np.frombuffer(clear, dtype="<f8").astype(np.float64)
-        return matcher.addressed(message[: matcher.ciphertext_bytes], weights, values, sender=one.label)
+        return matcher.addressed(message[: terms.ciphertext_bytes], weights, values, sender=one.label)
 
     def _baseline(
         self,

@@ -14,7 +14,6 @@ evaluator   the server's part, and why nobody learns more than the output
 opener      the key holder's part, blindly, and its machine, whatever the way
 batches     slot classes: many clients in one ciphertext
 pads        client and key holder under pads; `pad_terms` are theirs, `pad_evaluator` is the server's part
-keys        all keys of a session
 literal     the published form, by polynomials: a reference
 """
 
@@ -29,9 +28,20 @@ from securefl.scores.ckks import Ckks
 from securefl.scores.isolation import Batches
 from securefl.scores.opener import KeyHolder
 from securefl.scores.padded import Pads
-from securefl.scores.way import Asked, Found, Scoring, Sent, Way
+from securefl.scores.way import Asked, Found, Questions, Scoring, Sent, Way
 
-__all__ = ["Asked", "Found", "KeyHolder", "Scoring", "Sent", "Way", "key_holder_learns", "require", "way_of"]
+__all__ = [
+    "Asked",
+    "Found",
+    "KeyHolder",
+    "Questions",
+    "Scoring",
+    "Sent",
+    "Way",
+    "key_holder_learns",
+    "require",
+    "way_of",
+]
 
 _WAYS: Final[Mapping[str, type[Ckks] | type[Pads]]] = {"ckks": Ckks, "batches": Batches, "pads": Pads}
 

@@ -10,19 +10,23 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar
 
+from securefl.core.agreement import Directory
 from securefl.core.hiding import Conceal, Concealed
+from securefl.core.keys import PublicKey
 from securefl.core.machine import Work
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit
+from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import Parameters, by_name
 from securefl.messages import OVERHEAD, REFUSED
-from securefl.profiles import Floats
+from securefl.profiles import Floats, Query
 from securefl.rounds import Each
-from securefl.scores.evaluator import Baseline, Blinded
-from securefl.scores.keys import ScoreKeys
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Baseline, Blinded, ScoreEvaluator
 from securefl.scores.opener import KeyHolder, Opener, opened_by
 from securefl.scores.terms import ScoreTerms
-from securefl.scores.way import NOTHING, Asked, Found, Kind, Place, Scoring, Sent, Tell, blaming
+from securefl.scores.way import NOTHING, Asked, Found, Kind, Place, Questions, Scoring, Sent, Tell, blaming
+from securefl.storage.own_record import Own
 
 
 class Ckks:
@@ -34,36 +38,117 @@ class Ckks:
     """
 
     key_holder_learns: ClassVar[str] = "blinded integers, uniform to it"
+    turns: ClassVar[int] = 1
 
     def __init__(self, parameters: str, asks: int, clients: int) -> None:
         self._parameters, self._asks, self._clients = by_name(parameters), asks, clients
-        self._keys: dict[Kind, ScoreKeys] = {}
 
-    def begin(self, each: Sequence[Each], cohort: int, header: Header, tell: Tell) -> Scoring:
-        kind = Kind.of_all(each)
-        if kind not in self._keys:
-            self._keys[kind] = ScoreKeys.fresh(self._terms(kind))
-        return self._scoring(self._keys[kind], tuple(each), cohort, header, tell)
+    def clients(self, directory: Directory) -> CkksClients:
+        return CkksClients(self, directory)
 
-    def sealed_bytes(self, each: Each) -> int | None:
-        keys = self._keys.get(Kind.of(each))
-        return None if keys is None else keys.evaluator.ciphertext_bytes
+    def server(self, own: Own) -> CkksServer:
+        return CkksServer(self, own)
 
-    def error_bound(self) -> float | None:
-        return max((self._error_bound(keys.terms) for keys in self._keys.values()), default=None)
+    def key_holder(self, own: Own, tell: Tell) -> CkksKeyHolder:
+        return CkksKeyHolder(self, own, tell)
 
-    def _terms(self, kind: Kind) -> ScoreTerms:
+    def terms(self, kind: Kind) -> ScoreTerms:
+        """Of a key for profiles of this kind: every party works them out for itself."""
         return terms_of(kind, self._parameters, scores=self._asks * self._clients)
 
-    def _scoring(
-        self, keys: ScoreKeys, each: tuple[Each, ...], cohort: int, header: Header, tell: Tell
-    ) -> Scoring:
+    def first(self, part: CiphertextScoring, sent: tuple[Sent, ...]) -> Work:
+        """The server's first work."""
+        return Match(part, sent)
+
+    def error_bound(self, terms: ScoreTerms) -> float:
+        """Of one score, except with probability 1e-6."""
+        return terms.error_bound()
+
+
+class CkksClients:
+    """The clients' side: they encrypt under the key that the key holder signed for this kind of profile."""
+
+    def __init__(self, way: Ckks, directory: Directory) -> None:
+        self._way = way
+        self._directory = directory
+        self._known: dict[Kind, tuple[bytes, Encryptor]] = {}
+
+    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
+        known = self._known.get(asked.kind)
+        if known is None or known[0] != key:
+            terms = self._way.terms(asked.kind)
+            known = key, Encryptor(_public(self._directory, terms, key), terms)
+            self._known[asked.kind] = known
+        return dict.fromkeys(asked.names, partial(_encrypted, known[1]))
+
+
+class CkksServer:
+    """The server's side: it multiplies ciphertexts by its baselines, and signs what it asks for."""
+
+    def __init__(self, way: Ckks, own: Own) -> None:
+        self._way = way
+        self._own = own
+        self._known: dict[Kind, tuple[bytes, ScoreTerms, EncryptionKey, ScoreEvaluator]] = {}
+
+    def begin(self, each: Sequence[Each], cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
+        kind = Kind.of_all(each)
+        known = self._known.get(kind)
+        if known is None or known[0] != key:
+            terms = self._way.terms(kind)
+            public = _public(self._own.directory, terms, key)
+            evaluator = ScoreEvaluator(public, terms, self._own.identity.signing)
+            known = self._known[kind] = key, terms, public, evaluator
+        _, terms, public, evaluator = known
         return CiphertextScoring(
-            keys=keys, each=each, cohort=cohort, header=header, tell=tell, turns=1, first=Match
+            terms=terms,
+            public=public,
+            evaluator=evaluator,
+            each=tuple(each),
+            cohort=cohort,
+            tell=tell,
+            first=self._way.first,
         )
 
-    def _error_bound(self, terms: ScoreTerms) -> float:
-        return terms.error_bound()
+    def sealed_bytes(self, each: Each) -> int | None:
+        known = self._known.get(Kind.of(each))
+        return None if known is None else known[1].ciphertext_bytes
+
+    def error_bound(self) -> float | None:
+        return max((self._way.error_bound(terms) for _, terms, _, _ in self._known.values()), default=None)
+
+
+class CkksKeyHolder:
+    """The key holder's side: a key for each kind of profile, and what it opened.
+
+    Keys live as long as the process: after a restart there are others, and openings count anew.
+    """
+
+    def __init__(self, way: Ckks, own: Own, tell: Tell) -> None:
+        self._way = way
+        self._own = own
+        self._tell = tell
+        self._known: dict[Kind, tuple[bytes, Opener]] = {}
+
+    def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
+        terms = self._way.terms(asked.kind)
+        if asked.kind not in self._known:
+            pair = KeyPair.generate(terms.parameters)
+            own, server = self._own, self._own.directory.server
+            key = own.identity.vouch(_purpose(terms), own.directory.session, pair.public.key.raw)
+            self._known[asked.kind] = key, Opener(pair, terms, server.identity)
+        key, opener = self._known[asked.kind]
+        most = Limit((terms.request_bytes + 8) * asked.most + OVERHEAD, asked.most)
+        part = OpensCiphertexts(opener, self._tell)
+        return KeyHolder(header=header, most=most, turns=self._way.turns, part=part), key
+
+
+def _purpose(terms: ScoreTerms) -> bytes:
+    """A key is for profiles of one kind under these terms: its flooding was sized for them."""
+    return b"scores" + terms.digest()
+
+
+def _public(directory: Directory, terms: ScoreTerms, key: bytes) -> EncryptionKey:
+    return EncryptionKey(terms.parameters, PublicKey(directory.vouched(_purpose(terms), key)))
 
 
 def terms_of(kind: Kind, parameters: Parameters, *, scores: int, classes: int = 1) -> ScoreTerms:
@@ -80,14 +165,14 @@ def terms_of(kind: Kind, parameters: Parameters, *, scores: int, classes: int = 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CiphertextScoring:
-    """One exchange under `ScoreKeys`. first: what makes the server's first work. turns: of the key holder."""
+    """One exchange, as the server has it. first: what makes its first work."""
 
-    keys: ScoreKeys
+    terms: ScoreTerms
+    public: EncryptionKey
+    evaluator: ScoreEvaluator
     each: tuple[Each, ...]
     cohort: int
-    header: Header
     tell: Tell
-    turns: int
     first: Callable[[CiphertextScoring, tuple[Sent, ...]], Work]
 
     @cached_property
@@ -95,35 +180,35 @@ class CiphertextScoring:
         return frozenset(one.sends.name for one in self.each)
 
     @property
-    def conceal(self) -> Mapping[str, Conceal]:
-        return dict.fromkeys(self.names, partial(_encrypted, self.keys))
-
-    @property
     def sealed_bytes(self) -> int:
-        return self.keys.evaluator.ciphertext_bytes
-
-    @property
-    def _most(self) -> int:
-        return self.cohort * len(self.each)
+        return self.terms.ciphertext_bytes
 
     @property
     def replies(self) -> Limit:
-        return Limit((self.keys.evaluator.reply_bytes + 8) * self._most + OVERHEAD, self._most)
+        most = self.cohort * len(self.each)
+        return Limit((self.terms.reply_bytes + 8) * most + OVERHEAD, most)
 
     def admit(self, sender: str, sealed: bytes) -> None:
-        self.keys.evaluator.admit(sealed, sender=sender)
+        self.evaluator.admit(sealed, sender=sender)
 
     def score(self, sent: tuple[Sent, ...]) -> Work:
         return self.first(self, sent)
 
-    def key_holder(self) -> KeyHolder:
-        most = Limit((self.keys.evaluator.request_bytes + 8) * self._most + OVERHEAD, self._most)
-        part = OpensCiphertexts(self.keys.opener, self.tell)
-        return KeyHolder(header=self.header, most=most, turns=self.turns, part=part)
+    def baselines(self) -> dict[str, Baseline]:
+        """What clients are matched with, by the name of the question."""
+        asked = {one.sends.name: one.query for one in self.each}
+        return {name: self._baseline(query) for name, query in asked.items() if query is not None}
+
+    def _baseline(self, query: Query) -> Baseline:
+        """With encrypted-baseline parameters its owner encrypts it first."""
+        if not self.terms.parameters.encrypted_baseline:
+            return self.evaluator.baseline(query)
+        owner = Encryptor(self.public, self.terms)
+        return self.evaluator.encrypted_baseline(owner.encrypt_baseline(query))
 
 
-def _encrypted(keys: ScoreKeys, hidden: Floats) -> Concealed:
-    return Concealed("encrypted", sealed=keys.encryptor.encrypt(hidden))
+def _encrypted(encryptor: Encryptor, hidden: Floats) -> Concealed:
+    return Concealed("encrypted", sealed=encryptor.encrypt(hidden))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +224,8 @@ class Match:
     found: Found = NOTHING
 
     def run(self) -> Asked | Found:
-        prepared = self.baselines or baselines(self.part)
-        evaluator, blinded = self.part.keys.evaluator, dict[Place, Blinded]()
+        prepared = self.baselines or self.part.baselines()
+        evaluator, blinded = self.part.evaluator, dict[Place, Blinded]()
         for one in self.sent:
             baseline = prepared[one.each.sends.name]
             with blaming(self.part.tell):
@@ -165,14 +250,8 @@ class Unblind:
         for (place, own), reply in zip(self.blinded.items(), self.replies, strict=True):
             if reply != REFUSED:
                 with blaming(self.part.tell):
-                    scores[place] = self.part.keys.evaluator.unblind(own, reply, sender=KEY_HOLDER).value
+                    scores[place] = self.part.evaluator.unblind(own, reply, sender=KEY_HOLDER).value
         return self.found.beside(scores)
-
-
-def baselines(part: CiphertextScoring) -> dict[str, Baseline]:
-    """What clients are matched with, by the name of the question."""
-    asked = {one.sends.name: one.query for one in part.each}
-    return {name: part.keys.baseline(query) for name, query in asked.items() if query is not None}
 
 
 @dataclass(frozen=True, eq=False)

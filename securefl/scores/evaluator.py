@@ -45,7 +45,7 @@ import numpy as np
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import Guarded
-from securefl.core.signing import SIGNATURE_BYTES, SigningKey
+from securefl.core.signing import SigningKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
@@ -134,24 +134,6 @@ class ScoreEvaluator:
         return Baseline(tuple(self._ring.ciphertext(each, scale) for each in residues))
 
     # The gate -----------------------------------------------------------------------------------
-
-    @property
-    def ciphertext_bytes(self) -> int:
-        """Exact length of a client's message."""
-        p = self._terms.parameters
-        return gate.TAG + self._terms.ciphertexts * gate.residues_size(2, p.primes, p.poly_modulus_degree)
-
-    @property
-    def request_bytes(self) -> int:
-        """Length of the longest request: that of a batch, where there are batches."""
-        p = self._terms.parameters
-        rest = gate.residues_size(p.polynomials - 1, p.primes, p.poly_modulus_degree)
-        return self.reply_bytes + rest + SIGNATURE_BYTES
-
-    @property
-    def reply_bytes(self) -> int:
-        """Length of the longest reply."""
-        return gate.TAG + self._terms.classes * gate.integer_size(self._terms.parameters.modulus)
 
     def admit(self, ciphertext: bytes, *, sender: str = "client") -> list[gate.Residues]:
         """The gate alone: a client's message as residues, or RemoteProtocolError(sender)."""

@@ -13,16 +13,14 @@ from functools import partial
 from math import ceil
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.machine import Work
 from securefl.core.release import KEY_HOLDER
-from securefl.core.wire import Header
 from securefl.he.parameters import Parameters
 from securefl.messages import REFUSED
-from securefl.rounds import Each
-from securefl.scores.ckks import CiphertextScoring, Ckks, Match, baselines, terms_of
+from securefl.scores.ckks import CiphertextScoring, Ckks, Match, terms_of
 from securefl.scores.evaluator import Arrived, Baseline, Blinded
-from securefl.scores.keys import ScoreKeys
 from securefl.scores.terms import ScoreTerms
-from securefl.scores.way import Asked, Found, Kind, Place, Scoring, Sent, Tell, blaming
+from securefl.scores.way import Asked, Found, Kind, Place, Sent, blaming
 
 LARGEST_BATCH = 32
 """The server encodes a baseline once for each place of a batch; beyond, that costs more than it saves."""
@@ -35,6 +33,8 @@ class Batches(Ckks):
     as alone, no score can wrap, and there are so many clients.
     """
 
+    turns = 2
+
     def __init__(self, parameters: str, asks: int, clients: int) -> None:
         super().__init__(parameters, asks, clients)
         if self._parameters.encrypted_baseline:
@@ -43,17 +43,13 @@ class Batches(Ckks):
                 "needs a baseline in plaintext. Open each client alone, or take other parameters."
             )
 
-    def _terms(self, kind: Kind) -> ScoreTerms:
+    def terms(self, kind: Kind) -> ScoreTerms:
         return batch_terms(kind, self._parameters, self._asks, self._clients)
 
-    def _scoring(
-        self, keys: ScoreKeys, each: tuple[Each, ...], cohort: int, header: Header, tell: Tell
-    ) -> Scoring:
-        return CiphertextScoring(
-            keys=keys, each=each, cohort=cohort, header=header, tell=tell, turns=2, first=MatchBatches
-        )
+    def first(self, part: CiphertextScoring, sent: tuple[Sent, ...]) -> Work:
+        return MatchBatches(part, sent)
 
-    def _error_bound(self, terms: ScoreTerms) -> float:
+    def error_bound(self, terms: ScoreTerms) -> float:
         return max(terms.error_bound(), terms.error_bound(terms.classes, batch=terms.classes > 1))
 
 
@@ -86,9 +82,9 @@ class MatchBatches:
     sent: tuple[Sent, ...]
 
     def run(self) -> Asked | Found:
-        prepared = baselines(self.part)
+        prepared = self.part.baselines()
         fitting = [one for one in self.sent if self._fits(one)]
-        size = self.part.keys.terms.classes
+        size = self.part.terms.classes
         batches = []
         for name, baseline in prepared.items():
             own = [one for one in fitting if one.each.sends.name == name]
@@ -102,12 +98,12 @@ class MatchBatches:
     def _fits(self, one: Sent) -> bool:
         fits = False
         with blaming(self.part.tell):
-            self.part.keys.evaluator.checked(one.clear, one.sender)
+            self.part.evaluator.checked(one.clear, one.sender)
             fits = True
         return fits
 
     def _blinded(self, members: tuple[Sent, ...], baseline: Baseline) -> Blinded:
-        evaluator = self.part.keys.evaluator
+        evaluator = self.part.evaluator
         arrived = [Arrived(one.sealed, one.clear, one.sender) for one in members]
         if len(arrived) > 1:
             return evaluator.match_batch(arrived, baseline)
@@ -149,7 +145,7 @@ class UnblindBatches:
     def _scores(self, batch: Batch, reply: bytes) -> dict[Place, float]:
         if reply == REFUSED:
             return {}
-        evaluator = self.part.keys.evaluator
+        evaluator = self.part.evaluator
         if len(batch.members) == 1:
             return {batch.members[0].place: evaluator.unblind(batch.blinded, reply, sender=KEY_HOLDER).value}
         scores = evaluator.unblind_batch(batch.blinded, reply, sender=KEY_HOLDER)

@@ -18,24 +18,27 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefl.core.agreement import u32
+from securefl.core.agreement import Directory, u32
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Conceal, Concealed
 from securefl.core.keys import PublicKey
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.core.signing import SIGNATURE_BYTES
+from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey
 from securefl.core.wire import Header, Limit
 from securefl.he import gate
+from securefl.he.keys import EncryptionKey, KeyPair
+from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
+from securefl.he.ring import Ring
 from securefl.messages import OVERHEAD, REFUSED
 from securefl.profiles import Floats
 from securefl.rounds import Each
-from securefl.scores.keys import PadKeys
 from securefl.scores.opener import KeyHolder, Score, opened_by
 from securefl.scores.pad_evaluator import PadEvaluator, PadOpening
-from securefl.scores.pad_terms import PARAMETERS, PadTerms
+from securefl.scores.pad_terms import KEY, PARAMETERS, PadTerms
 from securefl.scores.pads import Masked, PadKeyHolder, admit, mask
-from securefl.scores.way import Asked, Found, Kind, Place, Scoring, Sent, Tell, blaming
+from securefl.scores.way import Asked, Found, Kind, Place, Questions, Scoring, Sent, Tell, blaming
+from securefl.storage.own_record import Own
 
 
 class Pads:
@@ -50,17 +53,54 @@ class Pads:
                 "their own. Leave the line out."
             )
         self._openings = asks * clients
+
+    def clients(self, directory: Directory) -> PadClients:
+        return PadClients(self, directory)
+
+    def server(self, own: Own) -> PadServer:
+        return PadServer(self, own)
+
+    def key_holder(self, own: Own, tell: Tell) -> PadKeyHolderSide:
+        return PadKeyHolderSide(self, own, tell)
+
+    def terms(self, kind: Kind, header: Header) -> PadTerms:
+        """Of one exchange: every party works them out for itself."""
+        return terms_of(kind, header, self._openings)
+
+
+@dataclass(frozen=True)
+class PadClients:
+    """The clients' side: they agree on pads with the key that the key holder signed."""
+
+    way: Pads
+    directory: Directory
+
+    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
+        terms = self.way.terms(asked.kind, header)
+        agreement, _ = _public(self.directory, key)
+        return dict.fromkeys(asked.names, partial(_masked, terms, agreement))
+
+
+class PadServer:
+    """The server's side: it lists fresh keys, and has masked sums opened."""
+
+    def __init__(self, way: Pads, own: Own) -> None:
+        self._way = way
+        self._own = own
+        self._ring = Ring(PARAMETERS)
         self._terms: dict[Kind, PadTerms] = {}
 
-    @cached_property
-    def _keys(self) -> PadKeys:
-        return PadKeys.fresh()
-
-    def begin(self, each: Sequence[Each], cohort: int, header: Header, tell: Tell) -> Scoring:
+    def begin(self, each: Sequence[Each], cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
         kind = Kind.of_all(each)
-        self._terms[kind] = terms = terms_of(kind, header, self._openings)
+        self._terms[kind] = terms = self._way.terms(kind, header)
         return PadScoring(
-            keys=self._keys, terms=terms, each=tuple(each), cohort=cohort, header=header, tell=tell
+            public=_public(self._own.directory, key)[1],
+            signing=self._own.identity.signing,
+            ring=self._ring,
+            terms=terms,
+            each=tuple(each),
+            cohort=cohort,
+            tell=tell,
         )
 
     def sealed_bytes(self, each: Each) -> int | None:
@@ -69,6 +109,51 @@ class Pads:
 
     def error_bound(self) -> float | None:
         return max((terms.error_bound for terms in self._terms.values()), default=None)
+
+
+class PadKeyHolderSide:
+    """The key holder's side. Its keys live as long as the process, and so does its count of openings."""
+
+    def __init__(self, way: Pads, own: Own, tell: Tell) -> None:
+        self._way = way
+        self._own = own
+        self._tell = tell
+        self._pair = KeyPair.generate(PARAMETERS)
+        self._agreement = AgreementKey.generate()
+        self._openings = Openings()
+        self._ring = Ring(PARAMETERS)
+        keys = self._agreement.public.raw + self._pair.public.key.raw
+        self._key = own.identity.vouch(_PURPOSE, own.directory.session, keys)
+
+    def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
+        p, terms = PARAMETERS, self._way.terms(asked.kind, header)
+        lists = _lists(asked, terms)
+        sums = gate.residues_size(1, p.primes, p.poly_modulus_degree)
+        sums += terms.block * (2 + gate.integer_size(p.modulus)) + SIGNATURE_BYTES + 8
+        holder = PadKeyHolder(
+            self._pair,
+            self._agreement,
+            terms,
+            self._own.directory.server.identity,
+            openings=self._openings,
+            ring=self._ring,
+        )
+        most = Limit(sums * lists + OVERHEAD, lists)
+        return KeyHolder(header=header, most=most, turns=2, part=OpensPads(holder, self._tell)), self._key
+
+
+_PURPOSE = b"pads"
+
+
+def _public(directory: Directory, key: bytes) -> tuple[PublicKey, EncryptionKey]:
+    """The key holder's keys: that which clients agree on pads with, and that of its ciphertexts."""
+    raw = directory.vouched(_PURPOSE, key)
+    return PublicKey(raw[:KEY]), EncryptionKey(PARAMETERS, PublicKey(raw[KEY:]))
+
+
+def _lists(asked: Questions, terms: PadTerms) -> int:
+    """How many lists of fresh keys there are at most: a block of clients in each."""
+    return len(asked.names) * ceil(asked.cohort / terms.block)
 
 
 def terms_of(kind: Kind, header: Header, openings: int) -> PadTerms:
@@ -84,13 +169,14 @@ def terms_of(kind: Kind, header: Header, openings: int) -> PadTerms:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PadScoring:
-    """One exchange under pads."""
+    """One exchange under pads, as the server has it."""
 
-    keys: PadKeys
+    public: EncryptionKey
+    signing: SigningKey
+    ring: Ring
     terms: PadTerms
     each: tuple[Each, ...]
     cohort: int
-    header: Header
     tell: Tell
 
     @cached_property
@@ -98,42 +184,20 @@ class PadScoring:
         return frozenset(one.sends.name for one in self.each)
 
     @property
-    def conceal(self) -> Mapping[str, Conceal]:
-        return dict.fromkeys(self.names, partial(_masked, self.terms, self.keys.agreement.public))
-
-    @property
     def sealed_bytes(self) -> int:
         return self.terms.message_bytes
 
     @property
-    def _lists(self) -> int:
-        return len(self.each) * ceil(self.cohort / self.terms.block)
-
-    @property
     def replies(self) -> Limit:
         ciphertext = gate.residues_size(2, PARAMETERS.primes, PARAMETERS.poly_modulus_degree)
-        return Limit((ciphertext + 8) * self._lists + OVERHEAD, self._lists)
+        lists = _lists(Questions.of(self.each, self.cohort), self.terms)
+        return Limit((ciphertext + 8) * lists + OVERHEAD, lists)
 
     def admit(self, sender: str, sealed: bytes) -> None:
         admit(sealed, _NOTHING_CLEAR, self.terms, sender=sender)
 
     def score(self, sent: tuple[Sent, ...]) -> ListPads:
         return ListPads(self, sent)
-
-    def key_holder(self) -> KeyHolder:
-        p, block = PARAMETERS, self.terms.block
-        sums = gate.residues_size(1, p.primes, p.poly_modulus_degree)
-        sums += block * (2 + gate.integer_size(p.modulus)) + SIGNATURE_BYTES + 8
-        holder = PadKeyHolder(
-            self.keys.pair,
-            self.keys.agreement,
-            self.terms,
-            self.keys.signing.public,
-            openings=self.keys.openings,
-            ring=self.keys.ring,
-        )
-        most = Limit(sums * self._lists + OVERHEAD, self._lists)
-        return KeyHolder(header=self.header, most=most, turns=2, part=OpensPads(holder, self.tell))
 
 
 _NOTHING_CLEAR: Floats = np.zeros(0)
@@ -179,8 +243,8 @@ class ListPads:
         own = [one for one in sent if one.each is each]
         if not own or each.query is None:
             return []
-        keys, terms = self.part.keys, self.part.terms
-        evaluator = PadEvaluator(keys.pair.public, terms, keys.signing, each.query, ring=keys.ring)
+        part, terms = self.part, self.part.terms
+        evaluator = PadEvaluator(part.public, terms, part.signing, each.query, ring=part.ring)
         blocks = (tuple(own[i : i + terms.block]) for i in range(0, len(own), terms.block))
         return [Listed(evaluator, some, tuple(masked[one.place] for one in some)) for some in blocks]
 

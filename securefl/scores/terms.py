@@ -28,6 +28,8 @@ from typing import Final
 import numpy as np
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.signing import SIGNATURE_BYTES
+from securefl.he import gate
 from securefl.he.flooding import FLOODING_BITS
 from securefl.he.parameters import GUARD, Parameters, capacity
 from securefl.profiles import Bounds, Floats, Variant
@@ -102,6 +104,24 @@ class ScoreTerms:
     def ciphertexts(self) -> int:
         """How many ciphertexts a client's values take."""
         return ceil(self.row_length * self.classes / self.parameters.slots)
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Exact length of a client's message."""
+        p = self.parameters
+        return gate.TAG + self.ciphertexts * gate.residues_size(2, p.primes, p.poly_modulus_degree)
+
+    @property
+    def request_bytes(self) -> int:
+        """Length of the longest request: that of a batch, where there are batches."""
+        p = self.parameters
+        rest = gate.residues_size(p.polynomials - 1, p.primes, p.poly_modulus_degree)
+        return self.reply_bytes + rest + SIGNATURE_BYTES
+
+    @property
+    def reply_bytes(self) -> int:
+        """Length of the longest reply."""
+        return gate.TAG + self.classes * gate.integer_size(self.parameters.modulus)
 
     @cached_property
     def weight_norm(self) -> float:

@@ -1,12 +1,12 @@
 """What stands behind one word of `[privacy] scores`: a way of scoring profiles that the server does not see.
 
-A way keeps the keys of a session, and begins one exchange after another. This is all there is to an exchange,
-whatever the way:
+A way has a side for each party, which keeps that party's keys of a session. This is all there is to an
+exchange, whatever the way:
 
 client       `conceal`              hides its part of a value, by the name of the question
 server       `admit`                the gate: what was sealed is checked before any native library sees it
              `score`, then `Asked`  slow work, which ends in a request or in what was `Found`
-key holder   `key_holder`           a machine that opens one request a turn
+key holder   `machine`              opens one request a turn
 
 Numbers in the clear need no way: the exchange itself takes them.
 """
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from securefl.core.agreement import Directory
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.hiding import Conceal
 from securefl.core.machine import Machine, Work
@@ -25,6 +26,7 @@ from securefl.core.wire import Header, Limit
 from securefl.messages import client_name
 from securefl.profiles import Bounds, Floats, Variant
 from securefl.rounds import Each
+from securefl.storage.own_record import Own
 
 Place = tuple[int, str]
 """Whose number it is, and which: client and name."""
@@ -78,66 +80,6 @@ class Asked:
     found: Found = NOTHING
 
 
-class Scoring(Protocol):
-    """The scores of one exchange, as its machines need them.
-
-    Attributes:
-        names: of the questions whose values are concealed.
-        conceal: by these names, what a client hides its part with.
-        sealed_bytes: the exact length of what it sends.
-        replies: the most that one reply of the key holder holds.
-    """
-
-    @property
-    def names(self) -> frozenset[str]: ...
-
-    @property
-    def conceal(self) -> Mapping[str, Conceal]: ...
-
-    @property
-    def sealed_bytes(self) -> int: ...
-
-    @property
-    def replies(self) -> Limit: ...
-
-    def admit(self, sender: str, sealed: bytes) -> None:
-        """RemoteProtocolError(sender) for bytes that no client of this exchange makes."""
-        ...
-
-    def score(self, sent: tuple[Sent, ...]) -> Work:
-        """The server's first slow work. This and each later one ends in an `Asked` or in `Found`."""
-        ...
-
-    def key_holder(self) -> Machine[Any]:
-        """The key holder's machine of this exchange."""
-        ...
-
-
-class Way(Protocol):
-    """A way of scoring under one plan. One object serves a session."""
-
-    @property
-    def key_holder_learns(self) -> str:
-        """What the key holder learns, in words."""
-        ...
-
-    def begin(self, each: Sequence[Each], cohort: int, header: Header, tell: Tell) -> Scoring:
-        """The scores of one exchange with so many clients.
-
-        ConfigError where no score of these profiles fits the key. LocalProtocolError for questions of
-        several kinds.
-        """
-        ...
-
-    def sealed_bytes(self, each: Each) -> int | None:
-        """The length of what a client sends for this question; None before any was asked."""
-        ...
-
-    def error_bound(self) -> float | None:
-        """The largest error of a score, but with probability 1e-6; None before any was asked."""
-        ...
-
-
 @dataclass(frozen=True)
 class Kind:
     """What a key is made for: profiles of one length, inside one set of bounds, with one part hidden."""
@@ -163,6 +105,112 @@ class Kind:
                 "ask for the others in another one."
             )
         return first
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is public of one exchange of scores.
+
+    Attributes:
+        names: of the questions whose values are concealed.
+        kind: of all the profiles.
+        cohort: how many clients are asked.
+    """
+
+    names: tuple[str, ...]
+    kind: Kind
+    cohort: int
+
+    @classmethod
+    def of(cls, each: Sequence[Each], cohort: int) -> Questions:
+        """ConfigError for a number that is no divergence, LocalProtocolError for several kinds."""
+        return cls(tuple(one.sends.name for one in each), Kind.of_all(each), cohort)
+
+    @property
+    def most(self) -> int:
+        """The most scores of the exchange."""
+        return self.cohort * len(self.names)
+
+
+class Scoring(Protocol):
+    """The scores of one exchange, as the server's machine needs them.
+
+    Attributes:
+        names: of the questions whose values are concealed.
+        sealed_bytes: the exact length of what a client sends.
+        replies: the most that one reply of the key holder holds.
+    """
+
+    @property
+    def names(self) -> frozenset[str]: ...
+
+    @property
+    def sealed_bytes(self) -> int: ...
+
+    @property
+    def replies(self) -> Limit: ...
+
+    def admit(self, sender: str, sealed: bytes) -> None:
+        """RemoteProtocolError(sender) for bytes that no client of this exchange makes."""
+        ...
+
+    def score(self, sent: tuple[Sent, ...]) -> Work:
+        """The server's first slow work. This and each later one ends in an `Asked` or in `Found`."""
+        ...
+
+
+class ClientSide(Protocol):
+    """A way of scoring as clients have it, for one session."""
+
+    def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
+        """By name, what hides a client's part of a value.
+
+        key: what the key holder said its key is. CryptoError for one that is not the key holder's.
+        """
+        ...
+
+
+class ServerSide(Protocol):
+    """A way of scoring as the server has it, for one session."""
+
+    def begin(self, each: Sequence[Each], cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
+        """The scores of one exchange with so many clients. CryptoError as for `ClientSide.conceal`.
+
+        ConfigError where no score of these profiles fits the key. LocalProtocolError for questions of
+        several kinds.
+        """
+        ...
+
+    def sealed_bytes(self, each: Each) -> int | None:
+        """The length of what a client sends for this question; None before any was asked."""
+        ...
+
+    def error_bound(self) -> float | None:
+        """The largest error of a score, but with probability 1e-6; None before any was asked."""
+        ...
+
+
+class KeyHolderSide(Protocol):
+    """A way of scoring as the key holder has it, for one session."""
+
+    def machine(self, asked: Questions, header: Header) -> tuple[Machine[Any], bytes]:
+        """Its machine of one exchange, and its key for everybody. ConfigError where nothing fits a key."""
+        ...
+
+
+class Way(Protocol):
+    """A way of scoring under one plan. Each party makes its own side, and has nothing of the others'."""
+
+    @property
+    def key_holder_learns(self) -> str:
+        """What the key holder learns, in words."""
+        ...
+
+    def clients(self, directory: Directory) -> ClientSide: ...
+
+    def server(self, own: Own) -> ServerSide: ...
+
+    def key_holder(self, own: Own, tell: Tell) -> KeyHolderSide: ...
 
 
 @contextmanager

@@ -1,1 +1,0 @@
-"""What is kept on disk: files whole or not at all, databases, texts, the journal."""

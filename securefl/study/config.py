@@ -18,7 +18,7 @@ from securefl.core.reading import convert, near
 from securefl.core.release import Adjacency, Unit, neighbours_missing
 from securefl.data import NAMES, Corruption, Partition
 from securefl.dp.calibration import check_training, multiplier_beside, require_delta, sigma
-from securefl.engines.inprocess import Faults
+from securefl.engines.network import Faults
 from securefl.plan import Plan
 from securefl.rounds import Algorithm, Sends
 from securefl.scores import require as require_scores

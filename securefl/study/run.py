@@ -20,8 +20,10 @@ from securefl.core.release import PARTIES
 from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.dp.calibration import check_delta
-from securefl.engines.host import Host, Log
-from securefl.engines.inprocess import InProcess
+from securefl.engines.account import Asked
+from securefl.engines.inprocess import simulated
+from securefl.engines.network import Network
+from securefl.engines.observer import Log
 from securefl.messages import client_name
 from securefl.plan import Plan, charge_of, events_of
 from securefl.rounds import Algorithm, Answers, Ask, Device, Kept, Played, Population, Sends, State, play
@@ -96,8 +98,7 @@ def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
 
     A cohort whose size is not known beforehand counts as one of all clients.
     """
-    with Journal() as journal:
-        way = way_of(plan, journal)
+    way = way_of(plan)
     for sends in sent:
         size = sends.cohort or clients
         if way is None or sends.how != "sum":
@@ -171,6 +172,7 @@ class _Stands:
     culprits: frozenset[int]
     retired: frozenset[int]
     spare: int
+    charged: tuple[Asked, ...]
     ended: bool
 
 
@@ -190,6 +192,7 @@ def _stands(record: Mapping[str, Any], clients: int) -> _Stands:
         culprits=culprits,
         retired=retired,
         spare=int(record["spare"]),
+        charged=tuple((str(n), bool(i), tuple(map(int, own))) for n, i, own in record["charged"]),
         ended=bool(record["ended"]),
     )
 
@@ -230,7 +233,7 @@ class _Turn:
         self._population = world.population()
         self._session = plan.session(_names(self._population), checkpoint.nonce())
         self._check_ages(journal, len(stands))
-        self._host = Host(
+        self._engine = simulated(
             plan,
             algorithm.offers,
             ledger,
@@ -247,6 +250,7 @@ class _Turn:
             spare=stands[-1].spare if stands else None,
             journal=journal,
         )
+        self._engine.server.account.restore(own.charged for own in stands)
         # A budget that bears not one round is refused before; what a cut-off round has spent retires nobody
         # from it.
         self._retired = stands[-1].retired if stands else frozenset[int]()
@@ -275,23 +279,23 @@ class _Turn:
 
     def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, Kept]]:
         """The next state, the round's record, and what clients keep since."""
-        before = dict(self._host.kept)
+        before = dict(self._engine.kept)
         began = time.perf_counter()
         world, study = self._world, self._study
         # A round's late parcels end with it: a resumed run must meet what an uninterrupted one meets.
-        engine = InProcess(self._host.worker, faults=study.network, rng=stream(world.seed, "network", number))
+        network = Network(study.network, rng=stream(world.seed, "network", number))
         self._logs = []
 
         def ask(question: Ask, stage: int) -> Answers:
             header = Header(self._session, number, 0, stage)
-            answers, log = self._host.ask(engine, question, header)
+            answers, log = self._engine.ask(question, header, network)
             self._logs.append((question, log))
             return answers
 
         population = replace(self._population, retired=self._out())
         rng = stream(world.seed, "selection", number)
         played = play(self._algorithm, state, population, number, rng, ask)
-        changed = {k: own for k, own in self._host.kept.items() if own is not before.get(k)}
+        changed = {k: own for k, own in self._engine.kept.items() if own is not before.get(k)}
         return played.state, self._record(number, played, time.perf_counter() - began), changed
 
     def _record(self, number: int, played: Played, wall: float) -> dict[str, Any]:
@@ -300,7 +304,7 @@ class _Turn:
         clients, head = range(self._population.clients), self._ledger.head
         up, down = self._bytes()
         if number < self._study.study.rounds:
-            self._retired |= self._host.retired(number + 1).keys()
+            self._retired |= self._engine.server.account.retired(number + 1)
         seconds, watt_hours = self._cost()
         return {
             "arm": self._arm.name,
@@ -318,24 +322,28 @@ class _Turn:
             "selected": [played.drawn.get(k, 0) for k in clients],
             "answered": [int(k in played.survivors) for k in clients],
             "figures": {name: list(map(float, values)) for name, values in played.figures.items()},
-            "error_bound": self._host.error_bound(),
+            "error_bound": self._engine.server.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
             "clipped": {k: v for _, log in self._logs for k, (v, _) in log.moved.items() if v},
             "floored": {k: v for _, log in self._logs for k, (_, v) in log.moved.items() if v},
             "retired": sorted(self._retired),
-            "culprits": sorted(self._host.culprits()),
-            "spare": self._host.spare,
+            "culprits": sorted(self._engine.server.culprits),
+            "spare": self._engine.server.spare,
             "asked": len(self._logs),
+            "charged": [
+                [name, introduction, list(own)]
+                for name, introduction, own in self._engine.server.account.news()
+            ],
             "ended": len(self._out()) == self._population.clients,
         }
 
     def _out(self) -> frozenset[int]:
         """Whom nobody asks any more: whose budget is spent, and who was proven to cheat."""
-        return self._host.culprits() | self._retired
+        return self._engine.server.culprits | self._retired
 
     def _devices(self) -> list[Device]:
-        kept = self._host.kept
+        kept = self._engine.kept
         return [Device(x=x, y=y, kept=kept.get(k, {})) for k, (x, y) in enumerate(self._world.tests)]
 
     def _bytes(self) -> tuple[cost.Floats, cost.Floats]:
@@ -369,7 +377,7 @@ class _Turn:
         traffic = cost.Payload(
             down=[log.traffic.received.get(name, 0) for name in names],
             up=[log.traffic.sent.get(name, 0) for name in names],
-            profile=0 if constant is None else sum(map(self._host.number_bytes, profiles)),
+            profile=0 if constant is None else sum(map(self._engine.server.number_bytes, profiles)),
         )
         passes = world.passes(world.sizes) if trains else 0
         return cost.client_costs(model, world.devices, world.sizes, traffic, passes)

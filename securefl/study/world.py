@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
 from securefl.data import Dataset, Split, load, unrelated
-from securefl.engines.clients import Records
+from securefl.engines.party.contributing import Records
 from securefl.rounds import Floats, Population
 from securefl.study import cost
 from securefl.study.config import Study

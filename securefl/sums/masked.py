@@ -8,71 +8,52 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from securefl.core.agreement import Identity, Roster
+from securefl.core.agreement import Directory, Identity, Roster
 from securefl.core.machine import Machine
-from securefl.core.release import SERVER
 from securefl.plan import Plan, fewest_contributions
 from securefl.rounds import Sends
 from securefl.secagg import Aborted, Agreement, Channels, Client, Policy, Server, Summed, centred
 from securefl.secagg.checks import CONSISTENCY, UNMASK
-from securefl.storage.journal import Journal
-from securefl.sums.way import Attempt, Identities, Opened, Unopened
+from securefl.storage.own_record import Own
+from securefl.sums.way import Attempt, Opened, Unopened
 
 
 class Masked:
-    """`sum = "masked"`: secure aggregation among the clients alone, under one plan.
-
-    Channels are agreed once for a cohort, and kept over its rounds.
-    """
+    """`sum = "masked"`: secure aggregation among the clients alone, under one plan."""
 
     key_holder_learns = ""
 
-    def __init__(self, plan: Plan, journal: Journal) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._identities = Identities(journal)
-        self._channels: dict[tuple[str, bytes, bytes], Channels] = {}
 
     def check(self, sends: Sends, cohort: int) -> None:
-        policy = self._policy([sends], cohort)
+        policy = self.policy([sends], cohort)
         policy.check(policy.parameters(cohort))
 
-    def machines(self, attempt: Attempt) -> Mapping[str, Machine[Any]]:
-        policy = self._policy(attempt.sends, len(attempt.cohort))
-        identities = self._identities.of(attempt)
+    def clients(self, directory: Directory) -> MaskedClients:
+        return MaskedClients(self, directory)
+
+    def server(self, own: Own) -> MaskedServer:
+        return MaskedServer(self, own.directory)
+
+    def key_holder(self, own: Own) -> None:
+        return None
+
+    def agreement(self, attempt: Attempt, directory: Directory) -> Agreement:
+        """What every party of the attempt makes of it for itself. ConfigError for one below the plan."""
+        policy = self.policy(attempt.sends, len(attempt.cohort))
         agreed = Agreement(
             header=attempt.header,
-            roster=Roster(tuple(identity.member() for identity in identities)),
+            roster=directory.roster(attempt.cohort),
             vectors=attempt.vectors(),
             plan=self._plan.digest(),
             task=attempt.task,
-            parameters=policy.parameters(len(identities), attempt.ordered),
+            parameters=policy.parameters(len(attempt.cohort), attempt.ordered),
         )
-        clients: dict[str, Machine[Any]] = {
-            identity.name: Client(
-                agreement=attempt.agreement_of(identity.name, agreed),
-                channels=self._channel(identity, agreed.roster, attempt.header.session),
-                policy=policy,
-            )
-            for identity in identities
-            if identity.name in attempt.told
-        }
         policy.check(agreed.parameters)
-        return {SERVER: Server(agreement=agreed), **clients}
+        return agreed
 
-    def outcome(self, server: Any, result: Summed | Aborted) -> Opened | Unopened:
-        if isinstance(result, Aborted):
-            return Unopened(
-                reason=f"No sum, in phase {result.phase}: {result.reason}",
-                final=result.phase in (CONSISTENCY, UNMASK),
-                culprits={} if result.culprit is None else {result.culprit: result.reason},
-            )
-        vectors = server.agreement.vectors
-        return Opened(
-            totals={vector.name: centred(result.totals[vector.name], vector.bits) for vector in vectors},
-            survivors=result.survivors,
-        )
-
-    def _policy(self, sends: Sequence[Sends], cohort: int) -> Policy:
+    def policy(self, sends: Sequence[Sends], cohort: int) -> Policy:
         """What every client of the plan insists on; shares of noise were sized for the declared cohorts."""
         plan = self._plan
         return Policy(
@@ -84,8 +65,54 @@ class Masked:
             least_survivors=max(2, fewest_contributions(plan, cohort, sends)),
         )
 
-    def _channel(self, identity: Identity, roster: Roster, session: bytes) -> Channels:
-        key = (identity.name, roster.digest, session)
+
+class MaskedClients:
+    """The clients' side. Channels are agreed once for a cohort, and kept over its rounds."""
+
+    def __init__(self, way: Masked, directory: Directory) -> None:
+        self._way = way
+        self._directory = directory
+        self._channels: dict[tuple[str, bytes], Channels] = {}
+
+    def machines(
+        self, attempt: Attempt, identities: Sequence[Identity], key: bytes
+    ) -> Mapping[str, Machine[Any]]:
+        agreed = self._way.agreement(attempt, self._directory)
+        policy = self._way.policy(attempt.sends, len(attempt.cohort))
+        return {
+            own.name: Client(agreement=agreed, channels=self._channel(own, agreed.roster), policy=policy)
+            for own in identities
+        }
+
+    def _channel(self, identity: Identity, roster: Roster) -> Channels:
+        key = (identity.name, roster.digest)
         if key not in self._channels:
-            self._channels[key] = Channels(identity, roster, session)
+            self._channels[key] = Channels(identity, roster, self._directory.session)
         return self._channels[key]
+
+
+class MaskedServer:
+    """The server's side, which holds no secret."""
+
+    def __init__(self, way: Masked, directory: Directory) -> None:
+        self._way = way
+        self._directory = directory
+
+    def check(self, attempt: Attempt) -> None:
+        self._way.agreement(attempt, self._directory)
+
+    def machine(self, attempt: Attempt, key: bytes) -> Server:
+        return Server(agreement=self._way.agreement(attempt, self._directory))
+
+    def outcome(self, machine: Any, result: Summed | Aborted) -> Opened | Unopened:
+        if isinstance(result, Aborted):
+            return Unopened(
+                reason=f"No sum, in phase {result.phase}: {result.reason}",
+                final=result.phase in (CONSISTENCY, UNMASK),
+                culprits={} if result.culprit is None else {result.culprit: result.reason},
+            )
+        vectors = machine.agreement.vectors
+        return Opened(
+            totals={vector.name: centred(result.totals[vector.name], vector.bits) for vector in vectors},
+            survivors=result.survivors,
+        )

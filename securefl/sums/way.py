@@ -1,65 +1,60 @@
 """What stands behind one word of `[privacy] sum`: a way of summing integers that the server sees no single
 one of.
 
-A way makes the machines of one attempt at a sum. Machines order slow work. This is all of it, whatever the
-way:
+A way has a side for each party. A side makes its party's machine of one attempt at a sum, from what that
+party knows. Machines order slow work. This is all of it, whatever the way:
 
-client       `acts.Begin`, `acts.Record`   what it is about to do is on record first
-             `hiding.Hide`                 its values are computed, charged and concealed
-server       `machine.Work`                runs anywhere, with all it needs
-key holder   `machine.Work`, `acts.Record` where there is one
+client       `acts.Begin`, `acts.RecordAct`   what it is about to do is on record first
+             `hiding.Hide`                    its values are computed, charged and concealed
+server       `machine.Work`                   runs anywhere, with all it needs
+key holder   `machine.Work`, `acts.RecordAct` where there is one
 
-The way says what the result of the server's machine means, an `Opened` or an `Unopened`. Sums in the clear
+The server's side says what the result of its machine means, an `Opened` or an `Unopened`. Sums in the clear
 need no attempt: the exchange itself adds them, by `clear`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core import agreement
-from securefl.core.agreement import Identity, Vector
+from securefl.core.agreement import Directory, Identity, Vector
 from securefl.core.errors import ConfigError
 from securefl.core.machine import Machine
 from securefl.core.wire import Header
-from securefl.messages import client_name
 from securefl.plan import Plan, fewest_contributions
-from securefl.rounds import Ask, Sends
-from securefl.storage.journal import Journal
-
-A = TypeVar("A", bound=agreement.Agreement)
+from securefl.rounds import Sends, Sum
+from securefl.storage.own_record import Own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt at a hidden sum, as the server calls it.
+    """One attempt at a hidden sum, as one party knows it: from its own plan, its order and the server's call.
 
     Attributes:
-        ask: what is asked.
-        again: how often it was put anew after an answer was lost.
-        cohort: who is called; a subset of the cohort that was ordered.
+        sums: what is summed.
+        introduction, again: of the questions; `again` counts how often they were put anew.
+        cohort: names of who is called; a subset of the cohort that was ordered.
         ordered: size of that cohort.
-        task: digest of what the server told the cohort.
-        told: by name, the digest of what each client was told; who was told nothing takes no part.
+        task: digest of what this party told the cohort, or was told.
     """
 
-    ask: Ask
-    again: int
-    cohort: Sequence[int]
-    ordered: int
     header: Header
+    sums: tuple[Sum, ...]
+    introduction: int
+    again: int
+    cohort: tuple[str, ...]
+    ordered: int
     task: bytes
-    told: Mapping[str, bytes] = field(repr=False)
 
     @property
     def sends(self) -> tuple[Sends, ...]:
         """What is summed."""
-        return tuple(question.sends for question in self.ask.sums)
+        return tuple(question.sends for question in self.sums)
 
     def vectors(self, room: Callable[[Sends], int] = lambda sends: 0) -> tuple[Vector, ...]:
         """The sums as vectors whose modulus has room for the whole cohort, and for so much beside it."""
@@ -71,17 +66,12 @@ class Attempt:
                     8, (len(self.cohort) * question.sends.grid.limit + room(question.sends)).bit_length() + 1
                 ),
                 bound=question.sends.grid.limit,
-                ask=self.ask.introduction,
+                ask=self.introduction,
                 again=self.again,
                 once=question.sends.once,
             )
-            for question in self.ask.sums
+            for question in self.sums
         )
-
-    def agreement_of(self, name: str, agreed: A) -> A:
-        """The agreement as this client was told of it; usually the very one."""
-        told = self.told[name]
-        return agreed if agreed.task == told else replace(agreed, task=told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +101,50 @@ class Unopened:
     culprits: Mapping[str, str] = field(default_factory=dict)
 
 
+class ClientSide(Protocol):
+    """A way of summing as clients have it, for one session."""
+
+    def machines(
+        self, attempt: Attempt, identities: Sequence[Identity], key: bytes
+    ) -> Mapping[str, Machine[Any]]:
+        """By name, the machines of the clients at hand.
+
+        key: what the key holder said its key of this attempt is; empty where a way needs none.
+        ConfigError for an attempt that the plan does not allow, CryptoError for a key that is not the key
+        holder's.
+        """
+        ...
+
+
+class ServerSide(Protocol):
+    """A way of summing as the server has it, for one session."""
+
+    def check(self, attempt: Attempt) -> None:
+        """ConfigError for an attempt that the plan does not allow, before anybody is called to it."""
+        ...
+
+    def machine(self, attempt: Attempt, key: bytes) -> Machine[Any]:
+        """ConfigError and CryptoError as for `ClientSide.machines`."""
+        ...
+
+    def outcome(self, machine: Any, result: Any) -> Opened | Unopened:
+        """What the total is, from the machine and its result."""
+        ...
+
+
+class KeyHolderSide(Protocol):
+    """A way of summing as the key holder has it, for one session."""
+
+    def machine(self, attempt: Attempt) -> tuple[Machine[Any], bytes]:
+        """The machine, and the key of this attempt for everybody; empty where the pinned ones are enough.
+
+        ConfigError as for `ClientSide.machines`.
+        """
+        ...
+
+
 class Way(Protocol):
-    """A way of summing under one plan. One object serves a session."""
+    """A way of summing under one plan. Each party makes its own side, and has nothing of the others'."""
 
     @property
     def key_holder_learns(self) -> str:
@@ -123,35 +155,13 @@ class Way(Protocol):
         """ConfigError where no sum of these values over a cohort of this size would ever be opened."""
         ...
 
-    def machines(self, attempt: Attempt) -> Mapping[str, Machine[Any]]:
-        """By party, the machines of one attempt; those of clients under their names.
+    def clients(self, directory: Directory) -> ClientSide: ...
 
-        ConfigError for a cohort that the plan does not allow.
-        """
+    def server(self, own: Own) -> ServerSide: ...
+
+    def key_holder(self, own: Own) -> KeyHolderSide | None:
+        """None where the way has no key holder."""
         ...
-
-    def outcome(self, server: Any, result: Any) -> Opened | Unopened:
-        """What the total is, from the server's machine and its result."""
-        ...
-
-
-class Identities:
-    """The lasting keys of clients, the same for a whole session and after a restart.
-
-    They are the clients' own and would be on their devices.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._known: dict[tuple[str, bytes], Identity] = {}
-
-    def of(self, attempt: Attempt) -> list[Identity]:
-        """The cohort's, in the order of names."""
-        names, session = sorted(map(client_name, attempt.cohort)), attempt.header.session
-        new = [name for name in names if (name, session) not in self._known]
-        for name, secret in zip(new, self._journal.lasting(new, session) if new else [], strict=True):
-            self._known[name, session] = Identity.of(name, secret)
-        return [self._known[name, session] for name in names]
 
 
 def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, ordered: int) -> int:

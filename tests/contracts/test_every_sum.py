@@ -20,8 +20,9 @@ from tiny_study import run, text, world
 from securefl.core.errors import ConfigError
 from securefl.core.release import Release, ReleaseKey
 from securefl.core.wire import Header
-from securefl.engines import clients
-from securefl.engines.host import Host, Log
+from securefl.engines.inprocess import InProcess
+from securefl.engines.observer import Log
+from securefl.engines.party import contributing
 from securefl.plan import Plan, noised, reach
 from securefl.rounds import Answers, Ask, Sends, Value
 from securefl.study.config import Study, parse
@@ -97,12 +98,12 @@ class Watched:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[Header, Ask, Answers]] = []
         self.left: dict[tuple[int, int, int, str], Any] = {}
-        self._ask, self._protect = Host.ask, clients.protect
-        patch.setattr(Host, "ask", lambda host, engine, ask, header: self.ask(host, engine, ask, header))
-        patch.setattr(clients, "protect", self.protect)
+        self._ask, self._protect = InProcess.ask, contributing.protect
+        patch.setattr(InProcess, "ask", lambda engine, *asked: self.ask(engine, *asked))
+        patch.setattr(contributing, "protect", self.protect)
 
-    def ask(self, host: Host, engine: Any, ask: Ask, header: Header) -> tuple[Answers, Log]:
-        answers, log = self._ask(host, engine, ask, header)
+    def ask(self, engine: InProcess, ask: Ask, header: Header, network: Any) -> tuple[Answers, Log]:
+        answers, log = self._ask(engine, ask, header, network)
         self.asked.append((header, ask, answers))
         return answers, log
 

@@ -6,7 +6,7 @@ otherwise there is no sum. Whoever knows the clients' secret knows all masks: th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import EntryPoint
@@ -20,7 +20,7 @@ from tiny_study import spied, text
 
 from securefl import sums
 from securefl.core.acts import entering
-from securefl.core.agreement import Agreement, Identity, Roster, u32
+from securefl.core.agreement import Agreement, Directory, Identity, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Concealed, Hide
@@ -33,9 +33,9 @@ from securefl.plan import Plan
 from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.secagg.masks import apply
 from securefl.secagg.packing import centred, words
-from securefl.storage.journal import Journal
+from securefl.storage.own_record import Own
 from securefl.study.config import parse
-from securefl.sums.way import Attempt, Identities, Opened, Unopened
+from securefl.sums.way import Attempt, Opened, Unopened
 
 GROUP_SECRET = SecretKey(b"known to every client")
 
@@ -123,30 +123,50 @@ class Server:
 class ZeroSum:
     key_holder_learns = ""
 
-    def __init__(self, plan: Plan, journal: Journal) -> None:
-        self._plan, self._identities = plan, Identities(journal)
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
 
     def check(self, sends: Sends, cohort: int) -> None:
         if self._plan.dropout:
             raise ConfigError("Expected dropout = 0: zero-sum masks cancel only if everybody answers.")
 
-    def machines(self, attempt: Attempt) -> Mapping[str, Any]:
-        identities = self._identities.of(attempt)
-        agreed = Agreement(
+    def clients(self, directory: Directory) -> Side:
+        return Side(self._plan, directory)
+
+    def server(self, own: Own) -> Side:
+        return Side(self._plan, own.directory)
+
+    def key_holder(self, own: Own) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Side:
+    """Clients and server need no more than their plan and the pinned keys."""
+
+    plan: Plan
+    directory: Directory
+
+    def agreement(self, attempt: Attempt) -> Agreement:
+        return Agreement(
             header=attempt.header,
-            roster=Roster(tuple(identity.member() for identity in identities)),
+            roster=self.directory.roster(attempt.cohort),
             vectors=tuple(replace(vector, bits=64) for vector in attempt.vectors()),
-            plan=self._plan.digest(),
+            plan=self.plan.digest(),
             task=attempt.task,
         )
-        clients = {
-            one.name: Client(identity=one, agreement=attempt.agreement_of(one.name, agreed))
-            for one in identities
-            if one.name in attempt.told
-        }
-        return {SERVER: Server(agreement=agreed), **clients}
 
-    def outcome(self, server: Server, result: Opened | Unopened) -> Opened | Unopened:
+    def machines(self, attempt: Attempt, identities: Sequence[Identity], key: bytes) -> Mapping[str, Any]:
+        agreed = self.agreement(attempt)
+        return {one.name: Client(identity=one, agreement=agreed) for one in identities}
+
+    def check(self, attempt: Attempt) -> None:
+        self.agreement(attempt)
+
+    def machine(self, attempt: Attempt, key: bytes) -> Server:
+        return Server(agreement=self.agreement(attempt))
+
+    def outcome(self, machine: Server, result: Opened | Unopened) -> Opened | Unopened:
         return result
 
 

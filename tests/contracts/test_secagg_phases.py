@@ -19,7 +19,7 @@ from securefl.core.agreement import u32
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import SecretKey, Share
 from securefl.core.release import SERVER
-from securefl.engines.inprocess import Faults
+from securefl.engines.network import Faults
 from securefl.messages import client_name
 from securefl.secagg import Aborted, Agreement, Channels, Server, Summed, phases
 from securefl.secagg.client import ClientState, Finished

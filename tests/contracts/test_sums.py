@@ -16,8 +16,9 @@ from securefl.core.errors import ConfigError
 from securefl.core.keys import Share
 from securefl.core.release import Release, ReleaseKey
 from securefl.core.wire import Header
-from securefl.engines import clients
-from securefl.engines.host import Host, Log
+from securefl.engines.inprocess import InProcess
+from securefl.engines.observer import Log
+from securefl.engines.party import contributing
 from securefl.he.keys import KeyPair
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, ByDraws, Sends, Value
@@ -51,12 +52,12 @@ class Watched:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[Header, Ask, Answers]] = []
         self.clear: dict[tuple[int, int, int], np.ndarray[Any, Any]] = {}
-        self._ask, self._protect = Host.ask, clients.protect
-        patch.setattr(Host, "ask", lambda host, engine, ask, header: self.ask(host, engine, ask, header))
-        patch.setattr(clients, "protect", self.protect)
+        self._ask, self._protect = InProcess.ask, contributing.protect
+        patch.setattr(InProcess, "ask", lambda engine, *asked: self.ask(engine, *asked))
+        patch.setattr(contributing, "protect", self.protect)
 
-    def ask(self, host: Host, engine: Any, ask: Ask, header: Header) -> tuple[Answers, Log]:
-        answers, log = self._ask(host, engine, ask, header)
+    def ask(self, engine: InProcess, ask: Ask, header: Header, network: Any) -> tuple[Answers, Log]:
+        answers, log = self._ask(engine, ask, header, network)
         self.asked.append((header, ask, answers))
         return answers, log
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from securefl.commands.main import main
 from securefl.core.acts import RecordAct
-from securefl.scores.keys import ScoreKeys
+from securefl.he.keys import KeyPair
 from securefl.storage.journal import Journal
 from securefl.study import results
 
@@ -56,7 +56,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     point, gate, *arguments = sys.argv[1:]
     if point == "keys":
-        wait_before(ScoreKeys, "fresh", Path(gate))
+        wait_before(KeyPair, "generate", Path(gate))
     elif point == "report":
         wait_before(results, "write", Path(gate))
     else:

@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_parties import session
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.wire import Header, Limit, decode, encode
-from securefl.engines.host import Host, Log
-from securefl.engines.inprocess import Faults, InProcess
+from securefl.engines.drive import Parcel
+from securefl.engines.inprocess import simulated
+from securefl.engines.network import Faults, Network
+from securefl.engines.observer import Log
 from securefl.messages import REFUSED, OpenReply
 from securefl.plan import Plan
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
@@ -33,7 +36,7 @@ from securefl.rounds import (
     State,
     Value,
 )
-from securefl.scores import way_of
+from securefl.scores import Questions, way_of
 
 CLIENTS, LENGTH = 4, 3
 BOUNDS = Bounds(mean=4.0, variance_low=0.1, variance_high=8.0, weight=8.0)
@@ -87,7 +90,7 @@ def run(
     clients: int = CLIENTS,
     cohort: tuple[int, ...] = tuple(range(CLIENTS)),
     variant: Variant = Variant.FULL,
-    engine: Callable[[Host], InProcess] | None = None,
+    network: Network | None = None,
     number: int = 1,
     profiles: Profiles | None = None,
 ) -> tuple[Answers, Log, float]:
@@ -95,7 +98,7 @@ def run(
     plan = Plan(delta=1e-5, schedule=number, scores=word, unprotected=("profile",))  # type: ignore[arg-type]
     way = way_of(plan, parameters="strong", asks=asks, clients=clients)
     with Ledger(":memory:", TERMS) as ledger:
-        host = Host(
+        engine = simulated(
             plan,
             algorithm.offers,
             ledger,
@@ -105,10 +108,9 @@ def run(
         )
         each = Each(PROFILE, query(BASELINE, ANCHOR, BOUNDS), variant, BOUNDS)
         ask = Ask(cohort=cohort, broadcast=np.zeros(1, dtype=np.float32), each=(each,))
-        drives = engine(host) if engine else InProcess(host.worker, tamper=tamper)
-        answers, log = host.ask(drives, ask, Header(bytes(32), 1, 0, 0))
+        answers, log = engine.ask(ask, Header(bytes(32), 1, 0, 0), network or Network(tamper=tamper))
         assert {ledger.epsilon(f"client-{k:04d}", "key-holder") for k in range(CLIENTS)} == {0.0}
-        bound = host.error_bound()
+        bound = engine.server.error_bound()
         assert bound is not None
     return answers, log, bound
 
@@ -251,11 +253,15 @@ def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     here, each = Header(bytes(32), 3, 1, 2), Each(PROFILE, query(BASELINE, ANCHOR, BOUNDS), bounds=BOUNDS)
     other = {"session": b"\x01" * 32, "round": 4, "stage": 3, "attempt": 2}[at]
     there = replace(here, **{at: other})  # type: ignore[arg-type]
-    begun, stale = (way.begin([each], CLIENTS, place, lambda sender, why: None) for place in (here, there))
+    parties, quiet = session(range(CLIENTS)), lambda sender, why: None
+    key = way.key_holder(parties.key_holder, quiet).machine(Questions.of([each], CLIENTS), here)[1]
+    begun = way.server(parties.server).begin([each], CLIENTS, here, key, quiet)
+    asked, clients = Questions.of([each], CLIENTS), way.clients(parties.directory)
+    good, stale = (clients.conceal(asked, place, key)["profile"] for place in (here, there))
     hidden = features(own(0), ANCHOR, BOUNDS).split(Variant.FULL).hidden
-    begun.admit("client-0000", begun.conceal["profile"](hidden).sealed)
+    begun.admit("client-0000", good(hidden).sealed)
     with pytest.raises(RemoteProtocolError, match="another round, session") as refused:
-        begun.admit("client-0000", stale.conceal["profile"](hidden).sealed)
+        begun.admit("client-0000", stale(hidden).sealed)
     assert refused.value.sender == "client-0000"
 
 
@@ -363,26 +369,27 @@ def test_a_variance_out_of_bounds_costs_its_sender_alone(word: str, variance: fl
     assert "inside the declared bounds, got some outside" in log.abstained["client-0002"]
 
 
-class Losing(InProcess):
+class Losing(Network):
     """Loses the first `times` parcels between two parties."""
 
-    def __init__(self, host: Host, link: tuple[str, str], times: int) -> None:
-        super().__init__(host.worker)
+    def __init__(self, link: tuple[str, str], times: int) -> None:
+        super().__init__()
         self._link, self._times = link, times
 
-    def _post(self, sender: str, to: str, data: bytes) -> None:
-        if (sender, to) == self._link and self._times:
-            self._times -= 1
-            return
-        super()._post(sender, to, data)
+    def _post(self, parcels: Sequence[Parcel]) -> None:
+        for parcel in parcels:
+            if (parcel.sender, parcel.to) == self._link and self._times:
+                self._times -= 1
+            else:
+                super()._post([parcel])
 
 
 @EVERY_WORD
 @pytest.mark.parametrize("link", [("server", "key-holder"), ("key-holder", "server")])
 def test_one_lost_message_to_or_from_the_key_holder_costs_nothing(word: str, link: tuple[str, str]) -> None:
-    answers, _, bound = run(word, engine=lambda host: Losing(host, link, 1))
+    answers, _, bound = run(word, network=Losing(link, 1))
     assert_right(answers, bound, {0, 1, 2, 3})
-    silent, log, _ = run(word, engine=lambda host: Losing(host, link, 9))
+    silent, log, _ = run(word, network=Losing(link, 9))
     assert silent.each["profile"] == {}
     assert silent.survivors == (0, 1, 2, 3)
     assert log.abstained == {"key-holder": SILENT}
@@ -394,7 +401,7 @@ def test_a_bad_network_loses_clients_and_spoils_no_number(word: str, seed: int) 
     """Everything comes twice, late and in any order: a turn is answered once."""
     faults = Faults(reorder=True, duplicate=1.0, delay=0.3)
     rng = np.random.default_rng(seed)
-    answers, log, bound = run(word, engine=lambda host: InProcess(host.worker, faults=faults, rng=rng))
+    answers, log, bound = run(word, network=Network(faults, rng=rng))
     assert_right(answers, bound, set(answers.each["profile"]))
     assert set(answers.each["profile"]) in (set(), set(answers.survivors))
     assert not log.traffic.blamed
@@ -433,4 +440,4 @@ def test_questions_of_two_kinds_are_refused_in_one_exchange(word: str) -> None:
         Each(replace(PROFILE, name="b"), asked, Variant.MEAN_ONLY, BOUNDS),
     ]
     with pytest.raises(LocalProtocolError, match="one set of bounds and one variant"):
-        way.begin(both, CLIENTS, Header(bytes(32), 1, 0, 0), lambda sender, why: None)
+        Questions.of(both, CLIENTS)

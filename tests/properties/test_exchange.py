@@ -18,8 +18,9 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
-from securefl.engines.host import Host, Log
-from securefl.engines.inprocess import Faults, InProcess
+from securefl.engines.inprocess import simulated
+from securefl.engines.network import Faults, Network
+from securefl.engines.observer import Log
 from securefl.exchange import Client, Server
 from securefl.messages import Broadcast, Contribution, OpenReply
 from securefl.plan import Plan
@@ -109,15 +110,15 @@ def run(
     algorithm: Algorithm = Toy()
     own = {k: np.array([vector(k)]) for k in range(CLIENTS)} | (records or {})
     with Ledger(":memory:", terms) as ledger:
-        host = Host(
+        engine = simulated(
             PLAN,
             algorithm.offers,
             ledger,
             [(own[k], np.zeros(len(own[k]))) for k in range(CLIENTS)],
             rng=lambda number, client: np.random.default_rng(0),
         )
-        engine = InProcess(host.worker, faults=faults, rng=np.random.default_rng(seed), tamper=tamper)
-        answers, log = host.ask(engine, ASK, header(number=number))
+        network = Network(faults, rng=np.random.default_rng(seed), tamper=tamper)
+        answers, log = engine.ask(ASK, header(number=number), network)
         return answers, log, ledger.rows()
 
 
@@ -367,7 +368,7 @@ def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
     seen = []
     with Ledger(tmp_path / "l.sqlite", TERMS) as ledger, Ledger(tmp_path / "l.sqlite", TERMS) as other:
         records = [(np.array([vector(k)]), np.zeros(1)) for k in range(CLIENTS)]
-        host = Host(
+        engine = simulated(
             PLAN,
             algorithm.offers,
             ledger,
@@ -380,5 +381,5 @@ def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
                 seen.append([row[7] for row in other.rows() if row[0] == sender])
             return data
 
-        host.ask(InProcess(host.worker, tamper=tamper), ASK, header())
+        engine.ask(ASK, header(), Network(tamper=tamper))
     assert seen == [["committed", "committed"]] * CLIENTS

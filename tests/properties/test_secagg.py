@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact, client, header, journal
 
 from securefl.accounting.ledger import Ledger
-from securefl.engines.inprocess import Faults, InProcess
+from securefl.engines.drive import Drive
+from securefl.engines.network import Faults, Network
 from securefl.messages import client_name
 from securefl.secagg import Aborted, Server, Summed
 
@@ -128,16 +129,17 @@ def test_stragglers_of_one_attempt_change_nothing_in_the_next(seed: int, mode: A
     with Ledger(":memory:", TERMS) as ledger:
         host = Host(first, ledger)
         faults = Faults(reorder=True, delay=0.6, duplicate=0.6, patience=6)
-        engine = InProcess(host, faults=faults, rng=np.random.default_rng(seed))
+        network = Network(faults, rng=np.random.default_rng(seed))
         late = 0
         for agreed in (first, second):
             machines: dict[str, Any] = {client_name(k): client(k, agreed) for k in range(5)}
             machines["server"] = Server(agreement=agreed, patience=3)
-            results, traffic = engine.run(machines, agreed.header)
-            late = traffic.late
-            assert not traffic.blamed
-            if isinstance(results["server"], Summed):
-                assert_exact(agreed, results["server"])
+            drive = Drive(machines, agreed.header, host)
+            network.run([drive])
+            late = drive.traffic.late
+            assert not drive.traffic.blamed
+            if isinstance(drive.results["server"], Summed):
+                assert_exact(agreed, drive.results["server"])
         event(f"late parcels: {late > 0}")
 
 

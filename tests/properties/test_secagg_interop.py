@@ -20,7 +20,7 @@ from securefl.core.hiding import Concealed, Hide
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import SERVER
-from securefl.engines.inprocess import Faults
+from securefl.engines.network import Faults
 from securefl.messages import client_name
 from securefl.secagg import Aborted, Agreement, Parameters, RecordAct, Summed
 from securefl.secagg import messages as m

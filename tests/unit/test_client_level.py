@@ -20,8 +20,7 @@ from securefl.core.release import ReleaseKey
 from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
-from securefl.engines.host import Host
-from securefl.engines.inprocess import InProcess
+from securefl.engines.inprocess import simulated
 from securefl.plan import Plan, fewest_contributions
 from securefl.protect import noise, protect
 from securefl.protocols.contributions import Update
@@ -272,7 +271,7 @@ def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
     here = world(of)
     algorithm, plan = composition(of, of.arms[0], here)
     with Ledger(tmp_path / "ledger.sqlite", plan.terms()) as ledger:
-        host = Host(
+        engine = simulated(
             plan,
             algorithm.offers,
             ledger,
@@ -282,7 +281,7 @@ def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
         model = here.problem.initial
         sends = algorithm.offers[0].sends
         ask = Ask(cohort=(0, 2, 5), broadcast=model, sums=(Sum(sends, len(model)),))
-        answers, log = host.ask(InProcess(host.worker), ask, Header(bytes(32), 1, 0, 0))
+        answers, log = engine.ask(ask, Header(bytes(32), 1, 0, 0))
         assert answers.survivors == ()
         assert log.abstained["server"] == "3 clients are left, a sum needs 5."
         assert ledger.rows() == []

@@ -20,9 +20,10 @@ from securefl.core.keys import Commitment
 from securefl.core.machine import Envelope, Step
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, peek
-from securefl.engines.clients import Clients
-from securefl.engines.host import Host
+from securefl.engines.drive import Parcel
 from securefl.engines.inprocess import InProcess
+from securefl.engines.network import Network
+from securefl.engines.party.clients import ClientParty
 from securefl.exchange import client as exchange
 from securefl.exchange import server
 from securefl.messages import Order, client_name
@@ -203,13 +204,13 @@ def test_spare_attempts_are_counted_over_a_restart(tmp_path: Path, monkeypatch: 
 
 def silent_in_round_1(patch: pytest.MonkeyPatch, *who: int) -> None:
     """Nothing that these clients say in round 1 arrives."""
-    post, names = InProcess._post, {client_name(k) for k in who}
+    post, names = Network._post, {client_name(k) for k in who}
 
-    def lossy(self: InProcess, sender: str, to: str, data: bytes) -> None:
-        if sender not in names or peek(data, sender).round > 1:
-            post(self, sender, to, data)
+    def lossy(self: Network, parcels: Sequence[Parcel]) -> None:
+        kept = [p for p in parcels if p.sender not in names or peek(p.data, p.sender).round > 1]
+        post(self, kept)
 
-    patch.setattr(InProcess, "_post", lossy)
+    patch.setattr(Network, "_post", lossy)
 
 
 def test_a_value_that_cannot_change_is_asked_for_once(tmp_path: Path) -> None:
@@ -409,10 +410,10 @@ class CutOff:
     def __init__(self, patch: pytest.MonkeyPatch, after: int) -> None:
         self.waves: list[str] = []
         self.after = after
-        self._work = Clients.work
-        patch.setattr(Clients, "work", lambda host, needs: self.work(host, needs))
+        self._work = ClientParty.work
+        patch.setattr(ClientParty, "work", lambda host, needs: self.work(host, needs))
 
-    def work(self, host: Clients, needs: Any) -> list[Any]:
+    def work(self, host: ClientParty, needs: Any) -> list[Any]:
         answers = self._work(host, needs)
         acts = [order for _, order in needs if isinstance(order, Begin | RecordAct)]
         if acts:
@@ -455,14 +456,14 @@ def journal_file(of: Study, folder: Path) -> Path:
 def opened_inputs(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """(client, round) of each input in a total that was opened, as it happens."""
     found: list[tuple[str, int]] = []
-    ask = Host.ask
+    ask = InProcess.ask
 
-    def watched(self: Host, engine: Any, question: Any, header: Header) -> Any:
-        answers, log = ask(self, engine, question, header)
+    def watched(self: InProcess, question: Any, header: Header, network: Any) -> Any:
+        answers, log = ask(self, question, header, network)
         found.extend((client_name(k), header.round) for k in answers.survivors if answers.totals)
         return answers, log
 
-    patch.setattr(Host, "ask", watched)
+    patch.setattr(InProcess, "ask", watched)
     return found
 
 

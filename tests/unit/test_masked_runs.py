@@ -9,26 +9,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_parties
 from test_secagg_adversary import wrong_pair
+from tiny_parties import attempt, session
 from tiny_study import FEDAVG, plain, run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.acts import Begin, RecordAct
-from securefl.core.errors import BudgetExceeded, ConfigError
+from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.machine import Envelope, Step
 from securefl.core.wire import Header
-from securefl.engines.clients import Clients
-from securefl.engines.host import Host
-from securefl.messages import client_name
+from securefl.engines.account import Account
+from securefl.engines.inprocess import InProcess
+from securefl.engines.party.clients import ClientParty
 from securefl.plan import Plan
 from securefl.rounds import Ask, ByDraws, Sends, Sum
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
-from securefl.storage.journal import Journal
 from securefl.study.config import Study, parse
 from securefl.study.run import arm_folder, composition, run_arm
-from securefl.sums import Attempt, Masked, masked
+from securefl.sums import Masked, masked
 
 CLIENTS = 7
 
@@ -91,18 +92,18 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
     assert record["answered"] == [1, 1, 1, 0, 1, 1, 1]
     assert "phase share" in record["abstained"]["server"]
 
-    exchange = Host.ask
+    exchange = InProcess.ask
 
-    def without(self: Host, engine: Any, ask: Ask, header: Header) -> Any:
+    def without(self: InProcess, ask: Ask, header: Header, network: Any) -> Any:
         if header.round > since[0]:  # it is chosen no more
             cohort = tuple(k for k in ask.cohort if k != 3)
             weights = ask.weights and ByDraws(dict.fromkeys(cohort, 1))
             ask = replace(ask, cohort=cohort, weights=weights)
         elif (header.round, header.stage) >= since:  # it was chosen, and its answer is lost
-            engine._tamper = lambda sender, to, data: b"" if sender == "client-0003" else data
-        return exchange(self, engine, ask, header)
+            network._tamper = lambda sender, to, data: b"" if sender == "client-0003" else data
+        return exchange(self, ask, header, network)
 
-    monkeypatch.setattr(Host, "ask", without)
+    monkeypatch.setattr(InProcess, "ask", without)
     clear = of.text.replace('sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = 1', 'sum = "clear"')
     expected, _ = spied(parse(clear), tmp_path / "clear")
     for one, other in zip(spy.states, expected.states, strict=True):
@@ -146,8 +147,8 @@ def test_a_proven_culprit_is_asked_no_more(
 def test_a_run_ends_with_its_last_honest_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the culprit have spent their budgets: nobody is left to ask."""
     monkeypatch.setattr(masked, "Client", Liar)
-    spent = {k: BudgetExceeded("It is spent.") for k in range(CLIENTS) if k != 3}
-    monkeypatch.setattr(Host, "retired", lambda self, number: spent if number == 2 else {})
+    spent = frozenset(range(CLIENTS)) - {3}
+    monkeypatch.setattr(Account, "retired", lambda self, number: spent if number == 2 else frozenset())
     (record,) = run(study(spare=1, rounds=3), tmp_path).records
     assert (record["retired"], record["culprits"], record["ended"]) == (sorted(spent), [3], True)
 
@@ -159,9 +160,9 @@ def test_a_round_that_was_cut_off_after_an_act_is_played_again(
     """Every party says again what it said: the same attempt, the same survivors, no second charge."""
     of = study(spare=0)
     whole = run(of, tmp_path / "whole")
-    work = Clients.work
+    work = ClientParty.work
 
-    def cut_off(self: Clients, needs: Any) -> list[Any]:
+    def cut_off(self: ClientParty, needs: Any) -> list[Any]:
         answers = work(self, needs)
         if any(
             getattr(order, "act", "begin") == act
@@ -172,7 +173,7 @@ def test_a_round_that_was_cut_off_after_an_act_is_played_again(
         return answers
 
     with monkeypatch.context() as patch:
-        patch.setattr(Clients, "work", cut_off)
+        patch.setattr(ClientParty, "work", cut_off)
         with pytest.raises(KeyboardInterrupt):
             run(of, tmp_path / "cut")
     resumed = run(of, tmp_path / "cut")
@@ -236,16 +237,8 @@ def test_a_client_refuses_a_roster_smaller_than_its_noise_was_sized_for() -> Non
 
 def machines(plan: Plan, ask: Ask, cohort: Sequence[int]) -> Any:
     """The machines of one attempt over some of the ordered cohort, all of whom were told the same."""
-    attempt = Attempt(
-        ask=ask,
-        again=0,
-        cohort=cohort,
-        ordered=len(ask.cohort),
-        header=Header(bytes(32), 1, 1, 0),
-        task=bytes(32),
-        told={client_name(k): bytes(32) for k in cohort},
-    )
-    return Masked(plan, Journal()).machines(attempt)
+    one = attempt(ask, cohort, Header(bytes(32), 1, 1, 0))
+    return tiny_parties.machines(Masked(plan), one, session(cohort))
 
 
 def test_clients_of_any_number_are_masked() -> None:

@@ -11,7 +11,6 @@ from tiny_he import SIGNER, converse
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.signing import SigningKey
-from securefl.core.wire import Header
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
@@ -22,7 +21,6 @@ from securefl.scores.ckks import CiphertextScoring
 from securefl.scores.encryptor import Encryptor, of_class, spread
 from securefl.scores.evaluator import Arrived, Baseline, ScoreEvaluator
 from securefl.scores.isolation import MatchBatches, batch_terms
-from securefl.scores.keys import ScoreKeys
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
 from securefl.scores.way import Found, Kind, Sent
@@ -57,6 +55,7 @@ class Parties:
             parameters=parameters, bounds=BOUNDS, length=q, variant=variant, scores=scores, classes=classes
         )
         pair = keys(parameters)
+        self.public = pair.public
         self.client = Encryptor(pair.public, self.terms)
         self.evaluator = ScoreEvaluator(pair.public, self.terms, SIGNER)
         self.opener = Opener(pair, self.terms, SIGNER.public)
@@ -189,12 +188,12 @@ def scoring(parties: Parties, clients: int, told: dict[str, str]) -> CiphertextS
     """One exchange under these parties' keys, in batches."""
     each = Each(Sends(name="profile", how="each", reveals="it"), query(BASE, ANCHOR, BOUNDS), bounds=BOUNDS)
     return CiphertextScoring(
-        keys=ScoreKeys(parties.terms, parties.client, parties.evaluator, parties.opener),
+        terms=parties.terms,
+        public=parties.public,
+        evaluator=parties.evaluator,
         each=(each,),
         cohort=clients,
-        header=Header(bytes(32), 1, 0, 0),
         tell=told.__setitem__,
-        turns=2,
         first=MatchBatches,
     )
 
@@ -312,7 +311,7 @@ def test_long_profiles_take_several_ciphertexts(q: int) -> None:
     assert parties.terms.ciphertexts == -(-(2 * q + 1) * 2 // 4096)
     own, base = profile(1, q), profile(2, q)
     one, baseline = parties.arrived(own), parties.baseline(base)
-    assert len(one.ciphertext) == parties.evaluator.ciphertext_bytes
+    assert len(one.ciphertext) == parties.terms.ciphertext_bytes
     assert abs(parties.single(one, baseline) - divergence(own, base)) <= parties.terms.error_bound()
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_parties
 from dp_accounting import GaussianDpEvent
 from scipy import stats
+from tiny_parties import attempt, session
 from tiny_secagg import identity
 from tiny_two_server import (
     EVERYBODY,
@@ -55,7 +57,7 @@ from securefl.protect import protect
 from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.secagg.packing import unpack
 from securefl.storage.journal import Journal
-from securefl.sums import Attempt, Opened, TwoServer, Unopened
+from securefl.sums import Opened, TwoServer, Unopened
 from securefl.sums.two_server.agreement import Agreement, request_digest
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import AddPads
@@ -781,16 +783,8 @@ def called(cohort: int, **changes: Any) -> dict[str, Any]:
     """The machines of an attempt with so many of six clients."""
     plan = replace(PLAN, **changes)
     ask = Ask(cohort=EVERYBODY, broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS[0], 4),))
-    attempt = Attempt(
-        ask=ask,
-        again=0,
-        cohort=EVERYBODY[:cohort],
-        ordered=MEMBERS,
-        header=Header(bytes(32), 1, 1, 0),
-        task=told("task"),
-        told={client_name(k): told("task") for k in EVERYBODY[:cohort]},
-    )
-    return dict(TwoServer(plan, Journal()).machines(attempt))
+    one = attempt(ask, EVERYBODY[:cohort], Header(bytes(32), 1, 1, 0), told("task"))
+    return tiny_parties.machines(TwoServer(plan), one, session(EVERYBODY))
 
 
 @pytest.mark.parametrize(
@@ -894,16 +888,9 @@ def test_the_noise_has_room_beside_the_largest_sum() -> None:
     ask = Ask(cohort=EVERYBODY, broadcast=np.zeros(2, np.float32), sums=(Sum(sends, 4),))
     plan = replace(NOISED, noise_multiplier=1000.0)
     assert room(plan, sends) >= 13 * 1000 * 2**6
-    attempt = Attempt(
-        ask=ask,
-        again=0,
-        cohort=EVERYBODY,
-        ordered=MEMBERS,
-        header=Header(bytes(32), 1, 1, 0),
-        task=told("task"),
-        told={},
-    )
-    [vector] = TwoServer(plan, Journal()).machines(attempt)[SERVER].agreement.vectors
+    one = attempt(ask, EVERYBODY, Header(bytes(32), 1, 1, 0), told("task"))
+    found = tiny_parties.machines(TwoServer(plan), one, session(EVERYBODY))
+    [vector] = found[SERVER].agreement.vectors
     assert MEMBERS * vector.bound + room(plan, sends) < 1 << vector.bits - 1
     bare = replace(plan, noise="none", unprotected=("update",))
     assert room(bare, sends) == room(plan, replace(sends, how="each")) == 0

@@ -69,6 +69,7 @@ TERMS = second.Terms(
     task=drawn("task"),
     holder=x25519_public(second.box_key(LASTING)),
     server=x25519_public(SERVER_OWN),
+    ordered=MEMBERS + 1,
 )
 
 
@@ -215,7 +216,12 @@ def identity(k: int) -> agreement.Identity:
     return agreement.Identity(f"client-{k:04d}", SigningKey(own[0]), AgreementKey(own[1]))
 
 
-PART = KeyHolderPart(SecretKey(LASTING), Plan(delta=1e-5, schedule=9, sum="two-server", corrupt=0.0), ())
+PART = KeyHolderPart(
+    SecretKey(LASTING),
+    Plan(delta=1e-5, schedule=9, sum="two-server", corrupt=0.0),
+    (),
+    AgreementKey(SecretKey(second.box_key(LASTING))),
+)
 AGREED = Agreement(
     header=Header(TERMS.session, 7, 1, 2),
     roster=agreement.Roster(tuple(identity(k).member() for k in range(MEMBERS))),
@@ -229,6 +235,7 @@ AGREED = Agreement(
     task=TERMS.task,
     holder=PublicKey(TERMS.holder),
     server=PublicKey(TERMS.server),
+    ordered=TERMS.ordered,
 )
 WHO = [f"client-{k:04d}" for k in range(MEMBERS)]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from securefl.core.release import KEY_HOLDER
 from securefl.core.wire import Header
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
-from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
 
 MOST_INTEGERS = 2**28
 """tau: how many integers one key opens at most, over all its sums; the flooding is sized for it."""
@@ -20,8 +19,8 @@ class SumKeys:
     record, with how much it had opened before, for the rounds in which it is used.
     """
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, record: OwnRecord) -> None:
+        self._record = record
         self.pair = KeyPair.generate(STRONG)
         self.openings = Openings()
         self._before, self._round, self._renewed = 0, 0, 0
@@ -39,7 +38,7 @@ class SumKeys:
     def _take(self, header: Header) -> None:
         opened = self._before + self.openings.opened
         own = opened.to_bytes(8, "little") + self.pair.stored()
-        stored = self._journal.said(KEY_HOLDER, header, f"key {self._renewed}", lambda: own)
+        stored = self._record.said(header, f"key {self._renewed}", lambda: own)
         if stored != own:  # of this round, before it was cut off
             self.pair, self.openings = KeyPair.restored(stored[8:], STRONG), Openings()
             self._before = int.from_bytes(stored[:8], "little")

@@ -193,6 +193,11 @@ class SumOpener(Guarded):
             kind: gate.tag(kind, public.session, terms.digest) for kind in ("sum-request", "sum-reply")
         }
 
+    @property
+    def message_bytes(self) -> int:
+        """Length of the ciphertexts in a request."""
+        return gate.TAG + _size(self._terms)
+
     def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
         """sum + pad mod p_j of every coefficient. The same request again gets the stored reply.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,27 +10,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core.agreement import Agreement, Roster
+from securefl.core.agreement import Agreement, Directory, Identity, digest, u32
 from securefl.core.arrays import packed, unpacked
-from securefl.core.entropy import derived
 from securefl.core.errors import RemoteProtocolError
+from securefl.core.keys import PublicKey
 from securefl.core.machine import Machine
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.core.signing import SigningKey
 from securefl.core.wire import Header, Limit, decode, encode
+from securefl.he.keys import EncryptionKey
 from securefl.he.parameters import STRONG
 from securefl.messages import OVERHEAD, REFUSED
 from securefl.plan import Plan
 from securefl.rounds import Sends, Sum
-from securefl.storage.journal import Journal
+from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums.encrypted.client import SumClient
 from securefl.sums.encrypted.key_holder import SumKeyHolder
 from securefl.sums.encrypted.keys import MOST_INTEGERS, SumKeys
 from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.encrypted.parts import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
 from securefl.sums.encrypted.server import SumServer
-from securefl.sums.way import Attempt, Identities, Opened, Unopened, required_contributions
+from securefl.sums.way import Attempt, Opened, Unopened, required_contributions
 
+_PURPOSE = b"encrypted sums"
 _REQUEST = "/request"
 """No name of a value has a slash in front."""
 
@@ -40,65 +41,146 @@ class Encrypted:
 
     key_holder_learns = "blinded integers, uniform to it"
 
-    def __init__(self, plan: Plan, journal: Journal) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._journal = journal
-        self._identities = Identities(journal)
-
-    @cached_property
-    def _keys(self) -> SumKeys:
-        return SumKeys(self._journal)
 
     def check(self, sends: Sends, cohort: int) -> None:
         required_contributions(self._plan, [sends], cohort, cohort)
 
-    def machines(self, attempt: Attempt) -> Mapping[str, Machine[Any]]:
-        """Server, key holder and clients. ConfigError also where a total fits no ciphertext."""
-        identities = self._identities.of(attempt)
-        terms = {s.sends.name: _terms(s, len(identities), attempt.header) for s in attempt.ask.sums}
-        self._keys.enter(attempt.header, sum(own.integers for own in terms.values()))
-        (secret,) = self._journal.lasting([SERVER], attempt.header.session)
-        signing, pair = SigningKey(derived(secret, b"requests")), self._keys.pair
-        evaluators = {name: SumEvaluator(pair.public, own, signing) for name, own in terms.items()}
-        openings = self._keys.openings
-        openers = tuple(SumOpener(pair, own, signing.public, openings=openings) for own in terms.values())
-        encrypt = {name: SumEncryptor(pair.public, own).encrypt for name, own in terms.items()}
-        agreed = Agreement(
+    def clients(self, directory: Directory) -> EncryptedClients:
+        return EncryptedClients(self, directory)
+
+    def server(self, own: Own) -> EncryptedServer:
+        return EncryptedServer(self, own)
+
+    def key_holder(self, own: Own) -> EncryptedKeyHolder:
+        return EncryptedKeyHolder(self, own)
+
+    def agreement(self, attempt: Attempt, directory: Directory) -> SumAgreement:
+        """What every party of the attempt makes of it for itself."""
+        return SumAgreement(
             header=attempt.header,
-            roster=Roster(tuple(identity.member() for identity in identities)),
+            roster=directory.roster(attempt.cohort),
             vectors=attempt.vectors(),
             plan=self._plan.digest(),
             task=attempt.task,
+            ordered=attempt.ordered,
         )
-        enough = required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
+
+    def enough(self, attempt: Attempt) -> int:
+        """The fewest clients that a total is opened for; ConfigError for an attempt below the plan."""
+        return required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumAgreement(Agreement):
+    """The agreement of one encrypted sum.
+
+    ordered: how many clients the order was given to. The fewest that are opened follow from it, and the key
+    holder hears it from the server alone: a smaller number is under no client's signature.
+    """
+
+    ordered: int
+
+    @property
+    def rules(self) -> bytes:
+        return digest(b"encrypted rules", b"", u32(self.ordered))
+
+
+class EncryptedClients:
+    """The clients' side: they encrypt under the key that the key holder signed."""
+
+    def __init__(self, way: Encrypted, directory: Directory) -> None:
+        self._way = way
+        self._directory = directory
+        self._keys = _PinnedKey(directory)
+
+    def machines(
+        self, attempt: Attempt, identities: Sequence[Identity], key: bytes
+    ) -> Mapping[str, Machine[Any]]:
+        enough, agreed = self._way.enough(attempt), self._way.agreement(attempt, self._directory)
+        public = self._keys.of(key)
+        encrypt = {name: SumEncryptor(public, own).encrypt for name, own in _all_terms(attempt).items()}
+        return {
+            identity.name: SumClient(identity=identity, agreement=agreed, signers=enough, encrypt=encrypt)
+            for identity in identities
+        }
+
+
+class EncryptedServer:
+    """The server's side: it adds ciphertexts, and signs what it asks for."""
+
+    def __init__(self, way: Encrypted, own: Own) -> None:
+        self._way = way
+        self._own = own
+        self._keys = _PinnedKey(own.directory)
+
+    def check(self, attempt: Attempt) -> None:
+        self._way.enough(attempt)
+        _all_terms(attempt)
+
+    def machine(self, attempt: Attempt, key: bytes) -> SumServer:
+        enough, agreed = self._way.enough(attempt), self._way.agreement(attempt, self._own.directory)
+        public, signing = self._keys.of(key), self._own.identity.signing
+        evaluators = {name: SumEvaluator(public, own, signing) for name, own in _all_terms(attempt).items()}
         size = sum(evaluator.message_bytes for evaluator in evaluators.values())
-        server = SumServer(
+        return SumServer(
             agreement=agreed,
             least=enough,
             message_bytes=size,
             reply_bytes=size,
-            part=ServerPart(evaluators, agreed, self._journal),
+            part=ServerPart(evaluators, agreed, self._own.record),
         )
+
+    def outcome(self, machine: Any, result: Opened | Unopened) -> Opened | Unopened:
+        return result
+
+
+class EncryptedKeyHolder:
+    """The key holder's side: its keys, and how much each has opened."""
+
+    def __init__(self, way: Encrypted, own: Own) -> None:
+        self._way = way
+        self._own = own
+
+    @cached_property
+    def _keys(self) -> SumKeys:
+        return SumKeys(self._own.record)
+
+    def machine(self, attempt: Attempt) -> tuple[SumKeyHolder, bytes]:
+        enough, agreed = self._way.enough(attempt), self._way.agreement(attempt, self._own.directory)
+        terms = list(_all_terms(attempt).values())
+        self._keys.enter(attempt.header, sum(own.integers for own in terms))
+        pair, server = self._keys.pair, self._own.directory.server.identity
+        openers = tuple(SumOpener(pair, own, server, openings=self._keys.openings) for own in terms)
+        size = sum(opener.message_bytes for opener in openers)
         holder = SumKeyHolder(
             agreement=agreed,
             least=enough,
-            most_bytes=size + 128 * (len(terms) + len(identities)) + OVERHEAD,
+            most_bytes=size + 128 * (len(terms) + len(attempt.cohort)) + OVERHEAD,
             part=KeyHolderPart(openers),
         )
-        clients = {
-            identity.name: SumClient(
-                identity=identity,
-                agreement=attempt.agreement_of(identity.name, agreed),
-                signers=enough,
-                encrypt=encrypt,
-            )
-            for identity in identities
-            if identity.name in attempt.told
-        }
-        return {SERVER: server, KEY_HOLDER: holder, **clients}
+        key = self._own.identity.vouch(_PURPOSE, attempt.header.session, pair.public.key.raw)
+        return holder, key
 
-    def outcome(self, server: Any, result: Opened | Unopened) -> Opened | Unopened:
-        return result
+
+class _PinnedKey:
+    """The key holder's public key of the attempt at hand; its signature is checked once."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._known: tuple[bytes, EncryptionKey] | None = None
+
+    def of(self, said: bytes) -> EncryptionKey:
+        if self._known is None or self._known[0] != said:
+            raw = self._directory.vouched(_PURPOSE, said)
+            self._known = said, EncryptionKey(STRONG, PublicKey(raw))
+        return self._known[1]
+
+
+def _all_terms(attempt: Attempt) -> dict[str, SumTerms]:
+    """By name, the terms of each sum. ConfigError for a total that fits no ciphertext."""
+    return {s.sends.name: _terms(s, len(attempt.cohort), attempt.header) for s in attempt.sums}
 
 
 def _terms(question: Sum, clients: int, header: Header) -> SumTerms:
@@ -128,7 +210,7 @@ class ServerPart:
 
     evaluators: Mapping[str, SumEvaluator]
     agreement: Agreement
-    journal: Journal
+    record: OwnRecord
 
     def add(self, name: str, total: Any, message: bytes, sender: str) -> Any:
         return self.evaluators[name].add(total, message, sender=sender)
@@ -145,7 +227,7 @@ class ServerPart:
             whole = np.frombuffer(encode(header, filled), dtype=np.uint8)
             return packed({_REQUEST: whole, **{name: own.pads for name, (own, _) in both.items()}})
 
-        stored = self.journal.said(SERVER, header, f"request {self.agreement.context.hex()}", made)
+        stored = self.record.said(header, f"request {self.agreement.context.hex()}", made)
         arrays = unpacked(stored)
         whole = arrays.pop(_REQUEST).tobytes()
         most = Limit(len(whole), len(totals) + 3 * len(request.members))

@@ -23,22 +23,28 @@ class Agreement(agreement.Agreement):
     Attributes:
         holder: the key holder's key (X25519), for which clients box the seeds of their pads.
         server: the server's key (X25519), for which the key holder seals its sum of pads.
+        ordered: how many clients the order was given to. The fewest that are opened follow from it, and the
+            key holder hears it from the server alone: a smaller number is under no client's signature.
 
     Both keys are pinned: they stand in the context, and so under every signature and in every box. A box for
     another key holder belongs to another agreement.
 
     Raises:
-        ConfigError: one key for both, keys that are none, or a sum that could wrap around.
+        ConfigError: one key for both, keys that are none, a sum that could wrap around, or fewer clients
+            that were ordered than are called.
     """
 
     holder: PublicKey
     server: PublicKey
+    ordered: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if {len(self.holder.raw), len(self.server.raw)} != {32} or self.holder == self.server:
             raise ConfigError("Expected two keys of 32 bytes, of server and key holder: one party holds one.")
         clients = len(self.roster.members)
+        if not clients <= self.ordered < 2**32:
+            raise ConfigError(f"Expected at least the {clients} clients called, got {self.ordered} ordered.")
         for vector in self.vectors:
             if clients * vector.bound >= 1 << (vector.bits - 1):
                 raise ConfigError(
@@ -48,7 +54,9 @@ class Agreement(agreement.Agreement):
 
     @property
     def rules(self) -> bytes:
-        return agreement.digest(b"two-server rules", b"", fields(self.holder.raw, self.server.raw))
+        return agreement.digest(
+            b"two-server rules", b"", fields(self.holder.raw, self.server.raw, u32(self.ordered))
+        )
 
 
 def signed_input(agreed: agreement.Agreement, member: int, vectors: bytes, boxes: bytes) -> bytes:

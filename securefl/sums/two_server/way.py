@@ -4,99 +4,136 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core.agreement import Question, Roster, fields, u32
+from securefl.core.agreement import Directory, Identity, Question, fields, u32
 from securefl.core.entropy import derived
-from securefl.core.errors import CryptoError
+from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import SecretKey
 from securefl.core.machine import Machine
-from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import AgreementKey, seal
 from securefl.dp.noise import Source
 from securefl.plan import Plan, noised, placement, room
 from securefl.protect import noise
 from securefl.rounds import Sends
-from securefl.storage.journal import Journal
+from securefl.storage.own_record import Own
 from securefl.sums.two_server.agreement import Agreement
 from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder, Seeds
 from securefl.sums.two_server.messages import PadRequest
 from securefl.sums.two_server.pads import opened, total_pads
 from securefl.sums.two_server.server import PadServer
-from securefl.sums.way import Attempt, Identities, Opened, Unopened, required_contributions
+from securefl.sums.way import Attempt, Opened, Unopened, required_contributions
 
 
 class TwoServer:
     """`sum = "two-server"`: under pads whose seeds the key holder has, and never the vectors.
 
-    The keys of server and key holder are lasting: a party that restarts says the same again.
+    The keys of server and key holder are their pinned ones: a party that restarts says the same again.
     """
 
     key_holder_learns = "seeds of pads, drawn without regard to any record"
 
-    def __init__(self, plan: Plan, journal: Journal) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._journal = journal
-        self._identities = Identities(journal)
 
     def check(self, sends: Sends, cohort: int) -> None:
         required_contributions(self._plan, [sends], cohort, cohort)
 
-    def machines(self, attempt: Attempt) -> Mapping[str, Machine[Any]]:
-        """Server, key holder and clients. ConfigError also where a total fits no word."""
-        identities = self._identities.of(attempt)
-        server, holder = self._journal.lasting([SERVER, KEY_HOLDER], attempt.header.session)
-        part = KeyHolderPart(holder, self._plan, attempt.sends)
-        reply_key = AgreementKey(derived(server, b"two-server replies"))
-        agreed = Agreement(
+    def clients(self, directory: Directory) -> TwoServerClients:
+        return TwoServerClients(self, directory)
+
+    def server(self, own: Own) -> TwoServerServer:
+        return TwoServerServer(self, own)
+
+    def key_holder(self, own: Own) -> TwoServerKeyHolder:
+        return TwoServerKeyHolder(self, own, self._plan)
+
+    def agreement(self, attempt: Attempt, directory: Directory) -> Agreement:
+        """What every party of the attempt makes of it for itself. ConfigError for a total beyond a word."""
+        if directory.key_holder is None:
+            raise ConfigError("Expected the pinned keys of a key holder, got none. Name who it is.")
+        return Agreement(
             header=attempt.header,
-            roster=Roster(tuple(identity.member() for identity in identities)),
+            roster=directory.roster(attempt.cohort),
             vectors=attempt.vectors(lambda sends: room(self._plan, sends)),
             plan=self._plan.digest(),
             task=attempt.task,
-            holder=part.key.public,
-            server=reply_key.public,
+            holder=directory.key_holder.channel,
+            server=directory.server.channel,
+            ordered=attempt.ordered,
         )
-        enough = required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
-        clients: dict[str, Machine[Any]] = {
-            identity.name: PadClient(
-                identity=identity,
-                agreement=attempt.agreement_of(identity.name, agreed),
-                signers=enough,
-            )
-            for identity in identities
-            if identity.name in attempt.told
-        }
+
+    def enough(self, attempt: Attempt) -> int:
+        """The fewest clients that a total is opened for; ConfigError for an attempt below the plan."""
+        return required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
+
+
+@dataclass(frozen=True)
+class TwoServerClients:
+    """The clients' side."""
+
+    way: TwoServer
+    directory: Directory
+
+    def machines(
+        self, attempt: Attempt, identities: Sequence[Identity], key: bytes
+    ) -> Mapping[str, Machine[Any]]:
+        agreed, enough = self.way.agreement(attempt, self.directory), self.way.enough(attempt)
         return {
-            SERVER: PadServer(agreement=agreed, least=enough, key=reply_key),
-            KEY_HOLDER: PadKeyHolder(agreement=agreed, least=enough, part=part),
-            **clients,
+            identity.name: PadClient(identity=identity, agreement=agreed, signers=enough)
+            for identity in identities
         }
 
-    def outcome(self, server: Any, result: Opened | Unopened) -> Opened | Unopened:
+
+@dataclass(frozen=True)
+class TwoServerServer:
+    """The server's side: it has the padded vectors, and never a seed."""
+
+    way: TwoServer
+    own: Own
+
+    def check(self, attempt: Attempt) -> None:
+        self.way.agreement(attempt, self.own.directory)
+        self.way.enough(attempt)
+
+    def machine(self, attempt: Attempt, key: bytes) -> PadServer:
+        agreed, enough = self.way.agreement(attempt, self.own.directory), self.way.enough(attempt)
+        return PadServer(agreement=agreed, least=enough, key=self.own.identity.channel)
+
+    def outcome(self, machine: Any, result: Opened | Unopened) -> Opened | Unopened:
         return result
+
+
+@dataclass(frozen=True)
+class TwoServerKeyHolder:
+    """The key holder's side: it opens the boxes of seeds, and never has a vector."""
+
+    way: TwoServer
+    own: Own
+    plan: Plan
+
+    def machine(self, attempt: Attempt) -> tuple[PadKeyHolder, bytes]:
+        agreed, enough = self.way.agreement(attempt, self.own.directory), self.way.enough(attempt)
+        secret = self.own.record.lasting(attempt.header.session)
+        part = KeyHolderPart(secret, self.plan, attempt.sends, self.own.identity.channel)
+        return PadKeyHolder(agreement=agreed, least=enough, part=part), b""
 
 
 @dataclass(frozen=True, eq=False)
 class KeyHolderPart:
     """The key holder's lasting secret, and what follows from it under its own plan.
 
-    sends: the values that are summed.
+    sends: the values that are summed. key: what clients box their seeds for.
     """
 
     secret: SecretKey
     plan: Plan
     sends: Sequence[Sends]
-
-    @cached_property
-    def key(self) -> AgreementKey:
-        """What clients box their seeds for."""
-        return AgreementKey(derived(self.secret, b"two-server boxes"))
+    key: AgreementKey
 
     def open(self, agreed: Agreement, request: PadRequest) -> tuple[Seeds | None, ...]:
         return tuple(

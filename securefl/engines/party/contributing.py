@@ -1,7 +1,8 @@
-"""The clients of an in-process study: what each computes, charges and protects when it is asked."""
+"""What a client computes, charges and protects when it is asked."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,18 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
 from securefl.core.errors import BudgetExceeded, DataError
-from securefl.core.hiding import Conceal, Hide
+from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
 from securefl.core.release import EXPOSED, NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
+from securefl.engines.observer import Log
 from securefl.exchange import Contribute
 from securefl.messages import Order, client_name
-from securefl.messages import task as told
 from securefl.plan import Plan, charge_of
 from securefl.protect import protect
 from securefl.rounds import Job, Kept, Offer, Sends, Value, draw_weight
@@ -42,11 +42,11 @@ class Task:
     conceal: Mapping[str, Conceal] = field(default_factory=dict)
 
 
-class Clients:
-    """Records, streams and kept state of all clients, and the ledger in front of them.
+class Contributing:
+    """Records, streams and kept state of the clients at hand, and the ledger in front of them.
 
     `kept` is what each had on its device before the Ask at hand: what it makes of that one counts once all
-    is over (`settle`). `orders` is the newest order of each, which an aggregation carries out.
+    is over (`settle`).
     """
 
     def __init__(
@@ -55,10 +55,11 @@ class Clients:
         offers: Mapping[str, Offer],
         ledger: Ledger,
         journal: Journal,
-        records: Sequence[Records],
+        records: Mapping[int, Records],
         *,
         rng: Callable[[int, int], np.random.Generator],
         kept: Mapping[int, Kept],
+        log: Log,
     ) -> None:
         self._plan = plan
         self._offers = offers
@@ -66,79 +67,11 @@ class Clients:
         self._journal = journal
         self._records = records
         self._rng = rng
+        self._log = log
         self.kept: dict[int, Kept] = dict(kept)
         self._news: dict[int, Kept] = {}
         self._values: dict[tuple[int, Question], Value] = {}
-        self.forget()
-        self.orders: dict[int, Contribute] = {}
-
-    def forget(self) -> None:
-        """Begin a new account for the observer: who abstained or refused and why, and what was moved."""
-        self.abstained: dict[str, str] = {}
-        self.refused: dict[str, BudgetExceeded] = {}
-        self.moved: dict[str, tuple[int, int]] = {}
-
-    def retired(self, number: int) -> dict[int, BudgetExceeded]:
-        """The clients whose ledger does not bear all that one takes part with in round `number`, and why."""
-        sent = [offer.sends for offer in self._offers.values()]
-        wants = [
-            (sends.name, charge_of(self._plan, sends))
-            for sends in sent
-            if sends.due(number) and not (sends.once and number > 1)
-        ]
-        refusals = {k: self._ledger.refusal(client_name(k), wants) for k in range(len(self._records))}
-        return {k: refusal for k, refusal in refusals.items() if refusal is not None}
-
-    def tasks(self) -> dict[str, bytes]:
-        """By name, the digest of what each client was told: its part of the signed agreement."""
-        return {
-            client_name(k): told(order.header, order.order, order.broadcast)
-            for k, order in self.orders.items()
-        }
-
-    def task(self, order: Any) -> Task | None:
-        """What a client is asked to release now; an order is remembered for the aggregation after it."""
-        match order:
-            case Contribute():
-                self.orders[order.client] = order
-                return Task(
-                    client=order.client,
-                    header=order.header,
-                    wants=order.order.wants,
-                    order=order,
-                    conceal=order.conceal,
-                )
-            case Hide():
-                return self._second(order)
-        return None
-
-    def _second(self, order: Hide) -> Task:
-        """The sums of the order that came before: only who was given one takes part in an aggregation."""
-        number = next(k for k in self.orders if client_name(k) == order.client)
-        first = self.orders[number]
-        return Task(
-            client=number, header=order.header, wants=first.order.sums, order=first, conceal=order.conceal
-        )
-
-    def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
-        """One wave of slow work; all clients' charges and acts are written in one transaction first."""
-        orders = [order for _, order in needs]
-        acts = [order for order in orders if isinstance(order, Begin | RecordAct)]
-        recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
-        tasks = {id(order): task for order in orders if (task := self.task(order)) is not None}
-        contributions = self.contribute_many(list(tasks.values()))
-        return [
-            recorded[id(order)]
-            if id(order) in recorded
-            else contributions[tasks[id(order)].client]
-            if id(order) in tasks
-            else order.run()
-            for order in orders
-        ]
-
-    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
-        """The bytes of these messages; the charges of what they carry are committed before."""
-        return self._ledger.send(outbox)
+        self._seen: dict[int, bytes] = {}
 
     def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
         """Each client's releases, or None; all charges are reserved first."""
@@ -160,18 +93,18 @@ class Clients:
         for task in tasks:
             name = client_name(task.client)
             if task.client in late:
-                self.abstained[name] = "It has answered in a later round already."
+                self._log.tell(name, "It has answered in a later round already.")
                 answers[task.client] = None
                 continue
             if name in refused or task.client not in wants:
-                self.refused[name] = refused.get(name) or BudgetExceeded(_OVER)
-                self.abstained[name] = str(self.refused[name])
+                self._log.refused[name] = refused.get(name) or BudgetExceeded(_OVER)
+                self._log.tell(name, str(self._log.refused[name]))
                 answers[task.client] = None
                 continue
             try:
                 answers[task.client] = self._contribute(task, wants[task.client], secrets.get(task.client))
             except DataError as error:
-                self.abstained[name] = str(error)
+                self._log.tell(name, str(error))
                 answers[task.client] = None
         return answers
 
@@ -181,7 +114,7 @@ class Clients:
         Where a value follows from noised sums, so does the count.
         """
         if value.clipped or value.floored:
-            self.moved[client_name(client)] = (value.clipped, value.floored)
+            self._log.moved[client_name(client)] = (value.clipped, value.floored)
         if (then := value.after_noise) is None:
             return value
         return replace(value, after_noise=lambda noised: self._counted(client, then(noised)))
@@ -191,6 +124,7 @@ class Clients:
         self.kept |= self._news
         self._news = {}
         self._values = {}
+        self._seen = {}
 
     def _scheduled(self, task: Task) -> bool:
         return task.header.round <= self._plan.schedule
@@ -222,7 +156,7 @@ class Clients:
     def _contribute(
         self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]], secret: SecretKey | None
     ) -> tuple[Release, ...]:
-        x, _ = self._records[task.client]
+        x, _ = self._unchanged(task.client)
         # What has a finite price hides whether there are records: silence would tell.
         if not len(x) and any(charge in (UNPROTECTED, EXPOSED, NO_COST) for _, charge in charges):
             raise DataError("It has no records, so it abstains.")
@@ -246,6 +180,21 @@ class Clients:
                 )
             releases.append(release)
         return tuple(releases)
+
+    def _unchanged(self, client: int) -> Records:
+        """A client's records; DataError where they changed while an Ask was at hand.
+
+        An Ask with a hidden sum takes several waves. Its values must be of one set of records, since one
+        charge was made for them.
+        """
+        x, y = self._records[client]
+        if not self._plan.hidden:  # one wave, in which every value is computed
+            return x, y
+        found = hashlib.sha256(np.ascontiguousarray(x).data)
+        found.update(np.ascontiguousarray(y).data)
+        if self._seen.setdefault(client, found.digest()) != found.digest():
+            raise DataError("Its records changed while it was asked, so it abstains. Ask in another round.")
+        return x, y
 
     def _value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
         """The client's value, computed once for a question, whatever stage or attempt carries it."""

@@ -1,0 +1,79 @@
+"""What clients have been charged, as far as it is public: it follows from what they were asked.
+
+Charges follow from the plan. So the server knows without a word from anybody whose budget bears no further
+round. It counts what it asked for: a client that an order did not reach has spent less, and is left out a
+round or so too early, never too late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from securefl.accounting.budget import Budget
+from securefl.accounting.events import dump_charge
+from securefl.plan import Plan, charge_of
+from securefl.rounds import Sends
+
+Asked = tuple[str, bool, tuple[int, ...]]
+"""A value by name, whether it was an introduction, and the clients that were asked for it."""
+
+
+class Account:
+    """Public charges of all clients under one plan."""
+
+    def __init__(self, plan: Plan, offers: Mapping[str, Sends], clients: int) -> None:
+        self._plan = plan
+        self._offers = offers
+        self._clients = range(clients)
+        self._counts: dict[int, Counter[tuple[str, str]]] = {}
+        self._budget = Budget(self, plan.terms())
+        self._new: list[Asked] = []
+
+    def counted(self, holder: str) -> Mapping[tuple[str, str], int]:
+        """By name and charge, how often this client was asked."""
+        return self._counts.get(int(holder), Counter())
+
+    def all_counted(self) -> Mapping[str, Mapping[tuple[str, str], int]]:
+        return {str(k): counts for k, counts in self._counts.items()}
+
+    def ask(self, names: Sequence[str], clients: Sequence[int], *, introduction: bool) -> None:
+        """Count what these clients are about to be asked for."""
+        for name in names:
+            self._count((name, introduction, tuple(map(int, clients))))
+            self._new.append((name, introduction, tuple(map(int, clients))))
+
+    def _count(self, asked: Asked) -> None:
+        name, introduction, clients = asked
+        charge = dump_charge(charge_of(self._plan, self._offers[name], trained=not introduction))
+        for client in clients:
+            self._counts.setdefault(client, Counter())[name, charge] += 1
+
+    def news(self) -> list[Asked]:
+        """What was counted since this was called last, for the record of a round."""
+        new, self._new = self._new, []
+        return new
+
+    def restore(self, rounds: Iterable[Sequence[Asked]]) -> None:
+        """Count what the records of earlier rounds say."""
+        for asked in rounds:
+            for one in asked:
+                self._count(one)
+
+    def retired(self, number: int) -> frozenset[int]:
+        """The clients whose budget does not bear all that one takes part with in round `number`."""
+        wants = [
+            (sends.name, charge_of(self._plan, sends))
+            for sends in self._offers.values()
+            if sends.due(number) and not (sends.once and number > 1)
+        ]
+        out: dict[frozenset[Any], bool] = {}  # clients that were asked alike retire alike
+        retired = set()
+        for client in self._clients:
+            counted = frozenset(self._counts.get(client, Counter()).items())
+            if counted not in out:
+                out[counted] = self._budget.refusal(str(client), wants) is not None
+            if out[counted]:
+                retired.add(client)
+        return frozenset(retired)

@@ -1,0 +1,137 @@
+"""The server's first word at a place of a session: what the others need beforehand to make their machines.
+
+A call decides nothing. A client takes what it agrees to from its own plan, its order and the pinned keys; a
+call that does not fit these has a cohort whose signatures do not fit together. Calls are the transport's own
+words, like its envelopes: a network that loses messages loses none of them, and no column of bytes counts
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.release import SERVER
+from securefl.core.wire import Header, Limit, decode, encode, message, peek
+from securefl.profiles import Bounds, Variant
+from securefl.rounds import Sends, Sum
+from securefl.scores.way import Kind, Questions
+
+T = TypeVar("T")
+
+
+@message("ask-call", version=1, sender="server")
+@dataclass(frozen=True, kw_only=True)
+class AskCall:
+    """An exchange of orders, numbers and sums in the clear begins.
+
+    Attributes:
+        most_bytes, most_elements: the most that an order or a broadcast of it holds.
+        names, length, variant, bounds, cohort: of numbers that travel concealed (`scores.Questions`); no
+            names where none does.
+        key: what the key holder said its key is; empty in the call to the key holder itself.
+    """
+
+    most_bytes: int
+    most_elements: int
+    names: tuple[str, ...] = ()
+    length: int = 0
+    variant: str = Variant.FULL
+    bounds: tuple[float, ...] = ()
+    cohort: int = 0
+    key: bytes = b""
+
+    @classmethod
+    def of(cls, most: Limit, asked: Questions | None, key: bytes = b"") -> AskCall:
+        if asked is None:
+            return cls(most_bytes=most.bytes, most_elements=most.elements)
+        kind = asked.kind
+        return cls(
+            most_bytes=most.bytes,
+            most_elements=most.elements,
+            names=asked.names,
+            length=kind.length,
+            variant=kind.variant,
+            bounds=(
+                kind.bounds.mean,
+                kind.bounds.variance_low,
+                kind.bounds.variance_high,
+                kind.bounds.weight,
+            ),
+            cohort=asked.cohort,
+            key=key,
+        )
+
+    def questions(self) -> Questions | None:
+        """None where no number is concealed. RemoteProtocolError for what no server says."""
+        if not self.names:
+            return None
+        try:
+            if self.length < 1 or self.cohort < 0:
+                raise ConfigError(f"Expected a length and a cohort, got {self.length} and {self.cohort}.")
+            mean, low, high, weight = self.bounds
+            bounds = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight)
+            return Questions(self.names, Kind(bounds, self.length, Variant(self.variant)), self.cohort)
+        except (ConfigError, ValueError) as error:
+            raise RemoteProtocolError(f"It calls for no scores: {error}", sender=SERVER) from None
+
+
+@message("sum-call", version=1, sender="server")
+@dataclass(frozen=True, kw_only=True)
+class SumCall:
+    """An attempt at a hidden sum begins.
+
+    Attributes:
+        members: numbers of who is called, ascending. ordered: size of the cohort that was ordered.
+        names, lengths: of the vectors.
+        introduction, again: of the questions; clients have them from their orders.
+        task: digest of what the cohort was told, as the server tells it.
+        key: what the key holder said its key of this attempt is; empty where there is none.
+    """
+
+    members: tuple[int, ...]
+    ordered: int
+    names: tuple[str, ...]
+    lengths: tuple[int, ...]
+    introduction: int
+    again: int
+    task: bytes
+    key: bytes = b""
+
+    def sums(self, offers: dict[str, Sends]) -> tuple[Sum, ...]:
+        """The vectors, as offered. RemoteProtocolError for what nobody offers as a sum."""
+        fits = len(self.names) == len(self.lengths) > 0 and min(self.lengths) >= 1
+        known = all(name in offers and offers[name].how == "sum" for name in self.names)
+        if not fits or not known or len(self.task) != 32 or not 0 <= self.introduction < 2**31:
+            raise RemoteProtocolError(
+                f"Expected sums among {sorted(offers)} with a length each, got {self.names}.", sender=SERVER
+            )
+        return tuple(Sum(offers[name], size) for name, size in zip(self.names, self.lengths, strict=True))
+
+
+_MOST = Limit(2**26, 2**21)
+"""Of a call: a key and a cohort."""
+
+
+def said(header: Header, call: AskCall | SumCall) -> bytes:
+    """The bytes of a call."""
+    return encode(header, call)
+
+
+def heard(data: bytes, session: bytes, after: tuple[int, int, int]) -> tuple[Header, AskCall | SumCall]:
+    """A call of this session, at a later place than the last.
+
+    Raises RemoteProtocolError for another session, a place that is over, and what is no call.
+    """
+    header = peek(data, SERVER)
+    if header.session != session:
+        raise RemoteProtocolError(
+            "Expected a call of the session that was entered, got one of another session.", sender=SERVER
+        )
+    if header.place() <= after:
+        raise RemoteProtocolError(
+            f"Expected a place after {after}, got {header.place()}: places go up.", sender=SERVER
+        )
+    kinds: dict[type[Any], Limit] = {AskCall: _MOST, SumCall: _MOST}
+    return header, decode(data, header, kinds, SERVER)

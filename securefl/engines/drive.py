@@ -1,0 +1,151 @@
+"""The machines of one party at one place of a session: what arrives goes in, parcels come out.
+
+A drive holds nobody's secrets and no network. Whoever has one delivers to it, lets it work, and carries away
+what it sends. What one party sends badly costs that party its place in the exchange; nobody else notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.machine import Machine, Step
+from securefl.core.wire import Header, decode, peek
+
+
+class Worker(Protocol):
+    """What stands beside the machines of a party: slow work in waves, and what makes their bytes."""
+
+    def work(self, needs: Sequence[tuple[str, Any]]) -> Sequence[Any]: ...
+
+    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> Sequence[bytes]: ...
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """One message on its way to one receiver."""
+
+    sender: str
+    to: str
+    data: bytes = field(repr=False)
+
+
+@dataclass
+class Traffic:
+    """Bytes per party, and what went wrong, over one exchange.
+
+    sent: every message once, whether it arrives or not. received: every copy that arrived in time
+    and could be decoded. blamed: who sent what had to be refused, and why.
+    """
+
+    sent: dict[str, int] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
+    blamed: dict[str, str] = field(default_factory=dict)
+    late: int = 0
+
+    def add(self, other: Traffic) -> None:
+        """Count another exchange's traffic in."""
+        for mine, theirs in ((self.sent, other.sent), (self.received, other.received)):
+            for party, count in theirs.items():
+                mine[party] = mine.get(party, 0) + count
+        self.blamed |= other.blamed
+        self.late += other.late
+
+
+class Drive:
+    """The machines of one party at one place, in whatever state each is.
+
+    machines: by name; a party that stands for one client has one.
+    """
+
+    def __init__(self, machines: Mapping[str, Machine[Any]], header: Header, worker: Worker) -> None:
+        self.machines = machines
+        self.header = header
+        self.results: dict[str, Any] = {}
+        self.traffic = Traffic()
+        self._worker = worker
+        self._states: dict[str, Any] = {}
+        self._needs: list[tuple[str, Any]] = []
+        self._refused: set[tuple[str, str]] = set()  # a peer loses its place with whom it wronged
+
+    @property
+    def unfinished(self) -> list[str]:
+        return [party for party in self.machines if party not in self.results]
+
+    def begin(self) -> list[Parcel]:
+        return self._absorb({party: machine.begin() for party, machine in self.machines.items()})
+
+    def deliver(self, parcel: Parcel) -> list[Parcel]:
+        """Decode and hand over one parcel. A bad one is remembered against its sender."""
+        machine = self.machines.get(parcel.to)
+        link = (parcel.sender, parcel.to)
+        if machine is None or link in self._refused:
+            return []
+        state = self._states[parcel.to]
+        expects = machine.expects(state)
+        try:
+            if self._late(parcel, expects.header):
+                self.traffic.late += 1
+                return []
+            body = decode(parcel.data, expects.header, expects.kinds, parcel.sender)
+            received = self.traffic.received
+            received[parcel.to] = received.get(parcel.to, 0) + len(parcel.data)
+            return self._absorb({parcel.to: machine.receive(state, parcel.sender, body)})
+        except RemoteProtocolError as error:
+            self._refused.add(link)
+            self.traffic.blamed[parcel.sender] = str(error)
+            return []
+
+    @property
+    def working(self) -> bool:
+        """Whether a machine waits for slow work."""
+        return bool(self._needs)
+
+    def work(self) -> list[Parcel]:
+        """Do all slow work that machines wait for, in one wave."""
+        needs, self._needs = self._needs, []
+        if not needs:
+            return []
+        answers = self._worker.work(needs)
+        return self._absorb(
+            {
+                party: self.machines[party].provide(self._states[party], answer)
+                for (party, _), answer in zip(needs, answers, strict=True)
+            }
+        )
+
+    def deadline(self) -> tuple[bool, list[Parcel]]:
+        """Tell all machines that nothing more will come in this phase. Whether anything moved, and what."""
+        before = {party: self._states[party] for party in self.unfinished}
+        steps = {party: self.machines[party].deadline(state) for party, state in before.items()}
+        moved = any(step.state is not before[party] for party, step in steps.items())
+        out = self._absorb(steps)
+        return moved or bool(out) or self.working, out
+
+    def _absorb(self, steps: Mapping[str, Step[Any]]) -> list[Parcel]:
+        outbox = [(party, envelope) for party, step in steps.items() for envelope in step.out]
+        for party, step in steps.items():
+            self._take(party, step)
+        if not outbox:
+            return []
+        encoded = self._worker.encode([(self.header, envelope.message) for _, envelope in outbox])
+        parcels = []
+        for (party, envelope), data in zip(outbox, encoded, strict=True):
+            for to in envelope.to:
+                self.traffic.sent[party] = self.traffic.sent.get(party, 0) + len(data)
+                parcels.append(Parcel(party, to, data))
+        return parcels
+
+    def _take(self, party: str, step: Step[Any]) -> None:
+        self._states[party] = step.state
+        if step.need is not None:
+            self._needs.append((party, step.need.order))
+        if step.result is not None:
+            self.results[party] = step.result
+
+    @staticmethod
+    def _late(parcel: Parcel, header: Header) -> bool:
+        came = peek(parcel.data, parcel.sender)
+        return came.session == header.session and came.place() < header.place()

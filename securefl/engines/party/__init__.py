@@ -1,0 +1,45 @@
+"""Parties that only messages reach: clients, and the key holder.
+
+clients        records, ledger, journal, identity, kept state: of one client, or of a study's at once
+contributing   what a client computes, charges and protects when it is asked
+key_holder     its keys, and what it opened
+
+A party is called to a place of a session and gets a drive there. It takes its session's public keys from a
+directory that was made beforehand, and nothing else from anybody but by messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from securefl.core.agreement import Directory
+from securefl.engines.drive import Drive
+
+__all__ = ["Party"]
+
+
+class Party(Protocol):
+    """Whoever takes part in a run beside the server.
+
+    Attributes:
+        names: of the parties that it stands for; one, but in a simulation.
+        drive: its machines at the place it was called to last; None before any call.
+    """
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    @property
+    def drive(self) -> Drive | None: ...
+
+    def enter(self, directory: Directory) -> None:
+        """Take part in the session of this directory, and in no other any more."""
+        ...
+
+    def call(self, to: Sequence[str], data: bytes) -> bytes:
+        """The server's call to a place; what the party says of its own key there, mostly nothing.
+
+        RemoteProtocolError for a call that no server makes. The party then stays where it is.
+        """
+        ...

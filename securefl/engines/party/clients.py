@@ -1,0 +1,280 @@
+"""Clients as a party: one on its own, or all of a study's at once, with a ledger in front of their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.agreement import Directory, Identity, Member
+from securefl.core.errors import ConfigError, CryptoError, DataError, LocalProtocolError, RemoteProtocolError
+from securefl.core.hiding import Conceal, Concealed, Hide
+from securefl.core.machine import Machine
+from securefl.core.release import SERVER
+from securefl.core.wire import Header, Limit
+from securefl.engines.calls import AskCall, SumCall, heard
+from securefl.engines.drive import Drive
+from securefl.engines.observer import Log
+from securefl.engines.party.contributing import Contributing, Records, Task
+from securefl.exchange import Client, Contribute
+from securefl.messages import client_name, task
+from securefl.plan import Plan
+from securefl.rounds import Kept, Offer, Sum
+from securefl.scores import Way as ScoreWay
+from securefl.storage.journal import Journal
+from securefl.sums import Attempt, way_of
+
+MOST = Limit(2**30, 2**22)
+"""Of one order or broadcast, unless the party says otherwise."""
+
+
+class ClientParty:
+    """The clients that one machine stands for: one each in a deployment, all of them in a simulation.
+
+    Args:
+        plan: its own copy; charges, bounds and thresholds follow from it, and from no message.
+        offers: what it may be asked for.
+        ledger: of the plan's terms. It is in front of every byte that depends on records.
+        journal: where it notes what it must not do twice, or otherwise, in a hidden sum.
+        records: x and y by client number.
+        rng: a client's own stream, from (round, client).
+        scores: the plan's way of scoring, with parameters as everybody has them; None in the clear.
+        kept: by client number, what each has kept on its device so far.
+        most: the largest order or broadcast that it takes.
+
+    ConfigError for a ledger of another plan.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        offers: Sequence[Offer],
+        ledger: Ledger,
+        journal: Journal,
+        records: Mapping[int, Records],
+        *,
+        rng: Callable[[int, int], np.random.Generator],
+        scores: ScoreWay | None = None,
+        kept: Mapping[int, Kept] | None = None,
+        most: Limit = MOST,
+    ) -> None:
+        if ledger.terms != plan.terms():
+            raise ConfigError(
+                f"Expected a ledger of this plan's terms, {plan.terms()}, got one of {ledger.terms}. "
+                "Take the ledger that this plan began, or a new one."
+            )
+        self.log = Log()
+        self._plan = plan
+        self._sends = {offer.sends.name: offer.sends for offer in offers}
+        self._ledger = ledger
+        self._journal = journal
+        self._numbers = {client_name(k): k for k in sorted(records)}
+        self._scoring = scores
+        self._most = most
+        self._contributing = Contributing(
+            plan,
+            {offer.sends.name: offer for offer in offers},
+            ledger,
+            journal,
+            records,
+            rng=rng,
+            kept=kept or {},
+            log=self.log,
+        )
+        self._orders: dict[int, Contribute] = {}
+        self._sizes: dict[str, int] = {}
+        self._identities: dict[str, Identity] = {}
+        self._directory: Directory | None = None
+        self._after = (0, 0, -1)
+        self.drive: Drive | None = None
+
+    @property
+    def names(self) -> Sequence[str]:
+        return tuple(self._numbers)
+
+    @property
+    def kept(self) -> Mapping[int, Kept]:
+        """What each client has kept on its device so far."""
+        return self._contributing.kept
+
+    def members(self, session: bytes, names: Sequence[str]) -> list[Member]:
+        """The public keys of some of its clients in a session, for the directory."""
+        return [identity.member() for identity in self._of(session, names)]
+
+    def _of(self, session: bytes, names: Sequence[str]) -> list[Identity]:
+        """Lasting keys: the same for a whole session, and after a restart."""
+        if self._directory is not None and session != self._directory.session:
+            self._identities.clear()
+        new = [name for name in names if name not in self._identities]
+        for name, secret in zip(new, self._journal.lasting(new, session) if new else [], strict=True):
+            self._identities[name] = Identity.of(name, secret)
+        return [self._identities[name] for name in names]
+
+    # Places -------------------------------------------------------------------------------------------
+
+    def enter(self, directory: Directory) -> None:
+        self._directory, self._after, self.drive = directory, (0, 0, -1), None
+        self._orders.clear()
+        way = way_of(self._plan)
+        self._sums = None if way is None else way.clients(directory)
+        self._scores = None if self._scoring is None else self._scoring.clients(directory)
+
+    def call(self, to: Sequence[str], data: bytes) -> bytes:
+        if self._directory is None:
+            raise LocalProtocolError("Expected a session that was entered, got a call before any. Enter one.")
+        header, call = heard(data, self._directory.session, self._after)
+        own = [self._numbers[name] for name in to if name in self._numbers]
+        if header.place()[:2] != self._after[:2]:
+            self.settle()
+        machines = self._asked(header, call, own) if isinstance(call, AskCall) else {}
+        if isinstance(call, SumCall):
+            machines = self._summed(header, call, own)
+        self._after = header.place()
+        self.drive = Drive(machines, header, self)
+        return b""
+
+    def settle(self) -> None:
+        """The Ask is over: clients keep what they made of it."""
+        self._contributing.settle()
+
+    def _asked(self, header: Header, call: AskCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
+        if call.most_bytes > self._most.bytes or call.most_elements > self._most.elements:
+            raise RemoteProtocolError(
+                f"Expected orders and broadcasts of at most {self._most.bytes} bytes, got a call for "
+                f"{call.most_bytes}.",
+                sender=SERVER,
+            )
+        asked, conceal = call.questions(), {}
+        if (asked is None) != (self._scores is None) and asked is not None:
+            raise RemoteProtocolError("Expected numbers in the clear, as the plan says.", sender=SERVER)
+        if asked is not None and self._scores is not None:
+            try:
+                conceal = dict(self._scores.conceal(asked, header, call.key))
+            except (ConfigError, CryptoError) as error:
+                raise RemoteProtocolError(f"Its key for numbers is none: {error}", sender=SERVER) from None
+        self._orders.clear()
+        return {
+            client_name(k): Client(
+                number=k,
+                header=header,
+                plan=self._plan,
+                offers=self._sends,
+                most=Limit(call.most_bytes, call.most_elements),
+                conceal=conceal,
+            )
+            for k in own
+        }
+
+    def _summed(self, header: Header, call: SumCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
+        """Who was given an order for these sums takes part, under the agreement that follows from it."""
+        if self._sums is None or self._directory is None:
+            raise RemoteProtocolError("Expected sums in the clear, as the plan says.", sender=SERVER)
+        told: dict[bytes, list[int]] = {}
+        for k in own:
+            if k in self._orders and k in call.members:
+                told.setdefault(_task(self._orders[k]), []).append(k)
+        machines: dict[str, Machine[Any]] = {}
+        for digest, numbers in told.items():
+            attempt = self._attempt(header, call, self._orders[numbers[0]], digest)
+            identities = self._of(header.session, [client_name(k) for k in numbers])
+            try:
+                machines |= self._sums.machines(attempt, identities, call.key)
+            except (ConfigError, CryptoError) as error:
+                raise RemoteProtocolError(
+                    f"It calls for a sum that this plan has not: {error}", sender=SERVER
+                ) from None
+        return machines
+
+    def _attempt(self, header: Header, call: SumCall, order: Contribute, digest: bytes) -> Attempt:
+        """The attempt as its order and its plan have it; of the call only who is called, and the lengths."""
+        said = order.order
+        sizes = dict(zip(call.names, call.lengths, strict=False))
+        same_ask = order.header.place()[:2] == header.place()[:2]
+        if not same_ask or not set(call.members) <= set(said.members) or set(sizes) != set(said.sums):
+            raise RemoteProtocolError(
+                f"Expected a call for {said.sums} among the {len(said.members)} clients of the order, got "
+                f"one for {call.names} among {len(call.members)}.",
+                sender=SERVER,
+            )
+        call.sums(self._sends)
+        self._sizes = sizes
+        return Attempt(
+            header=header,
+            sums=tuple(Sum(self._sends[name], sizes[name]) for name in said.sums),
+            introduction=said.introduction,
+            again=said.again,
+            cohort=tuple(sorted(map(client_name, call.members))),
+            ordered=len(said.members),
+            task=digest,
+        )
+
+    # Beside the machines ------------------------------------------------------------------------------
+
+    def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
+        """One wave of slow work; all clients' charges and acts are written in one transaction first."""
+        orders = [order for _, order in needs]
+        acts = [order for order in orders if isinstance(order, Begin | RecordAct)]
+        recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
+        tasks = {id(order): found for order in orders if (found := self._task(order)) is not None}
+        contributions = self._contributing.contribute_many(list(tasks.values()))
+        return [
+            recorded[id(order)]
+            if id(order) in recorded
+            else contributions[tasks[id(order)].client]
+            if id(order) in tasks
+            else order.run()
+            for order in orders
+        ]
+
+    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
+        """The bytes of these messages; the charges of what they carry are committed before."""
+        return self._ledger.send(outbox)
+
+    def _sized(self, name: str, conceal: Conceal) -> Conceal:
+        """`conceal` for as many integers as the server called for.
+
+        The length comes from the call, and the value from the client: where they differ, the client abstains.
+        """
+        size = self._sizes[name]
+
+        def checked(integers: NDArray[Any]) -> Concealed:
+            if integers.shape != (size,):
+                raise DataError(
+                    f"It was called for {size} values of {name!r} and has {integers.size}, so it abstains."
+                )
+            return conceal(integers)
+
+        return checked
+
+    def _task(self, order: Any) -> Task | None:
+        """What a client is asked to release now; an order is remembered for the sums after it."""
+        match order:
+            case Contribute():
+                self._orders[order.client] = order
+                return Task(
+                    client=order.client,
+                    header=order.header,
+                    wants=order.order.wants,
+                    order=order,
+                    conceal=order.conceal,
+                )
+            case Hide():
+                number = self._numbers[order.client]
+                first = self._orders[number]
+                return Task(
+                    client=number,
+                    header=order.header,
+                    wants=first.order.sums,
+                    order=first,
+                    conceal={name: self._sized(name, own) for name, own in order.conceal.items()},
+                )
+        return None
+
+
+def _task(order: Contribute) -> bytes:
+    """The digest of what a client was told: its part of the signed agreement."""
+    return task(order.header, order.order, order.broadcast)

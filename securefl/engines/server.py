@@ -1,0 +1,329 @@
+"""The server of a run: it asks, hears answers, and has nobody's ledger, records or kept state.
+
+`ask` runs one Ask as an exchange, and where sums are hidden as an exchange of orders and numbers, followed by
+attempts at the sum. How many attempts there were, who was proven to cheat and what clients have been charged
+it knows from its own count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from securefl.core.agreement import Directory, Identity, Member
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header, encode
+from securefl.engines.account import Account
+from securefl.engines.calls import AskCall, SumCall, said
+from securefl.engines.central import with_noise
+from securefl.engines.drive import Drive
+from securefl.engines.observer import Log
+from securefl.exchange import Server, limits
+from securefl.exchange.server import broadcast_of, order_of
+from securefl.messages import client_name, task
+from securefl.plan import Plan, fewest_contributions, noised
+from securefl.rounds import Answers, Ask, Each, Sends
+from securefl.scores import Questions, Scoring
+from securefl.scores import Way as ScoreWay
+from securefl.storage.own_record import Own, OwnRecord
+from securefl.sums import Attempt, Opened, way_of
+
+
+class Transport(Protocol):
+    """How a server reaches the other parties. It moves bytes, and reads none."""
+
+    def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
+        """Give a call to these parties; by party, what each said of its own key. Who is absent is silent."""
+        ...
+
+    def run(self, drive: Drive) -> None:
+        """Move messages between this drive and the parties that were called, until the drive is finished."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What conceals the numbers of one Ask. fits: whether there is a key; if not, only `others` are asked."""
+
+    scoring: Scoring | None = None
+    asked: Questions | None = None
+    key: bytes = b""
+    fits: bool = True
+    others: tuple[Each, ...] = ()
+
+
+_NO_SCORES = _Scores()
+
+
+class ServerParty:
+    """The server of one run, from its own copy of the plan.
+
+    Args:
+        offers: by name, what clients may be asked for.
+        record: where it notes what it must not do otherwise a second time.
+        clients: how many there are.
+        scores: the plan's way of scoring, with parameters as everybody has them; None in the clear.
+        culprits: clients that were proven to cheat; they are in no hidden sum any more.
+        spare: how many more attempts at hidden sums the run has; by default the plan's.
+
+    Attributes:
+        account: what clients have been charged, from public inputs.
+        log: what it noted of the Ask at hand, for whoever runs it.
+    """
+
+    names = (SERVER,)
+
+    def __init__(
+        self,
+        plan: Plan,
+        offers: Mapping[str, Sends],
+        record: OwnRecord,
+        *,
+        clients: int,
+        scores: ScoreWay | None = None,
+        culprits: Iterable[int] = (),
+        spare: int | None = None,
+    ) -> None:
+        self.account = Account(plan, offers, clients)
+        self.log = Log()
+        self.spare = plan.spare if spare is None else spare
+        self._plan = plan
+        self._offers = dict(offers)
+        self._record = record
+        self._clients = clients
+        self._culprits = set(culprits)
+        self._scoring = scores
+        self._way = way_of(plan)
+
+    @property
+    def culprits(self) -> frozenset[int]:
+        """The clients that were proven to cheat."""
+        return frozenset(self._culprits)
+
+    def member(self, session: bytes) -> Member:
+        """Its public keys of a session, for the directory."""
+        return self._identity(session).member()
+
+    def _identity(self, session: bytes) -> Identity:
+        return Identity.of(SERVER, self._record.lasting(session))
+
+    def enter(self, directory: Directory) -> None:
+        """Run the session of this directory from here on."""
+        own = Own(self._identity(directory.session), self._record, directory)
+        self._sums = None if self._way is None else self._way.server(own)
+        self.scores = None if self._scoring is None else self._scoring.server(own)
+
+    def ask(self, ask: Ask, header: Header, transport: Transport) -> Answers:
+        """Run one Ask. The answers hold whoever answered well and in time.
+
+        Raises LocalProtocolError for an Ask that describes a value otherwise than its clients, or that asks
+        clients that there are not.
+        """
+        self._check(ask)
+        enough = max(
+            self._plan.least_cohort,
+            fewest_contributions(self._plan, len(ask.cohort), [question.sends for question in ask.sums]),
+        )
+        if ask.sums and len(ask.cohort) < enough:  # to ask would cost budgets, and open nothing
+            self.log.tell(SERVER, f"{len(ask.cohort)} clients are left, a sum needs {enough}.")
+            return nobody(ask)
+        scores = self._begin_scores(ask, header, transport)
+        asked = ask if scores.fits else replace(ask, each=scores.others)
+        if self._sums is None or not ask.sums:
+            answers = self._exchange(asked, header, transport, scores)
+        else:
+            answers = self._hidden(asked, header, transport, scores)
+        answers = replace(answers, each={**nobody(ask).each, **answers.each})
+        return with_noise(self._plan, self._record, ask, self._enough(ask, answers), header)
+
+    def _check(self, ask: Ask) -> None:
+        """Noise, thresholds and grid come from the Ask, charges from what clients offer: one text."""
+        for how, questions in (("sum", ask.sums), ("each", ask.each)):
+            for question in questions:
+                sends = question.sends
+                if self._offers.get(sends.name) != sends or sends.how != how:
+                    raise LocalProtocolError(
+                        f"Expected a description that clients offer, got another of {sends.name!r} "
+                        f"({sends.how!r}) in a question for {how!r}. Ask with the `sends` of what is offered."
+                    )
+        strange = [k for k in ask.cohort if not isinstance(k, int | np.integer) or not 0 <= k < self._clients]
+        if strange:  # a number from the end would be a second name of a client, with a budget of its own
+            raise LocalProtocolError(
+                f"Expected a cohort among the clients 0 to {self._clients - 1}, got {strange}."
+            )
+
+    # One exchange -------------------------------------------------------------------------------------
+
+    def _exchange(
+        self,
+        ask: Ask,
+        header: Header,
+        transport: Transport,
+        scores: _Scores,
+        *,
+        hidden: bool = False,
+        again: int = 0,
+    ) -> Answers:
+        scoring = scores.scoring
+        told, contribution = limits(ask, 0 if scoring is None else scoring.sealed_bytes)
+        machine = Server(
+            ask=ask, header=header, most=contribution, hidden=hidden, again=again, scoring=scoring
+        )
+        now = [s.sends.name for s in (() if hidden else ask.sums)] + [e.sends.name for e in ask.each]
+        self.account.ask(now, ask.cohort, introduction=ask.introduction > 0)
+        call = AskCall.of(told, scores.asked, scores.key)
+        transport.call([client_name(k) for k in ask.cohort], said(header, call))
+        answers: Answers | None = self._run(machine, header, transport)
+        return nobody(ask) if answers is None else answers
+
+    def _begin_scores(self, ask: Ask, header: Header, transport: Transport) -> _Scores:
+        """What the numbers of this Ask are concealed with. The key holder is called first, for its key."""
+        concealed = [each for each in ask.each if each.query is not None]
+        if self.scores is None or not concealed:
+            return _NO_SCORES
+        asked, (told, _) = Questions.of(concealed, len(ask.cohort)), limits(ask, 0)
+        key = transport.call([KEY_HOLDER], said(header, AskCall.of(told, asked))).get(KEY_HOLDER, b"")
+        try:
+            scoring = self.scores.begin(concealed, len(ask.cohort), header, key, self.log.tell)
+        except CryptoError:  # to ask would cost budgets, and open nothing
+            self.log.tell(KEY_HOLDER, "It gave no key of its own, so nobody was asked for a number.")
+            return _Scores(fits=False, others=tuple(each for each in ask.each if each.query is None))
+        return _Scores(scoring, asked, key)
+
+    def _run(self, machine: Any, header: Header, transport: Transport) -> Any:
+        drive = Drive({SERVER: machine}, header, self)
+        transport.run(drive)
+        self.log.traffic.add(drive.traffic)
+        return drive.results.get(SERVER)
+
+    # Hidden sums --------------------------------------------------------------------------------------
+
+    def _hidden(self, ask: Ask, header: Header, transport: Transport, scores: _Scores) -> Answers:
+        """Orders and numbers, then attempts at the sums.
+
+        An attempt that ends before anybody has signed is tried again while there is a spare one. Afterwards a
+        noised question may be put anew, with fresh noise and a fresh charge; any other one is lost.
+        """
+        each, again = self._exchange(ask, header, transport, scores, hidden=True).each, 0
+        while True:
+            told = task(
+                header, order_of(ask, sorted(ask.cohort), hidden=True, again=again), broadcast_of(ask)
+            )
+            found, header, final = self._attempts(ask, header, told, again, transport)
+            if found is not None:
+                return replace(found, each=each)
+            anew = final and all(noised(self._plan, question.sends) for question in ask.sums)
+            if not anew or not self.spare:
+                return replace(nobody(ask), each=each)
+            self.spare -= 1
+            again, header = again + 1, _next(header)
+            ask = replace(ask, each=())
+            self._exchange(ask, header, transport, _NO_SCORES, hidden=True, again=again)
+
+    def _attempts(
+        self, ask: Ask, header: Header, told: bytes, again: int, transport: Transport
+    ) -> tuple[Answers | None, Header, bool]:
+        """Attempts without proven culprits: the sums or None, the last place, and whether it was final."""
+        assert self._sums is not None
+        while True:
+            header = _next(header)
+            cohort = sorted(k for k in ask.cohort if k not in self._culprits)
+            try:
+                machine = self._machine(ask, header, cohort, told, again, transport)
+            except (ConfigError, CryptoError) as error:  # the cohort is too small for what the plan asks for
+                self.log.tell(SERVER, str(error))
+                return None, header, False
+            found = self._sums.outcome(machine, self._run(machine, header, transport))
+            self.log.traffic.blamed |= found.culprits
+            self._culprits |= {k for k in cohort if client_name(k) in found.culprits}
+            if isinstance(found, Opened):
+                return _answers(ask, found), header, True
+            self.log.tell(SERVER, found.reason)
+            if found.final or not self.spare:
+                return None, header, found.final
+            self.spare -= 1
+
+    def _machine(
+        self, ask: Ask, header: Header, cohort: Sequence[int], told: bytes, again: int, transport: Transport
+    ) -> Any:
+        """The server's machine of one attempt; key holder and clients are called to theirs."""
+        assert self._sums is not None
+        assert self._way is not None
+        attempt = Attempt(
+            header=header,
+            sums=ask.sums,
+            introduction=ask.introduction,
+            again=again,
+            cohort=tuple(sorted(map(client_name, cohort))),
+            ordered=len(ask.cohort),
+            task=told,
+        )
+        call = SumCall(
+            members=tuple(cohort),
+            ordered=len(ask.cohort),
+            names=tuple(question.sends.name for question in ask.sums),
+            lengths=tuple(question.size for question in ask.sums),
+            introduction=ask.introduction,
+            again=again,
+            task=told,
+        )
+        self._sums.check(attempt)
+        if self._way.key_holder_learns:
+            answered = transport.call([KEY_HOLDER], said(header, call))
+            if KEY_HOLDER not in answered:
+                raise CryptoError("The key holder did not answer the call, so nothing can be opened.")
+            call = replace(call, key=answered[KEY_HOLDER])
+        machine = self._sums.machine(attempt, call.key)
+        self.account.ask(call.names, cohort, introduction=ask.introduction > 0)
+        transport.call([client_name(k) for k in cohort], said(header, call))
+        return machine
+
+    def _enough(self, ask: Ask, answers: Answers) -> Answers:
+        """The answers, or none to sums whose shares of noise fall short."""
+        promised = [question.sends for question in ask.sums if noised(self._plan, question.sends)]
+        enough = fewest_contributions(self._plan, len(ask.cohort), promised)
+        if self._plan.noise != "distributed" or not promised or len(answers.survivors) >= enough:
+            return answers
+        short = f"{len(answers.survivors)} of at least {enough} contributions came"
+        self.log.tell(SERVER, f"{short}: the noise would fall short, so the sum is thrown away.")
+        return replace(nobody(ask), each=answers.each)
+
+    # Beside its machines ------------------------------------------------------------------------------
+
+    def work(self, needs: Sequence[tuple[str, Any]]) -> list[Any]:
+        """Its slow work carries all it needs."""
+        return [order.run() for _, order in needs]
+
+    def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
+        return [encode(header, body) for header, body in outbox]
+
+    def error_bound(self) -> float | None:
+        """Largest error of an encrypted score (probability 1 - 1e-6); None where none was made."""
+        return None if self.scores is None else self.scores.error_bound()
+
+    def number_bytes(self, each: Each) -> int:
+        """Bytes of the answer to one question for a number, headers left out."""
+        hidden, clear = each.lengths()
+        sealed = None if self.scores is None or each.query is None else self.scores.sealed_bytes(each)
+        return 8 * (hidden + clear) if sealed is None else sealed + 8 * clear
+
+
+def _answers(ask: Ask, opened: Opened) -> Answers:
+    """What the server has of a hidden sum; the numbers of the ask come from elsewhere."""
+    survivors = tuple(k for k in ask.cohort if client_name(k) in set(opened.survivors))
+    totals = {s.sends.name: ask.total(s, opened.totals[s.sends.name], survivors) for s in ask.sums}
+    return Answers(survivors=survivors, totals=totals, each={})
+
+
+def nobody(ask: Ask) -> Answers:
+    """No sum was opened."""
+    return Answers(survivors=(), totals={}, each={each.sends.name: {} for each in ask.each})
+
+
+def _next(header: Header) -> Header:
+    """The place of the next attempt: attempts are numbered upward."""
+    return replace(header, attempt=header.attempt + 1)

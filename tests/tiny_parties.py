@@ -1,0 +1,64 @@
+"""All parties of a session with their lasting keys, pinned in one directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from securefl.core.agreement import Directory, Identity
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header
+from securefl.messages import client_name
+from securefl.rounds import Ask
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import Own, OwnRecord
+from securefl.sums.way import Attempt, Way
+
+
+@dataclass(frozen=True)
+class Session:
+    """What each party of a session has."""
+
+    directory: Directory
+    server: Own
+    key_holder: Own
+    identities: Mapping[str, Identity]
+
+
+def session(clients: Iterable[int], of: bytes = bytes(32), journal: Journal | None = None) -> Session:
+    """A session of these clients, a server and a key holder, in one journal."""
+    journal = journal or Journal()
+    names = sorted(map(client_name, clients))
+    everybody = [*names, SERVER, KEY_HOLDER]
+    secrets = journal.lasting(everybody, of)
+    own = {name: Identity.of(name, secret) for name, secret in zip(everybody, secrets, strict=True)}
+    directory = Directory(
+        of, own[SERVER].member(), own[KEY_HOLDER].member(), lambda some: [own[name].member() for name in some]
+    )
+    server, holder = (Own(own[name], OwnRecord(name, journal), directory) for name in (SERVER, KEY_HOLDER))
+    return Session(directory, server, holder, {name: own[name] for name in names})
+
+
+def attempt(ask: Ask, cohort: Sequence[int], header: Header, task: bytes = bytes(32)) -> Attempt:
+    """An attempt at the sums of an Ask, over some of its cohort."""
+    return Attempt(
+        header=header,
+        sums=ask.sums,
+        introduction=ask.introduction,
+        again=0,
+        cohort=tuple(sorted(map(client_name, cohort))),
+        ordered=len(ask.cohort),
+        task=task,
+    )
+
+
+def machines(way: Way, one: Attempt, parties: Session) -> dict[str, Any]:
+    """Every party's machine of an attempt, each made by its own side."""
+    holder, key = way.key_holder(parties.key_holder), b""
+    found: dict[str, Any] = {}
+    if holder is not None:
+        found[KEY_HOLDER], key = holder.machine(one)
+    found[SERVER] = way.server(parties.server).machine(one, key)
+    own = [parties.identities[name] for name in one.cohort]
+    return {**found, **way.clients(parties.directory).machines(one, own, key)}
