@@ -111,7 +111,7 @@ def run(
     own = {k: np.array([vector(k)]) for k in range(CLIENTS)} | (records or {})
     with Ledger(":memory:", terms) as ledger:
         engine = simulated(
-            PLAN,
+            replace(PLAN, budget=terms.budget),
             algorithm.offers,
             ledger,
             [(own[k], np.zeros(len(own[k]))) for k in range(CLIENTS)],
