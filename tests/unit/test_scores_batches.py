@@ -208,7 +208,13 @@ def test_many_are_matched_whatever_some_of_them_send() -> None:
     junk = good[0][: gate.TAG] + gate.pack(raw, COMPACT.primes)
     crowd = [*good[:2], junk, *good[2:]]
     turns: list[int] = []
-    found = converse(exchange, [Sent(k, each, one, np.zeros(0)) for k, one in enumerate(crowd)], turns)
+    found = converse(
+        exchange,
+        parties.opener,
+        told.__setitem__,
+        [Sent(k, each, one, np.zeros(0)) for k, one in enumerate(crowd)],
+        turns,
+    )
     assert turns == [2, 4], "two batches; the members of the first one singly"
     assert set(told) == {"client-0002"}
     assert set(found.numbers) == {(k, "profile") for k in (0, 1, 3, 4, 5, 6)}
@@ -228,7 +234,7 @@ def test_variances_outside_the_bounds_never_join_a_batch() -> None:
     sent = [
         Sent(k, each, one.ciphertext, own) for k, (one, own) in enumerate(zip(arrived, clear, strict=True))
     ]  # type: ignore[arg-type]
-    assert set(converse(exchange, sent, turns).numbers) == {(1, "profile")}
+    assert set(converse(exchange, parties.opener, told.__setitem__, sent, turns).numbers) == {(1, "profile")}
     assert (turns, set(told)) == ([1], {"client-0000"})
 
 

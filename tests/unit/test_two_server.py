@@ -449,7 +449,8 @@ def test_what_is_no_reply_is_refused(holder: Holder) -> None:
 def test_a_reply_that_names_everybody_fits(clients: int) -> None:
     """Where vectors are short, names are longer than pads."""
     small = replace(agreement(), vectors=(Vector(name="update", length=1, bits=20, bound=100),))
-    of = replace(small, roster=Roster(tuple(identity(k).member() for k in range(clients))))
+    roster = Roster(tuple(identity(k).member() for k in range(clients)))
+    of = replace(small, roster=roster, ordered=clients)
     said = encode(of.header, PadReply(request=bytes(32), bad=tuple(range(clients)), pads=REFUSED))
     machine = server(of)
     decode(said, of.header, machine.expects(machine.begin().state).kinds, KEY_HOLDER)
