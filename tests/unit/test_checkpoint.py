@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_study import same_state
+from support.tiny_study import same_state
 
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.rounds import State

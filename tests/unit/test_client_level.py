@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from tiny_study import run, spied, text, world
+from support.private_studies import DISTRIBUTED, KEY_HOLDER
+from support.private_studies import client_level as study
+from support.tiny_study import run, spied, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.cohort import colluding
@@ -26,45 +28,9 @@ from securefl.plan import Plan, fewest_contributions
 from securefl.protect import noise, protect
 from securefl.protocols.contributions import Update
 from securefl.rounds import Ask, Job, Sends, Sum, Value
-from securefl.study.config import Study, parse
 from securefl.study.run import composition
 from securefl.study.world import World
 from securefl.training import train
-
-ARMS = {
-    "fedavg": 'fraction = 1.0\naggregation = "partial"',
-    "fedadam": "fraction = 1.0",
-    "lg_fedavg": "",
-    "fedprof": "fraction = 1.0",
-}
-
-
-def study(
-    name: str = "fedavg", *, bound: str = "0.5", rounds: int = 2, more: str = "", **privacy: str
-) -> Study:
-    """Epsilon 8 per client in all, unless said otherwise."""
-    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{ARMS.get(name, "fraction = 1.0")}\n{more}'
-    permitted = '["profile"]' if name == "fedprof" else "[]"
-    written = text(arm, rounds=rounds, clients=6, unprotected=permitted)
-    written = written.replace("batch_size = 16\n", f"batch_size = 16\nupdate_bound = {bound}\n")
-    settings = {"unit": '"client"', "adjacency": '"zero-out"', "noise": '"central"', "epsilon": "8.0"}
-    if "noise" not in privacy:
-        settings["against"] = '["key-holder", "others"]'
-    for key, value in (settings | {"delta": "1e-2"} | privacy).items():
-        lines = [line for line in written.splitlines() if not line.startswith(f"{key} =")]
-        at = lines.index("[privacy]") + 1
-        written = "\n".join([*lines[:at], f"{key} = {value}", *lines[at:]])
-    return parse(written)
-
-
-KEY_HOLDER = {
-    "sum": '"two-server"',
-    "noise": '"key-holder"',
-    "against": '["server", "others"]',
-    "dropout": "0.2",
-    "corrupt": "0.0",
-}
-DISTRIBUTED = {"noise": '"distributed"', "dropout": "0.2", "corrupt": "0.0"}
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg"])

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from tiny_study import FEDAVG, FEDPROF, text
+from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.core.errors import ConfigError
 from securefl.protocols.fedprof import FedProf

@@ -14,6 +14,7 @@ from opacus.accountants import PRVAccountant, RDPAccountant
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from sklearn.datasets import load_digits
+from support.tiny_training import Arrays, small_data, small_model
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -28,8 +29,6 @@ from securefl.training import dpsgd as module
 from securefl.training.dpsgd import make_private, train_privately
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.per_record import SLACK, ClippedSum
-
-Arrays = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
 def config(**changes: Any) -> DPSGD:
@@ -54,15 +53,6 @@ class Quiet(Source):
 
     def normal(self, count: int) -> NDArray[np.float64]:
         return np.zeros(count)
-
-
-def small_model(seed: int = 0) -> nn.Module:
-    return ModelConfig(kind="mlp", hidden=(6,)).build((4,), 3, seed)
-
-
-def small_data(n: int = 30, seed: int = 0) -> Arrays:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, 4)).astype(np.float32), rng.integers(3, size=n)
 
 
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:

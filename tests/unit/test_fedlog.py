@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from scipy import stats
-from tiny_study import plain
+from support.tiny_fedlog import BOUNDED, UNIT, study, world
+from support.tiny_study import plain
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError
@@ -29,56 +29,6 @@ from securefl.study.world import World, build
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.heads import body_features, last_dense, with_head
 from securefl.training.task import Problem
-
-UNIT, BOUNDED = 'clip = { kind = "unit-l2" }', 'clip = { kind = "bounded", bound = 1.0 }'
-
-
-def study(
-    noise: str = "central", epsilon: float = 1.0, clip: str = UNIT, *, rounds: int = 1, **changed: str
-) -> Study:
-    words = {"adjacency": "add-remove", "calibration": "exact", "clients": "20", "budget": "inf", **changed}
-    server = '"server", ' if noise != "central" else ""
-    calibrated = f'epsilon = {epsilon}\ncalibration = "{words["calibration"]}"' if noise != "none" else ""
-    return parse(
-        f"""
-[study]
-name = "fedlog"
-rounds = {rounds}
-seeds = [1, 2, 3]
-[data]
-source = "digits"
-clients = {words["clients"]}
-partition = {{ kind = "shards", per_client = 2 }}
-[model]
-kind = "mlp"
-hidden = [84]
-[local]
-optimizer = "sgd"
-learning_rate = 0.1
-epochs = 1
-batch_size = 10
-[privacy]
-sum = "clear"
-scores = "clear"
-noise = "{noise}"
-unit = "record"
-adjacency = "{words["adjacency"]}"
-delta = 1e-5
-budget = {words["budget"]}
-against = [{server}"others"]
-unprotected = {'["statistic"]' if noise == "none" else "[]"}
-{calibrated}
-[[arm]]
-name = "FedLog"
-protocol = "fedlog"
-{clip}
-"""
-    )
-
-
-@cache
-def world(of: str = "", seed: int = 1) -> World:
-    return build(study(), seed)
 
 
 def run(of: Study, folder: Path, here: World | None = None) -> ArmRun:

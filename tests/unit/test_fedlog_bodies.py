@@ -14,8 +14,8 @@ import pytest
 import torch
 from dp_accounting import ComposedDpEvent, GaussianDpEvent
 from scipy import stats
-from test_fedlog import world as digits_world
-from tiny_study import plain, spied
+from support.tiny_fedlog import world as digits_world
+from support.tiny_study import plain, spied
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError, DataError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_study import Spy, same_state, spied, study, world
+from support.tiny_study import Spy, same_state, spied, study, world
 
 from securefl.core.errors import ConfigError
 from securefl.profiles import divergence

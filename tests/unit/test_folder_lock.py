@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from read_only import bound_by_modes, content, forbid_writing
+from support.read_only import bound_by_modes, content, forbid_writing
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.study.folder_lock import LOCK, Holder, alone, require_idle

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tenseal.sealapi as sealapi
-from tiny_he import SIGNER
+from support.tiny_he import SIGNER
 
 import securefl.he
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 from scipy import stats
-from tiny_he import SIGNER
+from support.tiny_he import SIGNER, keys
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.signing import SigningKey
@@ -31,11 +30,6 @@ SETS = pytest.mark.parametrize("parameters", [STRONG, COMPACT, STRONG_ENCRYPTED]
 PLACE = Place(session=b"session", round=3, attempt=0, stage="train", name="update")
 TERMS = SumTerms(length=100, bound=1000, clients=5, parameters=COMPACT, openings=2**20, place=PLACE)
 N = COMPACT.poly_modulus_degree
-
-
-@cache
-def keys(parameters: Parameters) -> KeyPair:
-    return KeyPair.generate(parameters)
 
 
 class Extreme(random.Random):

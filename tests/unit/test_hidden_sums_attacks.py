@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_attempts import Attempt, Clients, call, fewest, told
+from support.tiny_attempts import Attempt, Clients, call, fewest
+from support.tiny_secagg import told
 
 from securefl.secagg import Policy
 from securefl.storage.journal import Journal

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_secagg_adversary import signed_anew
-from tiny_study import plain, same_state, spied, text, world
+from support.liars import signed_anew
+from support.tiny_study import plain, same_state, spied, text, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.acts import Begin, RecordAct

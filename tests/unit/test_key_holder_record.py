@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_secagg import identity
+from support.tiny_secagg import identity
 
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Agreement, Roster, Vector

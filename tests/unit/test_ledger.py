@@ -18,7 +18,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NoOpDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_orders import order
+from support.tiny_orders import order
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import steps_event

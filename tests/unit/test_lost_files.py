@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from test_client_level import DISTRIBUTED, study
-from tiny_study import plain, world
+from support.private_studies import DISTRIBUTED
+from support.private_studies import client_level as study
+from support.tiny_study import plain, world
 
 from securefl.accounting.chain import move, replay
 from securefl.accounting.note import END

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_secagg_adversary import wrong_pair
-from tiny_study import FEDAVG, plain, run, spied, text, world
+from support.liars import wrong_pair
+from support.tiny_study import FEDAVG, plain, run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.acts import Begin, RecordAct

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
-from test_private_training import private
-from tiny_study import run, spied, world
+from support.private_studies import FEDPROF, private
+from support.private_studies import noised_fedprof as fedprof
+from support.tiny_study import run, spied, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError, LocalProtocolError
@@ -26,19 +27,12 @@ from securefl.protect import protect
 from securefl.protocols.contributions import SIZE, Loss, Size
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.rounds import Job, Offer, Sends, Value
-from securefl.study.config import Study
 from securefl.study.run import arm_folder, composition
 from securefl.training import probe_anchor
 from securefl.training.task import Problem
 
-FEDPROF = "fraction = 1.0\nalpha = 1.0\nclip = { outputs = 20.0, squares = 400.0 }\n"
 CLIP = Clip(outputs=20.0, squares=400.0)
 ODD = (np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-40)
-
-
-def fedprof(more: str = "", *, rounds: int = 2, **privacy: str) -> Study:
-    privacy = {"noise": '"local"', "epsilon": "40.0"} | privacy
-    return private("fedprof", FEDPROF + more, rounds=rounds, **privacy)
 
 
 def job(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> Job:

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from test_client_level import KEY_HOLDER
-from test_client_level import study as clients_protected
-from test_fedlog import study as fedlog
-from test_noised_numbers import fedprof as noised_fedprof
-from test_private_training import AVERAGING, private
-from tiny_study import FEDPROF, run, study, world
+from support.private_studies import AVERAGING, KEY_HOLDER, noised_fedprof, private
+from support.private_studies import client_level as clients_protected
+from support.tiny_fedlog import study as fedlog
+from support.tiny_study import FEDPROF, run, study, world
 
 from securefl.commands.plan import plan
 from securefl.core.errors import ConfigError

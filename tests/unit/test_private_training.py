@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, NoOpDpEvent
-from tiny_study import run, spied, study, text, world
+from support.private_studies import AVERAGING, private
+from support.tiny_study import run, spied, study, world
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import History, dump_event, load_event, steps_event
@@ -20,36 +21,7 @@ from securefl.plan import charge_of
 from securefl.study.config import Study, parse
 from securefl.study.run import arm_folder, composition
 
-DPSGD = """
-[dpsgd]
-clip_norm = 1.0
-noise_multiplier = 1.2
-sampling_rate = 0.1
-expected_batch = 20
-steps = 5
-optimizer = "sgd"
-learning_rate = 0.5
-"""
 STEPS = steps_event(0.1, 1.2, 5)
-AVERAGING = {
-    "fedavg": 'fraction = 1.0\naggregation = "partial"',
-    "fedprox": "fraction = 1.0",
-    "fedadam": "fraction = 1.0",
-    "lg_fedavg": "",
-}
-
-
-def private(name: str, options: str, *, rounds: int = 2, **privacy: str) -> Study:
-    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
-    written = text(arm, rounds=rounds, clients=4, unprotected="[]", extra=DPSGD)
-    written = written.replace(
-        'adjacency = "replace-one"', f'adjacency = "{privacy.pop("adjacency", "add-remove")}"'
-    )
-    for key, value in privacy.items():
-        lines = [line for line in written.splitlines() if not line.startswith(f"{key} =")]
-        at = lines.index("[privacy]") + 1
-        written = "\n".join([*lines[:at], f"{key} = {value}", *lines[at:]])
-    return parse(written)
 
 
 def ledger(of: Study, folder: Path, schedule: dict[str, int] | None = None) -> Ledger:

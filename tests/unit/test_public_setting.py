@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_study import text
+from support.tiny_study import text
 
 from securefl.core.errors import ConfigError
 from securefl.data import Split, load

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from read_only import bound_by_modes, content, forbid_writing
+from support.read_only import bound_by_modes, content, forbid_writing
 
 from securefl.accounting.reading import read
 from securefl.core.errors import DataError

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_client_level import DISTRIBUTED, KEY_HOLDER, study
-from tiny_study import FEDPROF, plain, same_state, text, world
+from support.private_studies import DISTRIBUTED, KEY_HOLDER
+from support.private_studies import client_level as study
+from support.tiny_study import FEDPROF, plain, same_state, text, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.keys import SecretKey

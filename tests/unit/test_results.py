@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tiny_study import FEDAVG, FEDPROF, study, world
+from support.tiny_study import FEDAVG, FEDPROF, study, world
 
 from securefl.study import results
 from securefl.study.run import ArmRun

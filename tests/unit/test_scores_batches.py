@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tiny_he import SIGNER, converse
+from support.tiny_he import SIGNER, converse
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.signing import SigningKey

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tiny_he import SIGNER
+from support.tiny_he import SIGNER
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.he import gate

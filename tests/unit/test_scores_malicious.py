@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_he import SIGNER
+from support.tiny_he import SIGNER
 
 from securefl.core.signing import AgreementKey
 from securefl.he import gate

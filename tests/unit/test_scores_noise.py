@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_he import SIGNER
+from support.tiny_he import SIGNER
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.signing import AgreementKey

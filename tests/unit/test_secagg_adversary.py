@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_secagg import (
+from support.liars import signed_anew, swapped, wrong_pair
+from support.tiny_secagg import (
     TERMS,
     Host,
     aggregate,
@@ -41,7 +42,7 @@ from securefl.secagg import Aborted, Agreement, Client, Policy, Server, Summed
 from securefl.secagg.agreement import ClosedRoster, Entry, advertised
 from securefl.secagg.checks import read_survivors
 from securefl.secagg.client import Agreeing
-from securefl.secagg.dealing import Dealing, Pair, Tree, _seal, deal, leaves, seed_mark, share_key, signed
+from securefl.secagg.dealing import Dealing, deal, seed_mark, share_key
 from securefl.secagg.masks import apply
 from securefl.secagg.messages import (
     Advertise,
@@ -126,10 +127,6 @@ def opens(machine: Any, state: Any, quorum: Quorum) -> bool:
 
 
 # A server that lies about keys ------------------------------------------------------------------------
-
-
-def swapped(values: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
-    return (*values[:at], value, *values[at + 1 :])
 
 
 def without(message: Any, at: int) -> Any:
@@ -825,24 +822,6 @@ def with_liars(
     agreed = agreed or agreement(CLIENTS, corrupt=0.1, dropout=0.3)
     liars = {client_name(number): lying(agreed, number, kind, lie) for number in numbers}
     return agreed, aggregate(agreed, machines=liars, **more)
-
-
-def signed_anew(inner: Client, state: Any, shares: Shares) -> Shares:
-    """A dealing that is false and well signed."""
-    own = inner.channels.own
-    holders = state.closed.graph.holders(own)
-    root = Tree.of(leaves(holders, own, shares.marks, shares.sealed)).root
-    signature = inner.channels.identity.signing.sign(signed(state.closed, own, shares.seed, root))
-    return replace(shares, signature=signature)
-
-
-def wrong_pair(inner: Client, state: Any, shares: Shares) -> Shares:
-    """For holder 0 other shares are sealed than were hashed."""
-    own = inner.channels.own
-    pair = Pair(bytes(65), bytes(65))
-    key = share_key(state.closed, inner.channels, own, 0)
-    box = _seal(pair, key, state.closed, own, 0, entropy("lie"))
-    return signed_anew(inner, state, replace(shares, sealed=swapped(shares.sealed, 0, box)))
 
 
 def unopenable(inner: Client, state: Any, shares: Shares) -> Shares:

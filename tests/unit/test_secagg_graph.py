@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import hypergeom
-from tiny_secagg import entropy
+from support.tiny_secagg import entropy
 
 from securefl.core.cohort import colluding, dropping
 from securefl.core.errors import ConfigError, LocalProtocolError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_secagg import agreement, entropy, header, journal
+from support.tiny_secagg import agreement, entropy, header, journal
 
 from securefl.core.acts import Begin, RecordAct, entering
 from securefl.core.agreement import Question

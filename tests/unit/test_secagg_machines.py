@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_secagg import (
+from support.tiny_secagg import (
     VECTORS,
     aggregate,
     agreement,

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from scipy.stats import chi2, kstest
-from tiny_secagg import agreement, entropy, integers
+from support.tiny_secagg import agreement, entropy, integers
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.keys import SecretKey

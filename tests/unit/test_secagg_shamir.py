@@ -8,7 +8,7 @@ import gmpy2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_secagg import entropy
+from support.tiny_secagg import entropy
 
 from securefl.core.errors import CryptoError, LocalProtocolError
 from securefl.secagg.shamir import PRIME, combine, parse, split, weights_at_zero

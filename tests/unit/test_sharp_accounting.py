@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
-from tiny_study import text
+from support.tiny_study import text
 
 from securefl.accounting.composition import Running, compose, epsilon, rdp_epsilon, within
 from securefl.accounting.events import History, steps_event

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tiny_study import FEDAVG, text
+from support.tiny_study import FEDAVG, text
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.study.config import parse

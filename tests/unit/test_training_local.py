@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from sklearn.datasets import load_digits
+from support.tiny_training import small_data, small_model
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -21,15 +22,6 @@ from securefl.training import LocalTraining, ModelConfig, evaluate, load_vector,
 def config(**changes: Any) -> LocalTraining:
     settings: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 1, "batch_size": 8}
     return LocalTraining(**(settings | changes))
-
-
-def small_model(seed: int = 0) -> nn.Module:
-    return ModelConfig(kind="mlp", hidden=(6,)).build((4,), 3, seed)
-
-
-def small_data(n: int = 30, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, 4)).astype(np.float32), rng.integers(3, size=n)
 
 
 def trained(

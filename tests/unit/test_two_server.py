@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from scipy import stats
-from tiny_secagg import identity
-from tiny_two_server import (
+from support.tiny_secagg import identity, told
+from support.tiny_two_server import (
     EVERYBODY,
     FEWER,
     LEAST,
@@ -37,7 +37,6 @@ from tiny_two_server import (
     server,
     signed,
     summed,
-    told,
 )
 
 from securefl.core.acts import RecordAct

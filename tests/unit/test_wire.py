@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_orders import order
+from support.tiny_orders import order
 
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.core.keys import PublicKey, SecretKey, Share, Signature

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from second_secagg import (
+
+from support.second_secagg import (
     Agreed,
     Refused,
     Vector,

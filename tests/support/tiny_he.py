@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from securefl.core.release import SERVER
 from securefl.core.signing import SigningKey
+from securefl.he.keys import KeyPair
+from securefl.he.parameters import Parameters
 from securefl.messages import OpenRequest
 from securefl.scores import Found, Scoring, Sent
 
 SIGNER = SigningKey.generate()
+
+
+@cache
+def keys(parameters: Parameters) -> KeyPair:
+    return KeyPair.generate(parameters)
 
 
 def converse(scoring: Scoring, sent: Sequence[Sent], turns: list[int]) -> Found:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tiny_secagg import entropy, identity, release
 
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Roster, Vector
@@ -27,6 +26,7 @@ from securefl.sums.two_server.key_holder import AddPads, OpenBoxes, PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.two_server.way import KeyHolderPart
+from support.tiny_secagg import entropy, identity, release, told
 
 SESSION = hashlib.sha256(b"a session of two servers").digest()
 MEMBERS, LEAST = 6, 4
@@ -51,10 +51,6 @@ NOISED_SENDS = tuple(
     for one in SENDS
 )
 SERVER_KEY = AgreementKey(SecretKey(entropy("the server")(32)))
-
-
-def told(what: str) -> bytes:
-    return hashlib.sha256(what.encode()).digest()
 
 
 def part(label: str = "the key holder", plan: Plan = PLAN, sends: Sequence[Sends] = SENDS) -> KeyHolderPart:

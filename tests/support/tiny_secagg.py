@@ -55,6 +55,10 @@ def entropy(*labels: str | int) -> Callable[[int], bytes]:
     return random
 
 
+def told(what: str) -> bytes:
+    return hashlib.sha256(what.encode()).digest()
+
+
 @lru_cache
 def identity(number: int) -> Identity:
     return Identity.of(client_name(number), SecretKey(entropy("identity", number)(32)))

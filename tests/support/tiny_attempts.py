@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tiny_secagg import CHARGE, PLAN, entropy, identity
 
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Roster
@@ -45,16 +44,13 @@ from securefl.secagg.messages import (
 from securefl.secagg.packing import unpack
 from securefl.secagg.unmasking import Unmasking
 from securefl.storage.journal import Journal
+from support.tiny_secagg import CHARGE, PLAN, entropy, identity, told
 
 SESSION = hashlib.sha256(b"attempts").digest()
 PRIME = 2**31 - 1
 Unknown = tuple[Any, ...]
 Shown = tuple[bytes, tuple[int, ...], tuple[int, ...]]
 """Context of a closed roster, dealers and survivors: what a signature is on."""
-
-
-def told(what: str) -> bytes:
-    return hashlib.sha256(what.encode()).digest()
 
 
 class Clients:

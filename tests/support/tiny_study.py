@@ -73,6 +73,15 @@ largest_share = 1.0
     return head + "\n".join(arms)
 
 
+def with_privacy(written: str, settings: Mapping[str, str]) -> str:
+    """The text with these values in its section [privacy]."""
+    for key, value in settings.items():
+        lines = [line for line in written.splitlines() if not line.startswith(f"{key} =")]
+        at = lines.index("[privacy]") + 1
+        written = "\n".join([*lines[:at], f"{key} = {value}", *lines[at:]])
+    return written
+
+
 def study(*arms: str, **changes: Any) -> Study:
     return parse(text(*arms, **changes))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCRIPT = Path(__file__).with_name("e2e") / "stopped_run.py"
+SCRIPT = Path(__file__).parents[1] / "e2e" / "stopped_run.py"
 
 
 class Waiting:
