@@ -1,7 +1,7 @@
 """Hostile bytes against every door of encrypted matching; run as a program, in a process of its own.
 
-    python tests/fuzz_matching.py SEED INPUTS            mutations of valid messages, and known attacks
-    python tests/fuzz_matching.py --guided INPUTS        coverage-guided, where atheris is installed
+    python tests/unit/matching/fuzz.py SEED INPUTS            mutations of valid messages, and known attacks
+    python tests/unit/matching/fuzz.py --guided INPUTS        coverage-guided, where atheris is installed
 
 Prints inputs, how many were refused and how many passed, and the growth of memory in KiB over the last four
 fifths. Any exception but the package's own ends it.

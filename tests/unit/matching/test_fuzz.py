@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FUZZ = Path(__file__).parents[1] / "fuzz_matching.py"
+FUZZ = Path(__file__).with_name("fuzz.py")
 INPUTS = 25_000
 
 
