@@ -1,4 +1,4 @@
-"""Tests share what stands in tests/support, and nothing else."""
+"""Tests stand where their subject does, and share what stands in tests/support alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests").rglob("*.py"))
 TESTS = {path.stem for path in FILES if path.stem.startswith("test_")}
+UNIT = ROOT / "tests" / "unit"
+HOME = ROOT / "securefl"
 
 
 def name(path: Path) -> str:
@@ -58,3 +60,15 @@ def test_no_test_needs_another(path: Path) -> None:
 )
 def test_needing_another_is_found(source: str) -> None:
     assert violations(source)
+
+
+def test_every_folder_is_a_room() -> None:
+    folders = [path.relative_to(UNIT) for path in UNIT.rglob("*") if any(path.glob("*.py"))]
+    assert len(folders) > 10
+    for folder in folders:
+        assert (HOME / folder / "__init__.py").exists(), f"securefl has no room {folder}"
+
+
+def test_beside_the_folders_stand_tests_of_single_modules() -> None:
+    for path in UNIT.glob("*.py"):
+        assert (HOME / path.name.removeprefix("test_")).exists(), path.name
