@@ -22,19 +22,19 @@ PROTECT = {
         unit/test_protect.py test_the_charge_follows_from_the_plan_and_not_from_the_value
         """,
     "What its client noises carries the noise": """
-        unit/test_noised_numbers.py test_the_noise_is_as_declared
+        unit/protocols/test_noised_numbers.py test_the_noise_is_as_declared
         unit/test_protect.py test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged
-        unit/test_noised_numbers.py test_what_is_charged_as_noised_must_be_something_to_noise
+        unit/protocols/test_noised_numbers.py test_what_is_charged_as_noised_must_be_something_to_noise
         """,
     "A noised value beyond its grid": """
-        unit/test_client_level.py test_a_sum_beyond_the_grid_is_clipped_and_not_refused
-        unit/test_offered.py test_integers_beyond_their_grid_are_cut_to_it
+        unit/protocols/test_client_level.py test_a_sum_beyond_the_grid_is_clipped_and_not_refused
+        unit/engines/test_offered.py test_integers_beyond_their_grid_are_cut_to_it
         """,
     "A share of distributed noise": """
-        unit/test_client_level.py test_the_grid_cuts_no_share_of_noise_off
+        unit/protocols/test_client_level.py test_the_grid_cuts_no_share_of_noise_off
         """,
     "A weight moves two noised values": """
-        unit/test_offered.py test_weights_move_integers_no_further_apart
+        unit/engines/test_offered.py test_weights_move_integers_no_further_apart
         """,
     "A sum that the plan hides": """
         unit/test_protect.py test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all
@@ -47,34 +47,36 @@ PROTECT = {
         """,
     "With a `secret`, two contents": """
         unit/test_protect.py test_two_values_in_one_place_have_two_fingerprints
-        unit/test_ledger.py test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing
+        unit/accounting/test_ledger.py
+            test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing
         """,
 }
 SEND = {
     "A release leaves under its own reservation": """
-        unit/test_ledger.py test_a_release_that_does_not_fit_its_reservation_does_not_leave
+        unit/accounting/test_ledger.py test_a_release_that_does_not_fit_its_reservation_does_not_leave
         """,
     "If one release of these messages may not leave": """
-        unit/test_ledger.py test_one_bad_message_keeps_the_whole_outbox_in
+        unit/accounting/test_ledger.py test_one_bad_message_keeps_the_whole_outbox_in
         """,
     "The commit is durable before the bytes": """
         properties/test_exchange.py test_the_ledger_is_on_disk_before_the_bytes_exist
-        unit/test_ledger.py test_kill_9_forgets_nothing_that_left
+        unit/accounting/test_ledger.py test_kill_9_forgets_nothing_that_left
         """,
     "What was sent leaves again only": """
-        unit/test_ledger.py test_a_release_leaves_once
-        unit/test_ledger.py test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing
+        unit/accounting/test_ledger.py test_a_release_leaves_once
+        unit/accounting/test_ledger.py
+            test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing
         """,
     "What was charged nothing": """
-        unit/test_ledger.py test_what_has_no_finite_price_is_repeated_without_a_fingerprint
+        unit/accounting/test_ledger.py test_what_has_no_finite_price_is_repeated_without_a_fingerprint
         """,
     "No release is encoded in any other way": """
-        unit/test_wire.py test_a_release_is_not_encoded_without_the_ledger
-        unit/test_wire.py test_what_only_stands_where_a_release_should_is_not_encoded
-        unit/test_release.py test_nobody_but_the_ledger_makes_a_permit
+        unit/core/test_wire.py test_a_release_is_not_encoded_without_the_ledger
+        unit/core/test_wire.py test_what_only_stands_where_a_release_should_is_not_encoded
+        unit/core/test_release.py test_nobody_but_the_ledger_makes_a_permit
         """,
     "A message without a release": """
-        unit/test_ledger.py test_a_message_without_a_release_costs_nothing
+        unit/accounting/test_ledger.py test_a_message_without_a_release_costs_nothing
         """,
 }
 
@@ -95,7 +97,7 @@ def defined_in(path: Path) -> set[str]:
 def test_every_guarantee_has_its_tests(of: Callable[..., Any], tried: dict[str, str]) -> None:
     for promised, named in zip(guarantees(of), tried, strict=True):
         assert promised.startswith(named)
-        pairs = [line.split() for line in tried[named].split("\n") if line.strip()]
-        assert pairs
-        for file, test in pairs:
+        words = tried[named].split()
+        assert words
+        for file, test in zip(words[::2], words[1::2], strict=True):
             assert test in defined_in(TESTS / file)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from test_sums import ARMS
-from tiny_study import run, text, world
+from support.arms import ARMS
+from support.tiny_study import run, text, world
 
 from securefl.core.errors import ConfigError
 from securefl.core.release import Release, ReleaseKey

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_two_server as two
-from tiny_orders import order
+from support import tiny_two_server as two
+from support.tiny_orders import order
 
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Agreement, Identity, Roster, Vector

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tiny_study import text
+from support.tiny_study import text
 
 from securefl.rounds import (
     Algorithm,

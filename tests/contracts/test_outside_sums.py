@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_study import spied, text
+from support.tiny_study import spied, text
 
 from securefl import sums
 from securefl.core.acts import entering

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_study import plain, run, same_state, spied, study, world
+from support.tiny_study import plain, run, same_state, spied, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError

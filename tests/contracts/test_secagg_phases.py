@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
-from tiny_secagg import aggregate, agreement, client, identity
+from support.tiny_secagg import aggregate, agreement, client, identity
 
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import u32

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_study import run, spied, text, world
+from support.arms import ARMS
+from support.tiny_study import run, spied, text, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError
@@ -29,13 +29,6 @@ from securefl.study.run import arm_folder, composition
 from securefl.sums.encrypted import keys
 from securefl.sums.encrypted.parts import SumEncryptor
 from securefl.sums.two_server import client as padder
-
-OPTIONS = {"fedlog": ["", 'body = "private"'], "lg_fedavg": ["", "layers = 2"]}
-ARMS = [
-    (point.name, options)
-    for point in sorted(entry_points(group="securefl.protocols"), key=lambda point: point.name)
-    for options in OPTIONS.get(point.name, ["fraction = 1.0"])
-]
 
 
 def one(name: str, options: str, sum_: str, *, extra: str = "", privacy: str = "", **changes: Any) -> Study:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_study import FEDAVG, FEDPROF, run, study, world
+from support.tiny_study import FEDAVG, FEDPROF, run, study, world
 
 from securefl.protocols.contributions import Count, Size
 from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Job, Offer, Population, State, Value

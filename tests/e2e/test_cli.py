@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 import pytest
-from tiny_study import FEDAVG, FEDPROF, text
+from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.commands.main import cli, main
 from securefl.study.packaged import packaged

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_study import FEDAVG, FEDPROF, plain, run, text
+from support.tiny_study import FEDAVG, FEDPROF, plain, run, text
 
 from securefl.study.config import read
 from securefl.study.run import arm_folder

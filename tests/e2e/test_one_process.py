@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from read_only import bound_by_modes, content, forbid_writing
-from tiny_study import FEDAVG, FEDPROF, study, text
-from waiting import waiting
+from support.read_only import bound_by_modes, content, forbid_writing
+from support.tiny_study import FEDAVG, FEDPROF, study, text
+from support.waiting import waiting
 
 from securefl.commands.report import report
 from securefl.commands.run import run

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_study import FEDAVG, FEDPROF, plain, study, world
+from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.study.config import Study, parse

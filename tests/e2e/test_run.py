@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tiny_study import FEDAVG, FEDPROF, run, spied, study, text, world
+from support.tiny_study import FEDAVG, FEDPROF, run, spied, study, text, world
 
 from securefl.core.errors import ConfigError
 from securefl.study.config import parse

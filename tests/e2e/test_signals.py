@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_study import FEDAVG, FEDPROF, plain, run, text
-from waiting import waiting
+from support.tiny_study import FEDAVG, FEDPROF, plain, run, text
+from support.waiting import waiting
 
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import read

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tiny_study import text
+from support.tiny_study import text
 
 from securefl.commands.sweep import sweep
 from securefl.sweep.page import script_digest

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from tiny_study import FEDAVG, text
+from support.tiny_study import FEDAVG, text
 
 from securefl.commands.run import run as run_command
 from securefl.commands.sweep import sweep

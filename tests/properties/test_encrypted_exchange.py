@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_parties import session
+from support.tiny_parties import session
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
-from tiny_he import SIGNER
+from support.tiny_he import SIGNER, keys
 
-from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.sums.encrypted.parts import Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
@@ -17,11 +14,6 @@ from securefl.sums.encrypted.terms import Integers, plus
 
 PLACE = Place(session=b"session", round=1, attempt=0, stage="train", name="update")
 SPREADS = st.sampled_from(["uniform", "edges", "highest", "lowest"])
-
-
-@cache
-def keys(parameters: Parameters) -> KeyPair:
-    return KeyPair.generate(parameters)
 
 
 def terms_of(parameters: Parameters, length: int, bound: int, clients: int) -> SumTerms:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_he import SIGNER
+from support.tiny_he import SIGNER
 
 from securefl.core.errors import ConfigError
 from securefl.he.keys import KeyPair

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tiny_he import SIGNER
+from support.tiny_he import SIGNER
 
 from securefl.core.signing import AgreementKey
 from securefl.he.keys import KeyPair

@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
-from tiny_attempts import Attempt, Clients, call, fewest
-from tiny_secagg import identity
+from support.tiny_attempts import Attempt, Clients, call, fewest
+from support.tiny_secagg import identity
 
 from securefl.core import agreement as agreed
 from securefl.core.acts import Begin, RecordAct

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
-from tiny_two_server import (
+from support.tiny_two_server import (
     EVERYBODY,
     LEAST,
     PART,

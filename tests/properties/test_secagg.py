@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact, client, header, journal
+from support.tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact, client, header, journal
 
 from securefl.accounting.ledger import Ledger
 from securefl.engines.drive import Drive

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import second_secagg as second
 from numpy.typing import NDArray
-from tiny_secagg import Outcome, aggregate, agreement, assert_exact, entropy, identity
+from support import second_secagg as second
+from support.tiny_secagg import Outcome, aggregate, agreement, assert_exact, entropy, identity
 
 from securefl.core.acts import entering
 from securefl.core.errors import RemoteProtocolError

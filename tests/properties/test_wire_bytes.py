@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_orders import order
+from support.tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import RemoteProtocolError

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_aggregation_aloud import play
-from tiny_secagg import aggregate, agreement, assert_exact, identity, integers, pinned
+from reference.one_aggregation_aloud import play
+from support.tiny_secagg import aggregate, agreement, assert_exact, identity, integers, pinned
 
 from securefl.core.wire import decode
 from securefl.messages import client_name

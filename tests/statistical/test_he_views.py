@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import signal, stats
-from tiny_he import SIGNER
+from support.tiny_he import SIGNER
 
 from securefl.he import gate
 from securefl.he.keys import KeyPair

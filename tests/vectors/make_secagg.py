@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import second_secagg as second
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from second_secagg import Agreed, Client, Dealing, Delivery, Entry, Refused, Server, Vector, u32
+from support import second_secagg as second
+from support.second_secagg import Agreed, Client, Dealing, Delivery, Entry, Refused, Server, Vector, u32
 
 FOLDER = Path(__file__).parent / "secagg"
 Given = dict[str, Any]

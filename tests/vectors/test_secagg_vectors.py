@@ -12,12 +12,23 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
-import make_secagg
 import numpy as np
 import pytest
-from make_secagg import COHORTS, FOLDER, SECOND, Given, changed, keys, plain, randomness, raw, terms_of
-from second_secagg import PRIME, Refused
-from tiny_secagg import Lenient, release
+from support.second_secagg import PRIME, Refused
+from support.tiny_secagg import Lenient, release
+from vectors import make_secagg
+from vectors.make_secagg import (
+    COHORTS,
+    FOLDER,
+    SECOND,
+    Given,
+    changed,
+    keys,
+    plain,
+    randomness,
+    raw,
+    terms_of,
+)
 
 from securefl.core import agreement
 from securefl.core.agreement import digest

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import second_two_server as second
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from second_secagg import Refused, Vector, fields, sha256, sign, x25519_public
+from support import second_two_server as second
+from support.second_secagg import Refused, Vector, fields, sha256, sign, x25519_public
 
 from securefl.core import agreement
 from securefl.core.errors import RemoteProtocolError

@@ -1,0 +1,74 @@
+"""Tests stand where their subject does, and share what stands in tests/support alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "tests").rglob("*.py"))
+TESTS = {path.stem for path in FILES if path.stem.startswith("test_")}
+UNIT = ROOT / "tests" / "unit"
+HOME = ROOT / "securefl"
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT / "tests").as_posix()
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Each part of what is imported: `from a.b import c` gives a, b and c."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found = [alias.name for alias in node.names]
+            found += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            yield from (part for one in found for part in one.split("."))
+
+
+def violations(source: str) -> list[str]:
+    tree = ast.parse(source)
+    found = [f"imports {part}" for part in imported(tree) if part in TESTS or part == "conftest"]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path":
+            found.append("names sys.path")
+        # code that a test hands to another process
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "sys.path" in node.value:
+            found.append("names sys.path in a text")
+    return found
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path != Path(__file__)], ids=name)
+def test_no_test_needs_another(path: Path) -> None:
+    assert violations(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import test_rules",
+        "from test_rules import ROOT",
+        "from unit.core import test_wire",
+        "from tests.unit.core.test_wire import release",
+        "def inside():\n    from .test_rules import ROOT",
+        "import conftest",
+        "import sys\nsys.path.insert(0, 'benchmarks')",
+        "CODE = 'import sys; sys.path[:0] = sys.argv[2:]'",
+    ],
+)
+def test_needing_another_is_found(source: str) -> None:
+    assert violations(source)
+
+
+def test_every_folder_is_a_room() -> None:
+    folders = [path.relative_to(UNIT) for path in UNIT.rglob("*") if any(path.glob("*.py"))]
+    assert len(folders) > 10
+    for folder in folders:
+        assert (HOME / folder / "__init__.py").exists(), f"securefl has no room {folder}"
+
+
+def test_beside_the_folders_stand_tests_of_single_modules() -> None:
+    for path in UNIT.glob("*.py"):
+        assert (HOME / path.name.removeprefix("test_")).exists(), path.name

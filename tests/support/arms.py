@@ -1,0 +1,12 @@
+"""Every registered protocol, with options that a tiny study runs."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+OPTIONS = {"fedlog": ["", 'body = "private"'], "lg_fedavg": ["", "layers = 2"]}
+ARMS = [
+    (point.name, options)
+    for point in sorted(entry_points(group="securefl.protocols"), key=lambda point: point.name)
+    for options in OPTIONS.get(point.name, ["fraction = 1.0"])
+]

@@ -1,0 +1,96 @@
+"""Files of a matching, made by the commands as three people would run them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from click.testing import CliRunner
+
+from securefl import profiles
+from securefl.commands.main import cli
+from securefl.core.errors import SecureFLError
+from securefl.profiles import divergence
+
+CLIENTS = {
+    "p1": ([0.1, 0.2, -1.0], [1.0, 2.0, 0.5]),
+    "p2": ([1.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
+}
+BASE = ([0.0, 0.1, 0.0], [1.0, 1.5, 1.0])
+
+
+def call(*words: object, code: int = 0) -> str:
+    """Run a command in this process; the output. Nothing but the package's errors may come out."""
+    result = CliRunner().invoke(cli, [str(w) for w in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        assert isinstance(result.exception, SecureFLError), result.exception
+        assert code == 1, result.exception
+        return str(result.exception)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def write(path: Path, values: tuple[list[float], list[float]]) -> Path:
+    path.write_text(json.dumps({"mean": values[0], "variance": values[1]}))
+    return path
+
+
+def kl(label: str) -> float:
+    own, base = (profiles.Profile(np.array(m), np.array(s), 1) for m, s in (CLIENTS[label], BASE))
+    return divergence(own, base)
+
+
+class Place:
+    """A folder with keys, profiles and the options of one matching."""
+
+    def __init__(self, root: Path, *options: str) -> None:
+        self.root, self.options = root, options
+        call("keygen", "--role", "key-holder", "--out", root / "K")
+        call("keygen", "--role", "evaluator", "--out", root / "V")
+        for label, values in CLIENTS.items():
+            write(root / f"{label}.json", values)
+            self.encrypt(label)
+        write(root / "b.json", BASE)
+
+    def encrypt(self, label: str, kind: str = "--profile", *more: object, code: int = 0) -> str:
+        keys = ("--public", self.root / "K/public.key", "--evaluator", self.root / "V/evaluator.pub")
+        path = self.root / f"{label}.json"
+        return call(
+            "encrypt", *keys, kind, path, "-o", self.root / f"{label}.enc", *self.options, *more, code=code
+        )
+
+    def match(
+        self, *files: str, baseline: str = "b.json", more: tuple[object, ...] = (), code: int = 0
+    ) -> str:
+        keys = ("--public", self.root / "K/public.key", "--evaluator", self.root / "V/evaluator.key")
+        named = [self.root / f for f in files or ("p1.enc", "p2.enc")]
+        return call(
+            "match",
+            *keys,
+            "--baseline",
+            self.root / baseline,
+            *named,
+            "-o",
+            self.root / "scores.enc",
+            *more,
+            code=code,
+        )
+
+    def reveal(self, *more: str, code: int = 0) -> str:
+        keys = ("--secret", self.root / "K/secret.key", "--evaluator", self.root / "V/evaluator.pub")
+        return call("reveal", *keys, self.root / "scores.enc", *more, code=code)
+
+
+def use(place: Place, name: str, code: int = 1) -> str:
+    """A command that reads this file; a profile that is refused costs nobody else its score."""
+    if name in ("scores.enc", "K/secret.key"):
+        return place.reveal(code=code)
+    if name == "p1.enc":
+        told = place.match(code=3)
+        assert "p2.enc -> p2" in told
+        assert "p1.enc refused: " in told
+        return told
+    if name in ("K/public.key", "V/evaluator.key"):
+        return place.match(code=code)
+    return place.encrypt("p1", code=code)

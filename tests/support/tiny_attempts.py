@@ -1,0 +1,482 @@
+"""Honest clients with one record, and a server that calls attempts as it likes and keeps all it ever
+received.
+
+What it can open is worked out by linear algebra, not by trying: every masked input is its value plus masks,
+some of which the collected shares tell. A combination of inputs in which all other masks cancel is an opened
+total.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.agreement import Roster
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.hiding import Hide
+from securefl.core.keys import SecretKey
+from securefl.core.machine import Step
+from securefl.core.release import SERVER, Release, ReleaseKey
+from securefl.core.wire import Header
+from securefl.messages import client_name
+from securefl.secagg import Agreement, Channels, Client, Policy, Vector, centred
+from securefl.secagg.agreement import ClosedRoster
+from securefl.secagg.dealing import SALT_BYTES, Dealing, Published, published
+from securefl.secagg.messages import (
+    Advertise,
+    Consistent,
+    Dealt,
+    MaskedInput,
+    Quorum,
+    RosterClosed,
+    Shares,
+    Survivors,
+    Unmask,
+)
+from securefl.secagg.packing import unpack
+from securefl.secagg.unmasking import Unmasking
+from securefl.storage.journal import Journal
+from support.tiny_secagg import CHARGE, PLAN, entropy, identity, told
+
+SESSION = hashlib.sha256(b"attempts").digest()
+PRIME = 2**31 - 1
+Unknown = tuple[Any, ...]
+Shown = tuple[bytes, tuple[int, ...], tuple[int, ...]]
+"""Context of a closed roster, dealers and survivors: what a signature is on."""
+
+
+class Clients:
+    """Honest clients 0 .. n - 1 and their journal, which survives restarts; the last `corrupt` collude."""
+
+    def __init__(self, clients: int, policy: Policy, *, corrupt: int = 0, journal: Path | str = ":memory:"):
+        self.count, self.policy = clients, policy
+        self.corrupt = frozenset(range(clients - corrupt, clients))
+        self.random = entropy("journal", clients)
+        self.journal = Journal(journal, random=self.random)
+
+    def answer(self, client: int, order: Begin | RecordAct) -> Any:
+        """From the record; corrupt clients have none, and do whatever the server likes."""
+        if client in self.corrupt:
+            return SecretKey(order.context[-32:]) if isinstance(order, Begin) else True
+        return self.journal.record([order])[0]
+
+    def forget(self, really: bool = True) -> None:
+        """From here on nobody knows what it did before."""
+        if really:
+            self.journal = Journal(random=self.random)
+
+    def value(self, client: int, vector: Vector, number: int) -> int:
+        """The same whenever the same question is asked; of a value that cannot change, in every round.
+
+        Put anew it is another number: the noise on it is fresh.
+        """
+        asked = (0, 0) if vector.once else (0 if vector.ask else number, vector.ask)
+        label = f"{client}|{vector.name}|{asked[0]}|{asked[1]}|{vector.again}"
+        return int.from_bytes(hashlib.sha256(label.encode()).digest()[:2], "little")
+
+
+@lru_cache(maxsize=1024)
+def channels(client: int, roster: Roster) -> Channels:
+    """A client agrees on its secrets with a cohort once a session."""
+    return Channels(identity(client), roster, SESSION)
+
+
+@lru_cache(maxsize=1024)
+def cohort(members: tuple[int, ...]) -> Roster:
+    return Roster(tuple(identity(k).member() for k in members))
+
+
+@dataclass
+class View:
+    """All that came under one closed roster; shares as dealer -> point -> share."""
+
+    closed: ClosedRoster
+    dealings: dict[int, Published] = field(default_factory=dict)
+    seeds: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    keys: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    inputs: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
+    """Members whose masked input came, each with the dealers among whose masks it stands."""
+
+    def told(self, shares: Mapping[int, Mapping[int, bytes]]) -> set[int]:
+        """The members whose secret so many shares tell."""
+        threshold = self.closed.agreement.parameters.threshold
+        return {dealer for dealer, of in shares.items() if len(of) >= threshold}
+
+
+@dataclass
+class Seat:
+    """One client in one attempt: its machine and state, None where it is out."""
+
+    machine: Client
+    state: Any
+    pending: Any = None
+
+
+@dataclass
+class Attempt:
+    """An attempt as the server drives it, with everything it has received of it."""
+
+    clients: Clients
+    members: tuple[int, ...]
+    header: Header
+    vector: Vector
+    ordered: int
+    tasks: Mapping[int, bytes] = field(default_factory=dict)
+    seats: dict[int, Seat] = field(default_factory=dict)
+    entries: dict[int, Advertise] = field(default_factory=dict)
+    views: dict[bytes, View] = field(default_factory=dict)
+    inputs: dict[int, tuple[MaskedInput, tuple[int, ...]]] = field(default_factory=dict)
+    signatures: dict[Shown, dict[int, Any]] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+
+    @property
+    def view(self) -> View | None:
+        """What came under the newest closed roster."""
+        return next(reversed(self.views.values())) if self.views else None
+
+    @property
+    def closed(self) -> ClosedRoster | None:
+        return self.view.closed if self.view else None
+
+    @property
+    def dealings(self) -> dict[int, Published]:
+        return self.view.dealings if self.view else {}
+
+    @property
+    def seeds(self) -> dict[int, dict[int, bytes]]:
+        return self.view.seeds if self.view else {}
+
+    @property
+    def keys(self) -> dict[int, dict[int, bytes]]:
+        return self.view.keys if self.view else {}
+
+    def agreement(self, client: int) -> Agreement:
+        return Agreement(
+            header=self.header,
+            roster=cohort(self.members),
+            vectors=(self.vector,),
+            plan=PLAN,
+            task=self.tasks.get(client, told("the task")),
+            parameters=self.clients.policy.parameters(len(self.members), self.ordered),
+        )
+
+    def place(self, client: int) -> int:
+        return self.members.index(client)
+
+    # What the server makes the clients do -----------------------------------------------------------
+
+    def begin(self, only: Iterable[int] | None = None) -> Attempt:
+        """Each of them enters, or refuses; one that was restarted enters again."""
+        for k in only if only is not None else self.members:
+            agreed = self.agreement(k)
+            machine = Client(
+                agreement=agreed, channels=channels(k, agreed.roster), policy=self.clients.policy
+            )
+            self.seats[k] = Seat(machine, None)
+            self._take(k, machine.begin())
+        return self
+
+    def close(self, members: Iterable[int] | None = None, only: Iterable[int] | None = None) -> Attempt:
+        """Show them a closed roster."""
+        chosen = sorted(self.place(k) for k in (members or self.entries) if k in self.entries)
+        said = [self.entries[self.members[number]] for number in chosen]
+        roster = RosterClosed(
+            members=tuple(chosen),
+            keys=tuple(one.key for one in said),
+            nonces=tuple(one.nonce for one in said),
+            signatures=tuple(one.signature for one in said),
+        )
+        return self._show(roster, only)
+
+    def deal(self, only: Iterable[int] | None = None, dealers: Iterable[int] | None = None) -> Attempt:
+        """Hand out the shares of all who dealt under each client's roster, or of some of them."""
+        for k in list(only if only is not None else self.seats):
+            closed = self._closed_of(k) or self.closed
+            if closed is None:
+                continue
+            dealings = self.views[closed.context].dealings
+            chosen = sorted(dealings if dealers is None else {self.place(m) for m in dealers} & set(dealings))
+            holder = self.place(k)
+            near = [dealings[m] for m in closed.graph.neighbours.get(holder, ()) if m in chosen]
+            dealt = Dealt(
+                dealers=tuple(chosen),
+                sealed=tuple(of.boxes[holder] for of in near),
+                marks=tuple(of.marks(holder) for of in near),
+                evidence=tuple(of.evidence(holder) for of in near),
+            )
+            self._show(dealt, [k])
+        return self
+
+    def survive(self, survivors: Sequence[int], only: Iterable[int] | None = None) -> Attempt:
+        """Show them a set of survivors, of the dealers that each was shown."""
+        alive = tuple(sorted(self.place(k) for k in survivors))
+        for k in list(only if only is not None else self.seats):
+            held = self._held_of(k)
+            dealers = held.dealers if held else sorted(self.dealings)
+            dropped = tuple(m for m in dealers if m not in alive)
+            self._show(Survivors(survivors=alive, dropped=dropped), [k])
+        return self
+
+    def quorum(self, only: Iterable[int] | None = None) -> Attempt:
+        """Show each the signatures on its own set, or on the one that has most; corrupt clients sign all."""
+        for k in list(only if only is not None else self.seats):
+            held = self._held_of(k)
+            survivors = getattr(self.seats[k].state, "survivors", None) if k in self.seats else None
+            shown = held and survivors and (held.closed.context, held.dealers, survivors)
+            if shown not in self.signatures:
+                if not self.signatures:
+                    continue
+                shown = max(self.signatures, key=lambda one: len(self.signatures[one]))
+            self._show(self._quorum(shown), [k])
+        return self
+
+    def _quorum(self, shown: Shown) -> Quorum:
+        context, dealers, survivors = shown
+        found = dict(self.signatures[shown])
+        for k in self.clients.corrupt & set(self.members):
+            if self.place(k) in survivors:
+                text = self.views[context].closed.survival(dealers, survivors)
+                found.setdefault(self.place(k), identity(k).signing.sign(text))
+        signers = tuple(sorted(found))
+        others = [m for m in survivors if m not in found and self.members[m] in self.inputs]
+        return Quorum(
+            signers=signers,
+            signatures=tuple(found[m] for m in signers),
+            others=tuple(others),
+            inputs=tuple(self.inputs[self.members[m]][0].signature for m in others),
+        )
+
+    def _closed_of(self, k: int) -> ClosedRoster | None:
+        state = self.seats[k].state if k in self.seats else None
+        held = getattr(state, "held", state)
+        found = getattr(held, "closed", None)
+        return found if found is not None and found.context in self.views else None
+
+    def _held_of(self, k: int) -> Any:
+        """What a client that was shown its dealers holds; None before."""
+        state = self.seats[k].state if k in self.seats else None
+        held = getattr(state, "held", state)
+        return held if hasattr(held, "dealers") else None
+
+    def whole(self, survivors: Sequence[int] | None = None) -> Attempt:
+        """The honest course, with all who enter."""
+        self.begin().close()
+        if self.closed is None:
+            return self
+        self.deal()
+        alive = sorted(self.inputs) if survivors is None else survivors
+        return self.survive(alive).quorum() if alive else self
+
+    def _show(self, message: Any, only: Iterable[int] | None) -> Attempt:
+        for k in list(only if only is not None else self.seats):
+            seat = self.seats.get(k)
+            if seat is None or seat.state is None:
+                continue
+            try:
+                self._take(k, seat.machine.receive(seat.state, SERVER, message))
+            except RemoteProtocolError as error:
+                self.refusals.append(str(error))
+        return self
+
+    def _take(self, k: int, step: Step[Any]) -> None:
+        seat = self.seats[k]
+        seat.state = step.state
+        for envelope in step.out:
+            self._keep(k, envelope.message)
+        if step.need is not None:
+            self._take(k, seat.machine.provide(step.state, self._answer(k, step.need.order)))
+
+    def _answer(self, k: int, order: Any) -> Any:
+        if isinstance(order, Begin | RecordAct):
+            return self.clients.answer(k, order)
+        assert isinstance(order, Hide)
+        value = self.clients.value(k, self.vector, self.header.round)
+        at = self.header
+        key = ReleaseKey(order.client, at.session, at.round, at.stage, at.attempt, self.vector.name)
+        masked = order.conceal[self.vector.name](np.array([value])).numbers
+        return (Release(key=key, unit="record", form="masked", charge=CHARGE, _numbers=masked),)
+
+    def _keep(self, k: int, message: Any) -> None:
+        number, state = self.place(k), self.seats[k].state
+        match message:
+            case Advertise():
+                self.entries[k] = message
+            case Shares():
+                closed = state.closed
+                dealing = Dealing(message.seed, message.marks, message.sealed, message.signature)
+                view = self.views.setdefault(closed.context, View(closed))
+                view.dealings[number] = published(closed, number, dealing)
+            case MaskedInput():
+                self.inputs[k] = (message, state.dealers)
+                self.views[state.closed.context].inputs.add((number, state.dealers))
+            case Consistent():
+                shown = (state.held.closed.context, state.held.dealers, state.survivors)
+                self.signatures.setdefault(shown, {})[number] = message.signature
+            case Unmask():
+                view = self.views[state.held.closed.context]
+                for dealer, share in zip(sorted(state.held.pairs), message.shares, strict=True):
+                    opened = view.seeds if dealer in state.survivors else view.keys
+                    opened.setdefault(dealer, {})[number + 1] = share.raw[SALT_BYTES:]
+        if k in self.clients.corrupt and hasattr(state, "pairs"):
+            self._collude(k, state)
+
+    def _collude(self, k: int, state: Any) -> None:
+        """A corrupt client hands all shares that it holds to the server."""
+        view = self.views[state.closed.context]
+        for dealer, pair in state.pairs.items():
+            view.seeds.setdefault(dealer, {})[self.place(k) + 1] = pair.seed[SALT_BYTES:]
+            view.keys.setdefault(dealer, {})[self.place(k) + 1] = pair.key[SALT_BYTES:]
+
+    # What the server can work out -------------------------------------------------------------------
+
+    def opened(self, survivors: Sequence[int]) -> int | None:
+        """The total over these survivors, if the collected shares open it: through the product's own code."""
+        alive = tuple(sorted(self.place(k) for k in survivors))
+        if self.closed is None or any(k not in self.inputs for k in survivors):
+            return None
+        sums = [unpack(self.inputs[k][0].releases[0]._numbers, 1, self.vector.bits) for k in survivors]
+        dealers = self.inputs[survivors[0]][1]
+        shares = {d: (self.seeds if d in alive else self.keys).get(d, {}) for d in dealers}
+        threshold = self.closed.agreement.parameters.threshold
+        if any(len(of) < threshold for of in shares.values()):
+            return None
+        work = Unmasking(
+            closed=self.closed,
+            dealers=dealers,
+            survivors=alive,
+            seeds={d: self.dealings[d].dealing.seed for d in dealers},
+            shares=shares,
+            sums=(np.sum(sums, axis=0, dtype=np.uint64).astype(sums[0].dtype),),
+        )
+        found = work.run()
+        return int(centred(found.totals[self.vector.name], self.vector.bits)[0])
+
+    def equations(self) -> list[dict[Unknown, int]]:
+        """Each input as the sum of what the server does not know: values and masks."""
+        corrupt = {self.place(k) for k in self.clients.corrupt if k in self.members}
+        # A mask key is of an attempt, and a seed of one closed roster in it.
+        keys = {
+            view.closed.entries[m].key.raw
+            for view in self.views.values()
+            for m in view.told(view.keys) | (corrupt & set(view.closed.entries))
+        }
+        return [
+            self._equation(view, own, dealers, keys)
+            for view in self.views.values()
+            for own, dealers in sorted(view.inputs)
+            if own not in corrupt
+        ]
+
+    def _equation(
+        self, view: View, own: int, dealers: tuple[int, ...], keys: set[bytes]
+    ) -> dict[Unknown, int]:
+        question, closed = self.vector.question(self.header), view.closed
+        asked = ("once",) if self.vector.once else (question.round, question.ask)
+        row: dict[Unknown, int] = {("x", self.members[own], question.name, question.again, *asked): 1}
+        if own not in view.told(view.seeds):
+            row["seed", closed.context, own] = 1
+        for other in dealers:
+            if other not in closed.graph.neighbours[own]:
+                continue
+            if not {closed.entries[own].key.raw, closed.entries[other].key.raw} & keys:
+                low, high = min(own, other), max(own, other)
+                row["pair", closed.context, low, high] = 1 if own < other else -1
+        return row
+
+
+def call(
+    clients: Clients,
+    members: Sequence[int],
+    *,
+    attempt: int,
+    number: int = 1,
+    stage: int = 0,
+    ordered: int | None = None,
+    name: str = "update",
+    ask: int = 0,
+    again: int = 0,
+    once: bool = False,
+    tasks: Mapping[int, bytes] | None = None,
+) -> Attempt:
+    """An attempt over some clients, in the order of their names."""
+    vector = Vector(name=name, length=1, bits=32, bound=2**16, ask=ask, again=again, once=once)
+    header = Header(SESSION, number, attempt, stage)
+    chosen = tuple(sorted(members, key=client_name))
+    return Attempt(clients, chosen, header, vector, ordered or len(chosen), tasks or {})
+
+
+def fewest(attempts: Iterable[Attempt]) -> int | None:
+    """The fewest honest values in any combination of inputs that the server opens; None if it opens none."""
+    rows = [row for attempt in attempts for row in attempt.equations()]
+    # No mask is in the sums of two questions: each of them is worked out by itself.
+    questions: dict[Unknown, list[dict[Unknown, int]]] = {}
+    for row in rows:
+        [asked] = [name[2:] for name in row if name[0] == "x"]
+        questions.setdefault(asked, []).append(row)
+    found = [least for own in questions.values() if (least := _fewest(own)) is not None]
+    return min(found, default=None)
+
+
+def _fewest(rows: Sequence[Mapping[Unknown, int]]) -> int | None:
+    unknowns = sorted({name for row in rows for name in row}, key=repr)
+    masks = [name for name in unknowns if name[0] != "x"]
+    values = [name for name in unknowns if name[0] == "x"]
+    opened = _combinations(rows, masks, values)
+    if not opened:
+        return None
+    best = len(values)
+    rank = len(opened)
+    # A combination with fewest values vanishes on rank - 1 independent values.
+    for zeros in combinations(range(len(values)), rank - 1):
+        for vector in _vanishing(opened, zeros):
+            weight = sum(1 for entry in vector if entry)
+            if weight:
+                best = min(best, weight)
+    return best
+
+
+def _combinations(
+    rows: Sequence[Mapping[Unknown, int]], masks: Sequence[Unknown], values: Sequence[Unknown]
+) -> list[list[int]]:
+    """A basis of the combinations of rows without masks, as coefficients of the values, modulo a prime."""
+    table = [
+        [row.get(name, 0) % PRIME for name in masks] + [row.get(name, 0) % PRIME for name in values]
+        for row in rows
+    ]
+    reduced = _eliminate(table, len(masks))
+    free = [row[len(masks) :] for row in reduced if not any(row[: len(masks)])]
+    return [row for row in _eliminate(free, len(values)) if any(row)]
+
+
+def _vanishing(basis: Sequence[Sequence[int]], zeros: Sequence[int]) -> list[list[int]]:
+    """Combinations of the basis that vanish on these columns."""
+    others = [column for column in range(len(basis[0])) if column not in zeros]
+    order = [*zeros, *others]
+    table = _eliminate([[row[column] for column in order] for row in basis], len(zeros))
+    return [row for row in table if not any(row[: len(zeros)])]
+
+
+def _eliminate(table: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
+    """Row echelon form over the first `columns`, modulo the prime."""
+    rows = [list(row) for row in table]
+    done = 0
+    for column in range(columns):
+        pivot = next((i for i in range(done, len(rows)) if rows[i][column]), None)
+        if pivot is None:
+            continue
+        rows[done], rows[pivot] = rows[pivot], rows[done]
+        inverse = pow(rows[done][column], -1, PRIME)
+        for i in range(len(rows)):
+            if i != done and rows[i][column]:
+                factor = rows[i][column] * inverse % PRIME
+                rows[i] = [(a - factor * b) % PRIME for a, b in zip(rows[i], rows[done], strict=True)]
+        done += 1
+    return rows

@@ -1,0 +1,78 @@
+"""Private training of small models, noised by a key, and models of unusual shape."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from securefl.core.keys import SecretKey
+from securefl.dp.noise import Source
+from securefl.training import to_vector
+from securefl.training.dpsgd import train_privately
+from securefl.training.dpsgd_config import DPSGD
+from support.tiny_training import Arrays, small_model
+
+
+def config(**changes: Any) -> DPSGD:
+    settings: dict[str, Any] = {
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "sampling_rate": 0.5,
+        "expected_batch": 8,
+        "steps": 3,
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+    }
+    return DPSGD(**(settings | changes))
+
+
+def keyed(key: bytes = b"k") -> Source:
+    return Source(SecretKey(key * 32))
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return make()
+
+
+def trained(
+    settings: DPSGD, data: Arrays, *, start: nn.Module | None = None, source: Source | None = None
+) -> NDArray[np.float32]:
+    model = copy.deepcopy(start or small_model())
+    train_privately(model, *data, settings, "cross_entropy", source or keyed())
+    return to_vector(model)
+
+
+def images(shape: tuple[int, ...], n: int) -> Arrays:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(n, *shape)).astype(np.float32), rng.integers(10, size=n)
+
+
+class Twice(nn.Module):
+    """A layer that is used twice, and another whose weight is the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.same, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.same.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.same(torch.tanh(self.first(torch.tanh(self.first(x))))))
+
+
+class Own(nn.Module):
+    """A layer of a kind that no sampler knows, with a layer of a known kind in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.inner = nn.Parameter(torch.ones(4)), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(torch.tanh(self.scale * x))

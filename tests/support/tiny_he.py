@@ -1,0 +1,40 @@
+"""What tests of encrypted matching share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from securefl.core.release import SERVER
+from securefl.core.signing import SigningKey
+from securefl.core.wire import Header, Limit
+from securefl.he.keys import KeyPair
+from securefl.he.parameters import Parameters
+from securefl.messages import OpenRequest
+from securefl.scores import Found, KeyHolder, Scoring, Sent
+from securefl.scores.ckks import OpensCiphertexts
+from securefl.scores.opener import Opener
+
+SIGNER = SigningKey.generate()
+
+
+@cache
+def keys(parameters: Parameters) -> KeyPair:
+    return KeyPair.generate(parameters)
+
+
+def converse(
+    scoring: Scoring, opener: Opener, tell: Callable[[str, str], None], sent: Sequence[Sent], turns: list[int]
+) -> Found:
+    """Server and key holder of one exchange, turn after turn; `turns` is told how many items each one has."""
+    part = OpensCiphertexts(opener, tell)
+    holder: Any = KeyHolder(header=Header(bytes(32), 1, 0, 0), most=Limit(2**30, 99), turns=2, part=part)
+    state, work = holder.begin().state, scoring.score(tuple(sent))
+    while not isinstance(done := work.run(), Found):
+        request = OpenRequest(turn=len(turns), items=done.items)
+        turns.append(len(done.items))
+        asked = holder.receive(state, SERVER, request)
+        step = holder.provide(asked.state, asked.need.order.run())
+        state, work = step.state, done.then(step.out[0].message.items)
+    return done

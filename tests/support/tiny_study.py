@@ -1,0 +1,167 @@
+"""A study of seconds on scikit-learn's digits, and ways to look into its run."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Offer, Played, Population, State
+from securefl.study.config import Arm, ProtocolOptions, Study, parse
+from securefl.study.run import ArmRun, run_arm
+from securefl.study.world import World, build
+from securefl.training.task import Problem
+
+FEDAVG = '[[arm]]\nname = "FedAvg"\nprotocol = "fedavg"\nfraction = 0.5\n'
+FEDPROF = '[[arm]]\nname = "FedProf"\nprotocol = "fedprof"\nfraction = 0.5\n'
+
+
+def text(
+    *arms: str,
+    rounds: int = 2,
+    clients: int = 6,
+    seeds: str = "[3]",
+    scores: str = "clear",
+    unprotected: str | None = None,
+    extra: str = "",
+) -> str:
+    """The TOML of a tiny study; `extra` are further sections. All that the arms send is unprotected."""
+    arms = arms or (FEDAVG, FEDPROF)
+    if unprotected is None:
+        sent = {"update": "", "profile": '"fedprof"', "loss": '"active_fl"'}
+        unprotected = str([name for name, by in sent.items() if by in "".join(arms)]).replace("'", '"')
+    head = f"""
+[study]
+name = "tiny"
+rounds = {rounds}
+seeds = {seeds}
+target = 0.2
+
+[data]
+source = "digits"
+clients = {clients}
+partition = {{ kind = "iid" }}
+
+[model]
+kind = "mlp"
+hidden = [8]
+
+[local]
+optimizer = "sgd"
+learning_rate = 0.2
+epochs = 2
+batch_size = 16
+
+[privacy]
+sum = "clear"
+scores = "{scores}"
+noise = "none"
+unit = "record"
+adjacency = "replace-one"
+delta = 1e-4
+budget = inf
+against = ["server", "key-holder", "others"]
+unprotected = {unprotected}
+least_cohort = 1
+least_honest = 1
+largest_share = 1.0
+{extra}
+"""
+    return head + "\n".join(arms)
+
+
+def with_privacy(written: str, settings: Mapping[str, str]) -> str:
+    """The text with these values in its section [privacy]."""
+    for key, value in settings.items():
+        lines = [line for line in written.splitlines() if not line.startswith(f"{key} =")]
+        at = lines.index("[privacy]") + 1
+        written = "\n".join([*lines[:at], f"{key} = {value}", *lines[at:]])
+    return written
+
+
+def study(*arms: str, **changes: Any) -> Study:
+    return parse(text(*arms, **changes))
+
+
+def world(of: Study) -> World:
+    return build(of, of.study.seeds[0])
+
+
+def run(of: Study, folder: Path, *, here: World | None = None, arm: Arm | None = None) -> ArmRun:
+    """Run the first arm, or `arm`."""
+    return run_arm(of, arm or of.arms[0], here or world(of), folder, lambda record: None)
+
+
+def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records without what no two runs share; NaN as text, so that equal records compare equal.
+
+    That is the wall time, and the digest of a ledger, in which session and times are.
+    """
+    own = ("wall_seconds", "ledger")
+    return [{k: repr(v) for k, v in record.items() if k not in own} for record in records]
+
+
+@dataclass
+class Spy:
+    """Options that build the algorithm of `options` and keep every state and ask of it."""
+
+    options: ProtocolOptions
+    states: list[State] = field(default_factory=list)
+    asks: list[tuple[Ask, Answers]] = field(default_factory=list)
+
+    def build(self, problem: Problem) -> Algorithm:
+        return _Watched(self.options.build(problem), self)
+
+
+@dataclass
+class _Watched:
+    own: Algorithm
+    spy: Spy
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        return self.own.offers
+
+    def start(self) -> State:
+        self.spy.states = [self.own.start()]
+        return self.spy.states[0]
+
+    def round(
+        self, state: State, population: Population, number: int, rng: np.random.Generator
+    ) -> Generator[Ask, Answers, Played]:
+        turn = self.own.round(state, population, number, rng)
+        try:
+            question = next(turn)
+            while True:
+                answers = yield question
+                self.spy.asks.append((question, answers))
+                question = turn.send(answers)
+        except StopIteration as done:
+            self.spy.states.append(done.value.state)
+            return done.value
+
+    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
+        return self.own.evaluate(state, devices)
+
+
+def spied(of: Study, folder: Path, here: World | None = None) -> tuple[Spy, ArmRun]:
+    """The first arm's run, with its states (one before each round, one at the end) and asks."""
+    first = of.arms[0]
+    spy = Spy(first.options)
+    arm = Arm(name=first.name, protocol=first.protocol, options=spy)
+    return spy, run(of, folder, here=here, arm=arm)
+
+
+def same_state(a: State, b: State) -> bool:
+    """Equal bit for bit, types and shapes included."""
+    arrays: list[Mapping[str, Any]] = [{**s.memory, "": s.broadcast} for s in (a, b)]
+    first, second = arrays
+    return first.keys() == second.keys() and all(
+        first[k].dtype == second[k].dtype
+        and first[k].shape == second[k].shape
+        and first[k].tobytes() == second[k].tobytes()
+        for k in first
+    )

@@ -1,0 +1,77 @@
+"""A sweep of digits, and cells as if they had run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from securefl.sweep.cells import Sweep, parse_sweep
+from securefl.sweep.run import finish
+from support.tiny_study import text
+
+NOISED = (
+    text("", unprotected="[]")
+    .replace('noise = "none"', 'noise = "local"')
+    .replace('against = ["server", "key-holder", "others"]', 'against = ["server", "others"]')
+)
+ARMS = "".join(
+    f'[[arm]]\nname = "{name}"\nprotocol = "fedlog"\nclip = {{ kind = "{clip}" }}\n'
+    for name, clip in (("unit", "unit-l2"), ("bounded", "bounded"))
+)
+EPSILONS = '"privacy.epsilon" = [1.0, 4.0, inf]'
+LISTS = ('"privacy.calibration" = "exact"', '"privacy.calibration" = "paper"')
+
+
+def sweep(grid: str = "", *lists: str, study: str = NOISED + ARMS) -> Sweep:
+    tables = "".join(f"[[sweep.list]]\n{entry}\n" for entry in lists)
+    return parse_sweep(study + (f"[sweep.grid]\n{grid}\n" if grid else "") + tables)
+
+
+def two_lists() -> Sweep:
+    """Three epsilons under two calibrations."""
+    return sweep(EPSILONS, *LISTS, study=NOISED.replace("target = 0.2", "target = 0.25") + ARMS)
+
+
+def row(arm: str, seed: int, number: int, accuracy: float, epsilon: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        "arm": arm,
+        "seed": seed,
+        "round": number,
+        "accuracy": accuracy,
+        "loss": 1.0,
+        "bytes_up": 1000,
+        "bytes_down": 500,
+        "seconds": 1.0,
+        **{f"epsilon_{party}": value for party, value in epsilon.items()},
+    }
+
+
+def fill(found: Sweep, out: Path, *, leave: int = 0) -> None:
+    """Folders as finished cells leave them, of three seeds and two rounds, but for the last `leave`."""
+    for place, cell in enumerate(found.cells[: len(found.cells) - leave]):
+        folder = out / "cells" / cell.folder
+        folder.mkdir(parents=True)
+        asked = cell.study.privacy.epsilon or math.inf
+        rows, endless = [], {}
+        for a, arm in enumerate(cell.study.arms):
+            spent = math.inf if a or asked == math.inf else 0.9 * asked
+            endless[arm.name] = "one record moves the sum without bound" if spent == math.inf else ""
+            epsilon = {"server": spent, "key-holder": 99.0, "others": spent / 2}
+            for seed in (1, 2, 3):
+                for number in (1, 2):
+                    accuracy = 0.1 * number + 0.01 * seed + 0.02 * place
+                    rows.append(row(arm.name, seed, number, accuracy, epsilon))
+        pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
+        card = [
+            {
+                "party": "server",
+                "arms": list(endless),
+                "learns": "sums",
+                "epsilon": f"{asked:.3g}".replace("inf", "∞"),
+            }
+        ]
+        finish(folder, cell.study, card, endless)

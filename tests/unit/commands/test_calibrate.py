@@ -1,0 +1,70 @@
+"""The figures of `securefl calibrate` and `securefl ledger epsilon`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from securefl.commands.main import cli
+from securefl.core.errors import SecureFLError
+
+
+def call(*words: object) -> dict[str, float]:
+    result = CliRunner().invoke(cli, [*map(str, words), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_calibrate_prints_what_scripts_read() -> None:
+    found = call(
+        "calibrate", "--epsilon", 1, "--delta", 1e-5, "--releases", 100, "--features", 85, "--bound", 1
+    )
+    assert set(found) == {"sigma", "noise_multiplier", "epsilon_if_paper"}
+    assert found["sigma"] == pytest.approx(343.947242, abs=5e-7)
+    assert found["epsilon_if_paper"] == pytest.approx(0.356277, abs=5e-7)
+    unit = call("calibrate", "--epsilon", 1, "--delta", 1e-5, "--unit-l2", "--adjacency", "replace-one")
+    assert unit["sigma"] == pytest.approx(2 * unit["noise_multiplier"])
+
+
+def test_ledger_epsilon_reads_nested_events(tmp_path: Path) -> None:
+    events = [
+        {"repeat": 100, "events": [
+            {"event": "poisson_gaussian", "sampling_probability": 0.02, "noise_multiplier": 1.1, "count": 50},
+            {"event": "gaussian", "noise_multiplier": 10, "count": 1}]},
+    ]  # fmt: skip
+    path = tmp_path / "events.json"
+    path.write_text(json.dumps(events))
+    found = call("ledger", "epsilon", "--events", path, "--delta", 1e-5)
+    assert found == {
+        "epsilon": pytest.approx(9.4756, abs=6e-5),
+        "rdp_epsilon": pytest.approx(10.2194, abs=6e-5),
+    }
+    path.write_text('[{"event": "non_private"}]')
+    assert call("ledger", "epsilon", "--events", path, "--delta", 1e-5) == {
+        "epsilon": "inf",
+        "rdp_epsilon": "inf",
+    }
+
+
+BAD_EVENTS = (
+    "",
+    "{}",
+    "[1]",
+    '[{"event": "laplace"}]',
+    '[{"event": "gaussian", "noise_multiplier": -1}]',
+    '[{"event": "gaussian", "noise_multiplier": 1, "count": 1.5}]',
+    '[{"repeat": -1, "events": []}]',
+    '[{"event": "poisson_gaussian", "sampling_probability": 2, "noise_multiplier": 1}]',
+    "[" * 50_000,
+)
+
+
+@pytest.mark.parametrize("text", BAD_EVENTS, ids=range(len(BAD_EVENTS)))
+def test_events_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "events.json"
+    path.write_text(text)
+    result = CliRunner().invoke(cli, ["ledger", "epsilon", "--events", str(path), "--delta", "1e-5"])
+    assert isinstance(result.exception, SecureFLError)

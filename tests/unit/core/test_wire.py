@@ -1,0 +1,299 @@
+"""The encoding: what a client may send at all, where a message belongs, and who may encode a release."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.tiny_orders import order
+
+from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
+from securefl.core.keys import PublicKey, SecretKey, Share, Signature
+from securefl.core.release import UNPROTECTED, Delivered, Release, ReleaseKey
+from securefl.core.wire import MAGIC, Header, Limit, decode, encode, message, peek
+from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
+
+HERE = Header(bytes(range(32)), 3, 1, 2)
+ORDER = order("update", "loss", members=(3, 7), draws=(1, 2), whole=3, most=2)
+MANY = Limit(bytes=10**6, elements=10)
+
+
+@message("keys", version=1, sender="client")
+@dataclass(frozen=True)
+class Keys:
+    public: PublicKey
+    shares: tuple[Share, ...]
+    signature: Signature
+
+
+@message("order", version=3, sender="server")
+@dataclass(frozen=True, kw_only=True)
+class NewerOrder:
+    wants: tuple[str, ...]
+    weight: float
+
+
+def release() -> Release:
+    key = ReleaseKey("client-0001", HERE.session, 3, 2, 1, "loss")
+    return Release(key=key, unit="record", form="open", charge=UNPROTECTED, _numbers=np.ones(1))
+
+
+# What a client may send -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        np.ndarray,
+        NDArray[np.float32],
+        int,
+        float,
+        str,
+        bytes,
+        bool,
+        object,
+        Any,
+        Delivered,
+        SecretKey,
+        Release | None,
+        tuple,
+        list[Release],
+        tuple[float, ...],
+        tuple[Release, int],
+        tuple[Release, float, bytes],
+        tuple[tuple[Release, ...], ...],
+        dict[str, Release],
+    ],
+    ids=str,
+)
+def test_a_client_message_with_a_bare_field_is_not_even_defined(hint: Any) -> None:
+    body = dataclass(frozen=True)(type("Leak", (), {"__annotations__": {"value": hint}}))
+    with pytest.raises(LocalProtocolError, match=r"Leak\.value"):
+        message("leak", version=1, sender="client")(body)
+
+
+def test_a_bare_field_is_not_inherited_either() -> None:
+    @dataclass(frozen=True)
+    class Parent:
+        count: int
+
+    with pytest.raises(LocalProtocolError, match="count"):
+
+        @message("leak", version=1, sender="client")
+        @dataclass(frozen=True)
+        class Child(Parent):
+            releases: tuple[Release, ...]
+
+
+@pytest.mark.parametrize("hint", [tuple[int, float], tuple[()], tuple[int]], ids=str)
+def test_only_tuples_of_one_type_are_messages(hint: Any) -> None:
+    body = dataclass(frozen=True)(type("Odd", (), {"__annotations__": {"value": hint}}))
+    with pytest.raises(LocalProtocolError, match=r"tuple\[T, ...\]"):
+        message("odd", version=1, sender="server")(body)
+
+
+def test_a_release_is_not_encoded_without_the_ledger() -> None:
+    with pytest.raises(UnaccountedRelease, match=r"Ledger\.send alone"):
+        encode(HERE, Contribution(releases=(release(),)))
+
+
+@pytest.mark.parametrize("fake", [np.ones(3), 7, 0.5, b"x", "x", Delivered("x", "open", np.ones(1), b"")])
+def test_what_only_stands_where_a_release_should_is_not_encoded(fake: Any) -> None:
+    with pytest.raises(UnaccountedRelease):
+        encode(HERE, Contribution(releases=(fake,)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Keys(Share(b"a"), (), Signature(b"")),  # type: ignore[arg-type]
+        Keys(np.ones(3), (), Signature(b"")),  # type: ignore[arg-type]
+        Keys(PublicKey(b"a"), (SecretKey(b"s"),), Signature(b"")),  # type: ignore[arg-type]
+        Keys(PublicKey(b"a"), (release(),), Signature(b"")),  # type: ignore[arg-type]
+    ],
+    ids=["share for key", "array for key", "secret for share", "release for share"],
+)
+def test_another_type_in_a_field_for_keys_is_not_encoded(wrong: Keys) -> None:
+    with pytest.raises(LocalProtocolError, match="Expected a"):
+        encode(HERE, wrong)
+
+
+def test_keys_shares_and_signatures_round_trip() -> None:
+    keys = Keys(PublicKey(b"pub"), (Share(b"one"), Share(b"")), Signature(b"sig"))
+    assert decode(encode(HERE, keys), HERE, {Keys: MANY}, "client-0001") == keys
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        (Header(bytes(31), 0, 0, 0), ORDER),
+        (Header(bytes(32), 2**32, 0, 0), ORDER),
+        (Header(bytes(32), 0, -1, 0), ORDER),
+        (Header(bytes(32), 0, 0, 2**16), ORDER),
+        (HERE, order("x" * 2**16)),
+        (HERE, Broadcast(model=np.ones(2), names=(), arrays=())),  # type: ignore[arg-type]
+        (HERE, Broadcast(model=np.ones((1,) * 5, np.float32), names=(), arrays=())),
+        (HERE, Broadcast(model=np.array(["a"]), names=(), arrays=())),  # type: ignore[arg-type]
+    ],
+    ids=["session", "round", "attempt", "stage", "long text", "float64 model", "5 dimensions", "text array"],
+)
+def test_what_has_no_encoding_is_our_own_mistake(header: Header, body: Any) -> None:
+    with pytest.raises(LocalProtocolError):
+        encode(header, body)
+
+
+# Where a message belongs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        replace(HERE, session=bytes(32)),
+        replace(HERE, session=HERE.session[:-1] + b"\0"),
+        replace(HERE, round=4),
+        replace(HERE, round=2),
+        replace(HERE, attempt=0),
+        replace(HERE, stage=3),
+    ],
+    ids=["session", "last byte of session", "next round", "last round", "attempt", "stage"],
+)
+def test_a_message_is_good_in_its_own_place_alone(there: Header) -> None:
+    data = encode(HERE, ORDER)
+    assert decode(data, HERE, {Order: MANY}, "server") == ORDER
+    with pytest.raises(RemoteProtocolError, match="it belongs at") as refused:
+        decode(data, there, {Order: MANY}, "server")
+    assert refused.value.sender == "server"
+
+
+def test_a_kind_or_version_that_is_not_due_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="'order' of version 2 came"):
+        decode(encode(HERE, ORDER), HERE, {Broadcast: MANY, OpenReply: MANY}, "server")
+    with pytest.raises(RemoteProtocolError, match="'order' of version 3 came"):
+        decode(encode(HERE, NewerOrder(wants=(), weight=1.0)), HERE, {Order: MANY}, "server")
+    with pytest.raises(RemoteProtocolError, match="version's mark"):
+        decode(b"SFL\x02" + encode(HERE, ORDER)[4:], HERE, {Order: MANY}, "server")
+
+
+def test_a_message_over_its_byte_cap_is_refused() -> None:
+    data = encode(HERE, ORDER)
+    assert decode(data, HERE, {Order: Limit(len(data), 10)}, "server") == ORDER
+    with pytest.raises(RemoteProtocolError, match="at most"):
+        decode(data, HERE, {Order: Limit(len(data) - 1, 10)}, "server")
+
+
+def test_peek_reads_the_place_and_nothing_else() -> None:
+    assert peek(encode(HERE, ORDER), "server") == HERE
+    assert peek(encode(HERE, ORDER)[:60] + b"junk", "server") == HERE
+    with pytest.raises(RemoteProtocolError):
+        peek(b"", "server")
+
+
+# Declared lengths ---------------------------------------------------------------------------------
+
+HUGE = b"\xff\xff\xff\xff"
+
+
+def _head(kind: bytes) -> bytes:
+    spec: Any = next(
+        one.__wire__  # type: ignore[attr-defined]
+        for one in (Order, Broadcast, Contribution, OpenRequest)
+        if one.__wire__.kind.encode() == kind  # type: ignore[attr-defined]
+    )
+    version = spec.version.to_bytes(2, "little")
+    return MAGIC + bytes([len(kind)]) + kind + version + HERE.session + b"\3\0\0\0\1\0\2\0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (OpenRequest, _head(b"open-request") + bytes(8) + HUGE),
+        (OpenRequest, _head(b"open-request") + bytes(8) + b"\1\0\0\0" + HUGE),
+        (Order, _head(b"order") + HUGE + bytes(8)),
+        (Order, _head(b"order") + b"\1\0\0\0\xff\xff"),
+        (Broadcast, _head(b"broadcast") + b"\3\1" + HUGE + bytes(4)),
+        (Broadcast, _head(b"broadcast") + b"\3\4" + HUGE * 4 + bytes(16)),
+        (Broadcast, _head(b"broadcast") + b"\3\4" + bytes(4) + HUGE * 3 + bytes(16)),
+        (Broadcast, _head(b"broadcast") + b"\3\xff" + HUGE * 255),
+        (Contribution, _head(b"contribution") + b"\1\0\0\0\xff\xff"),
+        (Contribution, _head(b"contribution") + b"\1\0\0\0\1\0x\0\1\1" + HUGE),
+        (Contribution, _head(b"contribution") + b"\1\0\0\0\1\0x\0\1\1" + bytes(4) + HUGE),
+    ],
+    ids=[
+        "items",
+        "one item",
+        "wants",
+        "one want",
+        "vector",
+        "four dimensions",
+        "empty with overflowing dimensions",
+        "255 dimensions",
+        "release name",
+        "release numbers",
+        "release bytes",
+    ],
+)
+def test_a_huge_declared_length_is_refused_before_anything_is_allocated(kind: Any, data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):  # once before measuring: the first error loads modules
+        decode(data, HERE, {kind: MANY}, "peer")
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError):
+            decode(data, HERE, {kind: MANY}, "peer")
+        assert tracemalloc.get_traced_memory()[1] < 2**16
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "element"),
+    [
+        (Broadcast, b"\3\1" + bytes(4) + bytes(4), b"\4\1" + bytes(4)),
+        (Broadcast, b"\3\1" + bytes(4), b"\0\0"),
+        (Order, b"", b"\0\0"),
+        (Order, bytes(4 + 4 + 8 + 8), bytes(8)),
+        (OpenRequest, bytes(8), bytes(4)),
+        (Contribution, b"", b"\0\0\0\4\1" + bytes(4) + bytes(4)),
+        (Keys, bytes(4), bytes(4)),
+    ],
+    ids=["empty arrays", "empty names", "empty wants", "numbers", "empty items", "releases", "empty shares"],
+)
+def test_more_elements_than_expected_are_refused_before_one_is_made(
+    kind: Any, fields: bytes, element: bytes
+) -> None:
+    """What fills a megabyte would be tens of megabytes of objects."""
+    spec = kind.__wire__
+    head = MAGIC + bytes([len(spec.kind)]) + spec.kind.encode() + spec.version.to_bytes(2, "little")
+    place = HERE.session + b"\3\0\0\0\1\0\2\0"
+    count = (MANY.bytes - 1000) // len(element)
+    data = head + place + fields + count.to_bytes(4, "little") + element * count
+    assert len(data) < MANY.bytes
+    for elements in (MANY.elements, count - 1):
+        with pytest.raises(RemoteProtocolError, match=f"at most {elements} more") as refused:
+            decode(data, HERE, {kind: replace(MANY, elements=elements)}, "peer")
+        assert refused.value.sender == "peer"
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError):
+            decode(data, HERE, {kind: MANY}, "peer")
+        assert tracemalloc.get_traced_memory()[1] < 2**16
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_elements_of_all_tuples_of_a_message_count_together() -> None:
+    data = encode(HERE, ORDER)
+    held = sum(map(len, (ORDER.wants, ORDER.sums, ORDER.members, ORDER.draws)))
+    assert decode(data, HERE, {Order: Limit(len(data), held)}, "server") == ORDER
+    with pytest.raises(RemoteProtocolError, match="2 elements came where at most 1 more are expected"):
+        decode(data, HERE, {Order: Limit(len(data), held - 1)}, "server")
+
+
+def test_decoded_arrays_do_not_write_into_the_message() -> None:
+    data = encode(HERE, Broadcast(model=np.ones(3, np.float32), names=(), arrays=()))
+    got = decode(data, HERE, {Broadcast: MANY}, "server")
+    with pytest.raises(ValueError, match="read-only"):
+        got.model[0] = 2.0

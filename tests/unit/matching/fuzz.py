@@ -1,0 +1,292 @@
+"""Hostile bytes against every door of encrypted matching; run as a program, in a process of its own.
+
+    python tests/unit/matching/fuzz.py SEED INPUTS            mutations of valid messages, and known attacks
+    python tests/unit/matching/fuzz.py --guided INPUTS        coverage-guided, where atheris is installed
+
+Prints inputs, how many were refused and how many passed, and the growth of memory in KiB over the last four
+fifths. Any exception but the package's own ends it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import random
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import tenseal as ts
+
+from securefl.core.errors import SecureFLError
+from securefl.core.keys import PublicKey
+from securefl.core.signing import AgreementKey, SigningKey, unseal
+from securefl.he import gate
+from securefl.he.keys import EncryptionKey, KeyPair
+from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
+from securefl.matching import Evaluator as FileEvaluator
+from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
+from securefl.matching import options as options_of
+from securefl.matching import sealed as sealed_of
+from securefl.matching.document import Document
+from securefl.matching.evaluator import EvaluatorPublic
+from securefl.profiles import Anchor, Bounds, Variant, features, query
+from securefl.profiles import Profile as Plain
+from securefl.scores import evaluator as match_of
+from securefl.scores import pads as pads_of
+from securefl.scores.encryptor import Encryptor
+from securefl.scores.evaluator import Arrived, ScoreEvaluator
+from securefl.scores.opener import Opener
+from securefl.scores.pad_evaluator import PadEvaluator
+from securefl.scores.pad_terms import PARAMETERS, PadTerms
+from securefl.scores.pads import PadKeyHolder, admit, framed, mask
+from securefl.scores.terms import ScoreTerms
+
+Q = 4
+BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
+SIGNING = SigningKey.generate()
+
+
+@dataclass(frozen=True)
+class Door:
+    """One place where bytes come in, a message that passes it, and how often it is worth trying."""
+
+    name: str
+    enter: Callable[[bytes], object]
+    valid: bytes
+    sign: Callable[[bytes], bytes] = lambda raw: raw
+    weight: int = 4
+
+
+def signed(raw: bytes) -> bytes:
+    """What a corrupted evaluator would send: damage under a signature that fits."""
+    return raw[:-64] + SIGNING.sign(raw[:-64]).raw
+
+
+def checksummed(raw: bytes) -> bytes:
+    return raw[:-32] + hashlib.sha256(raw[:-32]).digest()
+
+
+def doors() -> list[Door]:
+    return [*ciphertext_doors(), *encrypted_baseline_doors(), *pad_doors(), *file_doors()]
+
+
+def ciphertext_doors() -> list[Door]:
+    terms = ScoreTerms(
+        parameters=COMPACT, bounds=BOUNDS, length=Q, variant=Variant.MEAN_ONLY, scores=10**6, classes=2
+    )
+    keys, anchor = KeyPair.generate(COMPACT), Anchor(np.zeros(Q), np.ones(Q))
+    client, evaluator = Encryptor(keys.public, terms), ScoreEvaluator(keys.public, terms, SIGNING)
+    opener = Opener(keys, terms, SIGNING.public)
+    some = Plain(np.zeros(Q), np.ones(Q), 1)
+    baseline = evaluator.baseline(query(some, anchor, BOUNDS))
+    split = features(some, anchor, BOUNDS).split(Variant.MEAN_ONLY)
+    ciphertext = client.encrypt(split.hidden)
+    one = Arrived(ciphertext, split.clear)
+    blinded, batch = (
+        evaluator.match(ciphertext, baseline, split.clear),
+        evaluator.match_batch([one] * 2, baseline),
+    )
+    addressed = evaluator.addressed(ciphertext, baseline, split.clear)
+    clear = split.clear.tobytes()
+
+    def plaintext_part(raw: bytes) -> object:
+        values = np.frombuffer(raw[: len(raw) // 8 * 8], dtype=np.float64)
+        return evaluator.match(ciphertext, baseline, values)
+
+    return [
+        Door("match", lambda raw: evaluator.match(raw, baseline, split.clear), ciphertext),
+        Door(
+            "batch",
+            lambda raw: evaluator.match_batch([replace(one, ciphertext=raw), one], baseline),
+            ciphertext,
+        ),
+        Door("admit", evaluator.admit, ciphertext, weight=30),
+        Door("clear", plaintext_part, clear, weight=2),
+        Door("open", opener.open, blinded.request, weight=30),
+        Door("open signed", opener.open, blinded.request, signed, weight=8),
+        Door("open batch", opener.open, batch.request, signed, weight=8),
+        Door("read", opener.read, addressed, signed, weight=8),
+        Door("unblind", partial(evaluator.unblind, blinded), opener.open(blinded.request), weight=60),
+        Door("unblind batch", partial(evaluator.unblind_batch, batch), opener.open(batch.request), weight=60),
+        Door(
+            "key",
+            lambda raw: EncryptionKey(COMPACT, PublicKey(raw)).residues(),
+            keys.public.key.raw,
+            weight=8,
+        ),
+    ]
+
+
+def encrypted_baseline_doors() -> list[Door]:
+    terms = ScoreTerms(
+        parameters=STRONG_ENCRYPTED, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=10**6
+    )
+    keys = KeyPair.generate(STRONG_ENCRYPTED)
+    evaluator = ScoreEvaluator(keys.public, terms, SIGNING)
+    asked = query(Plain(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q)), BOUNDS)
+    message = Encryptor(keys.public, terms).encrypt_baseline(asked)
+    return [Door("baseline", evaluator.encrypted_baseline, message, weight=4)]
+
+
+def pad_doors() -> list[Door]:
+    terms = PadTerms(bounds=BOUNDS, length=Q, variant=Variant.FULL, context=b"fuzz", openings=10**6)
+    keys, agreement = KeyPair.generate(PARAMETERS), AgreementKey.generate()
+    some, anchor = Plain(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
+    evaluator = PadEvaluator(keys.public, terms, SIGNING, query(some, anchor, BOUNDS))
+    holder = PadKeyHolder(keys, agreement, terms, SIGNING.public)
+    split = features(some, anchor, BOUNDS).split(Variant.FULL)
+    masked = mask(split.hidden, split.clear, terms, agreement.public)
+    listed = evaluator.list([masked])
+    (pads,) = holder.encrypt(listed)
+    opening = evaluator.request(pads, 0, [masked])
+    reply = holder.open(opening.request)
+
+    def pad_signed(kind: bytes, raw: bytes) -> bytes:
+        return raw[:-64] + SIGNING.sign(framed(kind, terms, raw[:-64])).raw
+
+    def words(raw: bytes) -> object:
+        return evaluator.scores(opening, reply, [replace(masked, words=raw)])
+
+    def message(raw: bytes) -> object:
+        return admit(raw, split.clear, terms, sender="fuzz")
+
+    return [
+        Door("pad list", holder.encrypt, listed, weight=30),
+        Door("pad list signed", holder.encrypt, listed, partial(pad_signed, b"pads"), weight=1),
+        Door("pads", lambda raw: evaluator.request(raw, 0, [masked]), pads, weight=1),
+        Door("pad open", holder.open, opening.request, partial(pad_signed, b"open"), weight=6),
+        Door("pad sums", lambda raw: evaluator.scores(opening, raw, [masked]), reply, weight=60),
+        Door("pad words", words, masked.words, weight=60),
+        Door("pad message", message, masked.packed, weight=30),
+    ]
+
+
+def file_doors() -> list[Door]:
+    keys, server = KeyHolder.generate(openings=10**6), FileEvaluator.generate()
+    sealed = Profile(np.zeros(Q), np.ones(Q)).encrypt(keys.public, server.public, label="p")
+    scores = server.match(keys.public, Profile(np.zeros(Q), np.ones(Q)), [sealed])
+    secret, public = server.to_documents()
+
+    def reads(kind: str, use: Callable[[Document], object]) -> Callable[[bytes], object]:
+        return lambda raw: use(Document.from_bytes(raw, kind))
+
+    def unsealed(content: Document) -> object:
+        one = Sealed.from_document(content)
+        return (
+            one.label,
+            server._check(keys.public, one, content.kind, "It"),
+            Options.from_header(one.header),
+            server._unsealed(one),
+        )
+
+    found = []
+    for name, content, use, weight in (
+        ("public.key", keys.public.to_document(), PublicKeys.from_document, 2),
+        ("secret.key", keys.to_document(), KeyHolder.from_document, 2),
+        ("evaluator.key", secret, FileEvaluator.from_document, 30),
+        ("evaluator.pub", public, EvaluatorPublic.from_document, 30),
+        ("p.enc", sealed.to_document(), unsealed, 4),
+        (
+            "scores.enc",
+            scores.to_document(),
+            lambda c: keys.reveal(Scores.from_document(c), server.public),
+            3,
+        ),
+    ):
+        enter = reads(content.kind, use)
+        found.append(Door(name, enter, content.to_bytes(), weight=weight))
+        found.append(Door(f"{name} checksummed", enter, content.to_bytes(), checksummed, weight=weight))
+    context = sealed.context()
+    return [*found, Door("seal", lambda raw: unseal(server.agreement, raw, context), sealed.body, weight=3)]
+
+
+def attacks() -> list[bytes]:
+    """What crashes TenSEAL or passes it in silence (its own format, which no door reads)."""
+    context = ts.context(ts.SCHEME_TYPE.CKKS, 4096, coeff_mod_bit_sizes=[40, 20, 40])
+    vector = ts.ckks_vector(context, [1.0] * 8, 2.0**20).serialize()
+    rests = (b"", b"\x0a\x00", b"\x0a\x02\x80\x20", vector[:40], vector[40:])
+    return [vector, *rests, vector + vector, context.serialize(save_secret_key=False), b"\x00" * 16, b"{}"]
+
+
+def mutated(raw: bytes, rng: random.Random, known: list[bytes]) -> bytes:
+    at = rng.randrange(len(raw))
+    match rng.randrange(12):
+        case 0:
+            return rng.randbytes(rng.randrange(min(2 * len(raw), 4096)))
+        case 1:
+            return raw[:at]
+        case 2:
+            return raw + rng.randbytes(rng.randrange(1, 100))
+        case 3:
+            return raw[:16] + rng.randbytes(len(raw[16:]))
+        case 4:
+            return raw[:16] + bytes(len(raw[16:]))
+        case 5:
+            return raw[:16] + b"\xff" * len(raw[16:])
+        case 6:
+            return rng.choice(known)
+        case 7:
+            return raw[:at] + rng.choice(known)[: len(raw) - at]
+        case 8:
+            return raw[:at] + raw[at + rng.randrange(1, 9) :]
+        case 9:
+            piece = rng.randbytes(min(64, len(raw) - at))
+            return raw[:at] + piece + raw[at + len(piece) :]
+        case _:
+            return raw[:at] + bytes([raw[at] ^ 1 << rng.randrange(8)]) + raw[at + 1 :]
+
+
+def tried(door: Door, raw: bytes) -> bool:
+    """Whether it was refused, in the package's own words."""
+    try:
+        door.enter(raw)
+    except SecureFLError:
+        return True
+    return False
+
+
+def random_inputs(seed: int, inputs: int) -> None:
+    rng, known, found = random.Random(seed), attacks(), doors()
+    refused = before = 0
+    weights = [door.weight for door in found]
+    for door in found:
+        assert not tried(door, door.valid), f"{door.name} refuses what is valid"
+    for turn in range(inputs):
+        (door,) = rng.choices(found, weights)
+        raw = mutated(door.valid, rng, known)
+        refused += tried(door, door.sign(raw) if len(raw) > 100 else raw)
+        if turn == inputs // 5:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(inputs, refused, inputs - refused, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
+def guided_inputs(inputs: int) -> None:
+    import atheris
+
+    found = [door for door in doors() if len(door.valid) < 2**20]
+
+    def one(data: bytes) -> None:
+        """The first two bytes choose a door and whether its valid message is overwritten from its start."""
+        if len(data) < 2:
+            return
+        door, body = found[data[0] % len(found)], data[2:]
+        raw = body if data[1] & 1 else body + door.valid[len(body) :]
+        tried(door, door.sign(raw) if len(raw) > 100 else raw)
+
+    for module in (gate, document, options_of, sealed_of, match_of, pads_of):
+        for _, function in inspect.getmembers(module, inspect.isfunction):
+            if function.__module__ == module.__name__:
+                atheris.instrument_func(function)
+    atheris.Setup([sys.argv[0], f"-runs={inputs}", "-max_len=4096", "-verbosity=0"], one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--guided":
+        guided_inputs(int(sys.argv[2]))
+    else:
+        random_inputs(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,36 @@
+"""Hostile bytes, in processes of their own: a crash there is seen here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+FUZZ = Path(__file__).with_name("fuzz.py")
+INPUTS = 25_000
+
+
+def run(*words: object, timeout: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, FUZZ, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_hundred_thousand_inputs_do_no_harm(seed: int) -> None:
+    """No crash, no error but the package's own, no growth."""
+    done = run(seed, INPUTS, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    tried, refused, passed, grown_kib = map(int, done.stdout.split())
+    assert tried == INPUTS
+    assert refused > 0.6 * tried
+    assert passed > 0, "single flips that leave a valid ring element are garbage, not a danger"
+    assert grown_kib < 64 * 1024
+
+
+@pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed here")
+def test_inputs_guided_by_coverage() -> None:
+    done = run("--guided", 20_000, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]

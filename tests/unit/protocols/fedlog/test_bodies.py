@@ -1,0 +1,284 @@
+"""FedLog with bodies that are trained, and what epsilon is true for each body."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import ComposedDpEvent, GaussianDpEvent
+from support.tiny_fedlog import world as digits_world
+from support.tiny_study import plain, spied
+from support.trained_bodies import FEDLOG, PLAN, job, run, study, world
+
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.keys import SecretKey
+from securefl.dp.noise import Source
+from securefl.plan import charge_of
+from securefl.protocols.fedlog.bodies import Trained
+from securefl.protocols.fedlog.head import solve
+from securefl.protocols.fedlog.options import FedLog
+from securefl.protocols.fedlog.statistic import GRID
+from securefl.protocols.lg_fedavg import LGFedAvg
+from securefl.study.config import Study
+from securefl.study.run import composition
+from securefl.training import client
+from securefl.training.bodies import Bodies
+from securefl.training.dpsgd_config import DPSGD
+from securefl.training.heads import last_dense
+from securefl.training.models import ModelConfig
+from securefl.training.vector import to_vector
+
+
+def ledger(of: Study, folder: Path, schedule: dict[str, int] | None) -> Ledger:
+    terms = Terms(
+        unit=of.privacy.unit,
+        adjacency=of.privacy.adjacency,
+        delta=1e-5,
+        against=of.privacy.against,
+        schedule=schedule,
+    )
+    return Ledger(folder / "arms" / "fedlog" / "seed-0" / "ledger.sqlite", terms)
+
+
+# What is true of each body -----------------------------------------------------------------------
+
+
+def moved(body: str, client_bound: float | None = None, records: int = 6) -> list[float]:
+    """|T - T'| of a client's statistic over removed records, each time prepared anew as the protocol does."""
+    here = world()
+    if body == "dp-sgd":
+        here = replace(here, problem=replace(here.problem, private=DPSGD_CONFIG))
+    options = FedLog(body=body, client_bound=client_bound)  # type: ignore[arg-type]
+    (made,) = options.build(here.problem).offers
+    x, y = here.records[0]
+    y = y.copy()
+    y[0] = (y[0] + 5) % 10  # one record has a wrong label
+    head = made.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID).astype(np.float32)
+
+    def twice(x: Any, y: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+        first = made.compute(job(here, x, y, head))
+        return made.compute(job(here, x, y, head, first.keep or {})).floats(GRID)
+
+    whole = twice(x, y)
+    return [float(np.linalg.norm(whole - twice(np.delete(x, i, 0), np.delete(y, i)))) for i in range(records)]
+
+
+DPSGD_CONFIG = DPSGD(
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    sampling_rate=0.5,
+    expected_batch=10,
+    steps=20,
+    optimizer="sgd",
+    learning_rate=0.3,
+)
+
+
+def test_a_private_mechanisms_body_moves_too_and_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the same sampling and noise a record moves the statistic further than D, by way of the body: what
+    holds is no sensitivity but a composition, of the training's event and the statistic's given the body."""
+    monkeypatch.setattr(client, "Source", lambda: Source(SecretKey(bytes(range(32)))))
+    assert max(moved("dp-sgd")) > np.sqrt(2)
+    problem = replace(world().problem, private=DPSGD_CONFIG)
+    (made,) = FedLog(body="dp-sgd").build(problem).offers
+    charge = charge_of(replace(PLAN, noise="local"), made.sends)
+    assert charge.server == ComposedDpEvent((GaussianDpEvent(3.0), DPSGD_CONFIG.event))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, 1e20])
+@pytest.mark.parametrize("label", [3, -1, 99])
+def test_no_record_silences_a_client_that_is_charged_a_finite_epsilon(
+    value: float, label: int, tmp_path: Path
+) -> None:
+    """Not by features that are not finite or make training diverge, nor by a label that is none."""
+    of = study(
+        FEDLOG + "\nclient_bound = 30.0",
+        rounds=2,
+        noise='"local"',
+        epsilon="3.0",
+        unit='"client"',
+        adjacency='"zero-out"',
+        unprotected="[]",
+    )
+    here = world()
+    x, y = here.records[0]
+    x, y = x.copy(), y.copy()
+    x[0], y[0] = value, label
+    finished = run(of, tmp_path, replace(here, records=[(x, y), *here.records[1:]]))
+    assert [record["answered"] for record in finished.records] == [[1] * 10] * 2
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(3.0, abs=1e-6)
+
+
+def test_central_noise_is_fresh_in_every_run(tmp_path: Path) -> None:
+    """With a public body the true sum is the same in each: only the noise differs."""
+    arm = 'name = "FedLog"\nprotocol = "fedlog"'
+    of = study(arm, rounds=1, noise='"central"', epsilon="1.0", against='["others"]', unprotected="[]")
+    drawn = []
+    for name in "abc":
+        spy, _ = spied(of, tmp_path / name, world())
+        sums = [state.memory["sum"] for state in spy.states]
+        drawn += [after - before for before, after in pairwise(sums)]
+    for i, one in enumerate(drawn):
+        for other in drawn[:i]:
+            assert np.mean(one == other) < 0.01
+
+
+def test_a_broadcast_of_another_size_costs_an_answer_and_not_the_process() -> None:
+    here = world()
+    x, y = here.records[0]
+    for size in (1, 329, 331):
+        model = np.zeros(size, np.float32)
+        for options in (FedLog(body="private"), LGFedAvg()):
+            made = options.build(here.problem).offers[0]
+            with pytest.raises(DataError, match="Expected"):
+                made.compute(job(here, x, y, model))
+
+
+def test_the_papers_claim_holds_for_a_public_body_only() -> None:
+    """Specification of DP, 2.12: D = sqrt(2) per record at unit norm; the private body breaks it."""
+    claimed = np.sqrt(2)
+    assert max(moved("public")) <= claimed
+    assert max(moved("private")) > 3 * claimed
+    assert max(moved("private", client_bound=20.0)) <= 2 * 20.0, "what a client does at most, trained or not"
+
+
+def test_a_private_body_has_no_record_level_epsilon_whatever_the_noise(tmp_path: Path) -> None:
+    central: dict[str, str] = {"noise": '"central"', "epsilon": "0.1", "against": '["others"]'}
+    with pytest.raises(ConfigError, match="reads state that was trained on the records"):
+        composition(study(**{**central, "unprotected": "[]"}), study().arms[0], world())
+    finished = run(study(**central), tmp_path)
+    assert finished.records[-1]["epsilon"]["others"] == np.inf
+    quiet = run(study(), tmp_path / "quiet")
+    assert finished.records[-1]["accuracy"] < quiet.records[-1]["accuracy"], "the noise is there all the same"
+
+
+def test_a_clipped_client_has_a_finite_epsilon_that_counts_the_first_exchange(tmp_path: Path) -> None:
+    of = study(
+        FEDLOG + "\nclient_bound = 30.0",
+        noise='"local"',
+        epsilon="3.0",
+        unit='"client"',
+        adjacency='"zero-out"',
+        unprotected="[]",
+    )
+    finished = run(of, tmp_path)
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(3.0, abs=1e-6)
+    _, plan = composition(of, of.arms[0], world())
+    assert plan.releases == {"statistic": 4}, "three rounds and the exchange before them"
+    with ledger(of, tmp_path, {"statistic": 4}) as book:
+        assert len(book.rows()) == 4 * 10
+        assert {row[3] for row in book.rows() if row[2] == 1} == {0, 1}
+
+
+@pytest.mark.parametrize("bound", [0.5, 20.0, 1000.0])
+def test_a_clients_whole_statistic_is_scaled_to_its_bound(bound: float) -> None:
+    here = world()
+    (made,) = FedLog(body="private", client_bound=bound).build(here.problem).offers
+    x, y = here.records[0]
+    clipped = made.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID)
+    (free,) = FedLog(body="private").build(here.problem).offers
+    whole = free.compute(job(here, x, y, np.zeros(0, np.float32))).floats(GRID)
+    assert np.linalg.norm(clipped) <= bound
+    factor = min(1.0, bound / float(np.linalg.norm(whole)))
+    np.testing.assert_allclose(clipped, factor * whole, atol=3 * GRID.step)
+    assert made.sends.sensitivity["client", "zero-out"] == bound
+    assert made.sends.sensitivity["client", "replace-one"] == 2 * bound
+
+
+# Training the bodies -----------------------------------------------------------------------------
+
+
+def test_bodies_are_trained_kept_and_tested_on_their_own_clients_classes(tmp_path: Path) -> None:
+    finished = run(study(rounds=4), tmp_path)
+    accuracy = [record["accuracy"] for record in finished.records]
+    assert accuracy[-1] > 0.97
+    assert accuracy[-1] > accuracy[0]
+    again = run(study(rounds=4), tmp_path / "again")
+    assert plain(again.records) == plain(finished.records)
+
+
+def test_a_cut_off_run_goes_on_with_the_bodies_it_had(tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(record: Any) -> None:
+        if record["round"] == 2:
+            raise Stopped
+
+    whole = run(study(rounds=4), tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run(study(rounds=4), tmp_path / "cut", tell=stop)
+    assert plain(run(study(rounds=4), tmp_path / "cut").records) == plain(whole.records)
+
+
+def test_the_head_is_frozen_and_the_body_is_not() -> None:
+    here = world()
+    body = Trained(Bodies(here.problem), None)
+    x, y = here.records[0]
+    statistic = np.random.default_rng(0).normal(size=(10, 33)) + 5
+    before = to_vector(here.problem.module(here.problem.initial))
+    model, kept = body.prepare(job(here, x, y, statistic.ravel().astype(np.float32)))
+    head = solve(statistic.astype(np.float32).astype(np.float64))
+    np.testing.assert_allclose(last_dense(model).weight.detach(), head[:, 1:], rtol=1e-6)
+    assert all(parameter.requires_grad for parameter in model.parameters()), "free again afterwards"
+    assert kept is not None
+    assert not np.array_equal(kept["model"][: 64 * 32], before[: 64 * 32])
+
+
+def test_messages_are_two_statistics_whatever_the_body(tmp_path: Path) -> None:
+    for hidden in ("[32]", "[128, 32]"):
+        record = run(study(hidden=hidden, rounds=2), tmp_path / hidden, world(hidden)).records[1]
+        statistic = 10 * 4 * 10 * 33  # clients, bytes, classes, features
+        assert statistic < record["bytes_up"] < statistic + 10 * 200
+        assert statistic < record["bytes_down"] < statistic + 10 * 350
+
+
+def test_bodies_may_differ_and_share_a_head(tmp_path: Path) -> None:
+    arm = FEDLOG + "\nshorter = 0.5"
+    spy, finished = spied(study(arm, hidden="[48, 32]"), tmp_path, world("[48, 32]"))
+    assert finished.records[-1]["accuracy"] > 0.9
+    assert spy.states[-1].broadcast.shape == (10 * 33,)
+    bodies = Bodies(world("[48, 32]").problem, 0.5)
+    sizes = [len(bodies.of(client).initial) for client in range(10)]
+    assert sizes[:5] == [64 * 32 + 32 + 33 * 10] * 5
+    assert sizes[5:] == [64 * 48 + 48 + 48 * 32 + 32 + 33 * 10] * 5
+    with pytest.raises(ConfigError, match="without the first"):
+        composition(study(arm), study(arm).arms[0], world())
+
+
+# What the observer tests on ----------------------------------------------------------------------
+
+
+def test_test_records_are_dealt_like_the_training_records() -> None:
+    here = world()
+    tests = here.tests
+    for (_, trained), (_, tested) in zip(here.records, tests, strict=True):
+        assert set(tested) <= set(trained)
+        assert len(set(trained)) == 2
+    assert sum(len(y) for _, y in tests) == len(here.problem.server_y)
+    seen = np.concatenate([x.reshape(len(x), -1) for x, _ in tests])
+    assert sorted(map(bytes, seen)) == sorted(map(bytes, here.problem.server_x.reshape(len(seen), -1)))
+
+
+def test_a_class_that_nobody_holds_is_tested_by_nobody() -> None:
+    here = digits_world()
+    records = [(x[y != 7], y[y != 7]) for x, y in here.records]
+    tests = replace(here, records=records).tests
+    assert not any((y == 7).any() for _, y in tests)
+
+
+def test_the_paper_s_networks_have_its_shapes() -> None:
+    for size, channels, width in ((28, 1, 50), (32, 3, 100)):
+        config = ModelConfig(kind="fedlog_cnn")
+        model = config.build((channels, size, size), 10, 0)
+        assert last_dense(model).in_features == width
+        assert model(torch.zeros(2, channels, size, size)).shape == (2, 10)
+        assert config.layer == "dense.fc1"
+    with pytest.raises(ConfigError, match="28x28 or 32x32"):
+        ModelConfig(kind="fedlog_cnn").build((1, 30, 30), 10, 0)

@@ -1,0 +1,82 @@
+"""FedLog-C: class means, and the loss that draws features to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.trained_bodies import job, world
+
+from securefl.protocols.fedlog.bodies import Trained, class_means, clustering
+from securefl.protocols.fedlog.options import FedLog
+from securefl.protocols.fedlog.statistic import Clipping
+from securefl.training.bodies import Bodies
+from securefl.training.heads import activated, body_features
+
+
+def test_class_means_do_not_trust_small_counts() -> None:
+    statistic = np.array([[4.0, 8.0, -4.0], [0.5, 3.0, 3.0], [-2.0, 1.0, 1.0], [1.0, 5.0, 6.0]])
+    means = class_means(statistic)
+    np.testing.assert_array_equal(means[[0, 3]], [[2.0, -1.0], [5.0, 6.0]])
+    assert np.isnan(means[[1, 2]]).all()
+
+
+def test_the_auxiliary_loss_is_equation_15_with_its_repulsion_capped() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 3))
+    means = np.array([[0.5, -0.5], [1.0, 2.0], [np.nan, np.nan]])
+    x, y = torch.randn(5, 3, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 0, 1])
+    phi, logits = model[0](x).detach().numpy(), model(x).detach()
+    plain_loss = float(torch.nn.functional.cross_entropy(logits, y))
+    for alpha, beta in ((0.01, 0.0), (0.0, 5e-4), (0.3, 10.0)):
+        extra = 0.0
+        for features, label in zip(phi, y.tolist(), strict=True):
+            for k in (0, 1):
+                square = float(np.sum((features - means[k]) ** 2))
+                extra += alpha * square if k == label else -min(beta * square, 1.0)
+        found = float(clustering(means, alpha, beta)(model, x, y).detach())
+        assert found == pytest.approx(plain_loss + extra / 5, rel=1e-5)
+    assert not model[1]._forward_pre_hooks
+
+
+def test_the_auxiliary_loss_sees_what_the_head_sees() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 3))
+    x, y = torch.randn(4, 3, generator=torch.Generator().manual_seed(2)) * 50, torch.tensor([0, 1, 2, 0])
+    with activated(model, Clipping().activation()):
+        logits = model(x)
+        found = float(clustering(np.zeros((3, 2)), 1.0, 0.0)(model, x, y).detach())
+    own = float(torch.nn.functional.cross_entropy(logits, y).detach())
+    assert found == pytest.approx(own + 1.0, rel=1e-5), "unit norm: one from the origin"
+
+
+def test_fedlog_c_pulls_features_to_the_class_means() -> None:
+    here = world()
+    x, y = here.records[0]
+    statistic = np.abs(np.random.default_rng(0).normal(size=(10, 33))) + 1
+    means = class_means(statistic)
+
+    def distance(alpha: float) -> float:
+        body = Trained(Bodies(here.problem), None, compact=alpha)
+        model, _ = body.prepare(job(here, x, y, statistic.ravel().astype(np.float32)))
+        return float(np.mean((body_features(model, x) - means[y]) ** 2))
+
+    assert distance(1.0) < 0.5 * distance(0.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"alpha": 0.01},
+        {"shorter": 0.5},
+        {"body": "private", "alpha": -1.0},
+        {"body": "private", "beta": float("nan")},
+        {"body": "private", "shorter": 1.5},
+        {"client_bound": 0.0},
+        {"client_bound": float("inf")},
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Expected"):
+        FedLog(**options)

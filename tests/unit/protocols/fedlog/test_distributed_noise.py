@@ -1,0 +1,104 @@
+"""FedLog under shares of noise: they add up, or the sum is thrown away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from support.trained_bodies import PLAN, run, study, world
+
+from securefl.core.errors import ConfigError
+from securefl.core.release import UNPROTECTED
+from securefl.dp.noise import Source
+from securefl.plan import charge_of
+from securefl.protect import noise
+from securefl.protocols.fedlog.options import FedLog
+from securefl.protocols.fedlog.statistic import GRID, Statistic
+from securefl.study.config import Study, parse
+from securefl.study.run import composition
+
+
+def sends() -> Any:
+    (made,) = FedLog().build(world().problem).offers
+    assert isinstance(made, Statistic)
+    return made.sends
+
+
+def test_honest_shares_add_up_to_the_promised_noise() -> None:
+    """Of 6 honest shares; chi-square over 30,000 coordinates, false alarm 1e-6; one share short is caught."""
+    shares = [noise(PLAN, sends(), 30_000, Source()) for _ in range(6)]
+    sigma = np.sqrt((3.0 * np.sqrt(2) / GRID.step) ** 2 + 4)
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 30_000)
+    assert low < np.sum((np.sum(shares, axis=0) / sigma) ** 2) < high
+    assert np.sum((np.sum(shares[1:], axis=0) / sigma) ** 2) < low
+
+
+def test_a_server_that_sums_in_the_clear_is_charged_with_what_it_sees() -> None:
+    charge = charge_of(PLAN, sends())
+    assert charge.others.noise_multiplier == 3.0
+    assert charge.server.noise_multiplier == pytest.approx(3.0 / np.sqrt(6), rel=1e-3)
+    assert charge.server.noise_multiplier <= 3.0 / np.sqrt(6)
+    private = FedLog(body="private").build(world().problem).offers[0].sends
+    assert charge_of(replace(PLAN, unprotected=("statistic",)), private) == UNPROTECTED
+
+
+def test_a_grid_that_is_too_coarse_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match="too coarse"):
+        charge_of(replace(PLAN, noise_multiplier=0.03), sends())
+    with pytest.raises(ConfigError, match="shares of at least 4 grid units"):
+        charge_of(replace(PLAN, noise_multiplier=0.1), replace(sends(), cohort=2500))
+    charge_of(replace(PLAN, noise_multiplier=0.1), sends())
+
+
+def distributed(dropout: float, extra: str = "") -> Study:
+    of = study(
+        'name = "FedLog"\nprotocol = "fedlog"',
+        rounds=1,
+        noise='"distributed"',
+        epsilon="8.0",
+        dropout=str(dropout),
+        corrupt="0.2",
+        least_cohort="1",
+        least_honest="1",
+        largest_share="1.0",
+        unprotected="[]",
+    )
+    return parse(of.text + extra)
+
+
+def test_a_run_with_distributed_noise(tmp_path: Path) -> None:
+    finished = run(distributed(0.2), tmp_path)
+    (record,) = finished.records
+    assert record["epsilon"]["others"] == pytest.approx(8.0, abs=1e-6)
+    assert record["epsilon"]["server"] > 15, "the trusted sum: it sees single contributions"
+    assert record["accuracy"] > 0.5
+
+
+def test_a_sum_of_too_few_is_thrown_away(tmp_path: Path) -> None:
+    """Fewer shares of noise than were promised are no release."""
+    lossy = distributed(0.0, "\n[network]\ndropout = 0.3\n")
+    (record,) = run(lossy, tmp_path).records
+    assert record["answered"] == [0] * 10
+    assert "the noise would fall short" in record["abstained"]["server"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("dropout = 0.2\ncorrupt = 0.8", "less than 1 together"),
+        ("corrupt = 0.0", "Expected `dropout`"),
+    ],
+)
+def test_distributed_noise_needs_its_numbers(changed: str, said: str, tmp_path: Path) -> None:
+    text = distributed(0.2).text.replace("dropout = 0.2\ncorrupt = 0.2", changed)
+
+    def prepare() -> None:
+        of = parse(text)
+        composition(of, of.arms[0], world())
+
+    with pytest.raises(ConfigError, match=said):
+        prepare()

@@ -1,0 +1,162 @@
+"""FedLog and LG-FedAvg on the synthetic data: these are the paper's, and both systems start alike."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from fedlog_synthetic import (
+    ITERATIONS,
+    RADIUS,
+    SEEDS,
+    SHOWN,
+    SYSTEMS,
+    Experiment,
+    Outcome,
+    Setting,
+    accuracies,
+    data,
+    draw,
+    head_of,
+    standing_for,
+    variations,
+    verdict,
+)
+
+from securefl.protocols.fedlog.head import gradient, solve
+from securefl.training.heads import body_features, last_layers
+
+FEW = 2
+
+
+@cache
+def experiment(start: str = "statistics") -> Experiment:
+    return Experiment(Setting(start=start, width=8, rate=0.05), FEW, seed=0)  # type: ignore[arg-type]
+
+
+@cache
+def outcomes(start: str = "statistics") -> dict[str, Outcome]:
+    return experiment(start).outcomes()
+
+
+# The data -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_eighty_points_of_the_square_are_parted_by_the_circle_and_by_their_first_coordinate(
+    seed: int,
+) -> None:
+    made = data(seed)
+    (left, _), (right, _) = made.train
+    assert len(left) == len(right) == 40
+    assert left[:, 0].max() < made.split < right[:, 0].min()
+    for x, y in (*made.train, *made.test):
+        assert np.abs(x).max() <= 5
+        assert np.array_equal(y == 0, (x.astype(float) ** 2).sum(axis=1) <= (26 / 7) ** 2)
+    tested = np.concatenate([x for x, _ in made.test])
+    assert made.test[0][0][:, 0].max() < made.split <= made.test[1][0][:, 0].min()
+    inside = np.concatenate([y for _, y in made.test]) == 0
+    assert inside.mean() == pytest.approx(np.pi * RADIUS**2 / 100, abs=0.05)
+    assert np.abs(tested.mean(axis=0)).max() < 0.3
+    assert tested.std(axis=0) == pytest.approx(10 / np.sqrt(12), abs=0.15)
+
+
+def test_seeds_draw_other_points() -> None:
+    assert len({data(seed).train[0][0].tobytes() for seed in SEEDS}) == len(SEEDS)
+
+
+# The models ---------------------------------------------------------------------------------------
+
+
+def test_client_0_has_three_layers_client_1_two_and_both_two_features_without_relu() -> None:
+    for client, body in ((0, 3), (1, 2)):
+        problem = experiment().bodies.of(client)
+        model = problem.module(problem.initial)
+        dense = last_layers(model, body + 1)
+        assert dense[0].in_features == dense[-1].in_features == dense[-1].out_features == 2
+        with pytest.raises(Exception, match="dense layers"):
+            last_layers(model, body + 2)
+        assert body_features(model, experiment().data.train[client][0]).min() < 0
+
+
+@pytest.mark.parametrize("start", ["statistics", "random"])
+def test_both_systems_share_the_head_its_shape_and_the_size_of_messages(start: str) -> None:
+    made = outcomes(start)
+    assert {o.head.shape for o in made.values()} == {(2, 3)}
+    assert {o.numbers for o in made.values()} == {(6, 6)}
+    assert not np.allclose(made["FedLog"].head, made["LG-FedAvg"].head)
+
+
+def test_with_nothing_learned_both_systems_have_the_same_first_head() -> None:
+    still = Experiment(Setting(rate=1e-30, width=8), 1, seed=1)
+    fedlog, lg = still.outcomes().values()
+    assert np.allclose(fedlog.head, still.first_head, atol=1e-5)
+    assert np.allclose(lg.head, still.first_head, atol=1e-5)
+    assert fedlog.test == pytest.approx(lg.test, abs=2e-3)
+
+
+def test_a_random_first_head_is_that_of_the_initial_model() -> None:
+    here = experiment("random")
+    expected = head_of(here.bodies.problem.module(here.bodies.problem.initial))
+    assert np.allclose(here.first_head, expected, atol=1e-6)
+    assert np.allclose(solve(standing_for(expected)), expected, atol=1e-9)
+
+
+# The round ----------------------------------------------------------------------------------------
+
+
+def test_the_head_of_fedlog_after_a_round_is_the_exact_one_of_the_summed_statistic() -> None:
+    here, fedlog = experiment(), outcomes()["FedLog"]
+    total = np.zeros((2, 3))
+    for client, (x, y) in enumerate(here.data.train):
+        model = here.bodies.of(client).module(np.asarray(fedlog.kept[client]["model"]))
+        rows = np.column_stack([np.ones(len(x)), body_features(model, x)])
+        for kind in (0, 1):
+            total[kind] += rows[y == kind].sum(axis=0)
+    assert total[:, 0].sum() == 80
+    assert np.allclose(fedlog.head, solve(total), rtol=0, atol=2e-3)  # the statistic is on a grid of 2^-10
+    assert np.abs(gradient(fedlog.head, total)).max() / 81 < 1e-3
+
+
+def test_fedlog_freezes_the_head_and_lg_fedavg_averages_the_trained_ones() -> None:
+    here = experiment()
+    local = {
+        system: [
+            head_of(here.bodies.of(client).module(np.asarray(kept["model"])))
+            for client, kept in enumerate(outcomes()[system].kept)
+        ]
+        for system in SYSTEMS
+    }
+    assert all(np.allclose(head, here.first_head, atol=1e-6) for head in local["FedLog"])
+    assert not np.allclose(local["LG-FedAvg"][0], local["LG-FedAvg"][1], atol=1e-3)
+    assert np.allclose(outcomes()["LG-FedAvg"].head, np.mean(local["LG-FedAvg"], axis=0), atol=1e-6)
+
+
+def test_accuracies_are_by_iterations_and_seeds_and_repeat() -> None:
+    found = accuracies(experiment().setting, (1, FEW), (0, 1))
+    assert np.array(found["FedLog"]["train"]).shape == (2, 2)
+    for system, made in outcomes().items():
+        assert found[system]["train"][1][0] == pytest.approx(made.train, abs=1e-4)
+        assert found[system]["test"][1][0] == pytest.approx(made.test, abs=1e-4)
+
+
+def test_words_of_the_table() -> None:
+    assert [verdict(*pair) for pair in ((0.8, 0.7), (0.7, 0.8), (0.7, 0.7004))] == [
+        "ahead",
+        "behind",
+        "level",
+    ]
+    assert Setting() in variations()
+    assert len(set(variations())) == len(variations())
+
+
+def test_the_picture_has_six_panels() -> None:
+    every, few = (
+        {s: {k: [[0.5, 0.6]] * n for k in ("train", "test")} for s in SYSTEMS}
+        for n in (len(ITERATIONS), len(SHOWN))
+    )
+    figure = draw(every, few, experiment())
+    assert len(figure.axes) == 6
+    assert [len(axes.get_lines()) for axes in figure.axes] == [2, 1, 4, 3, 2, 4]
+    figure.canvas.draw()

@@ -1,0 +1,307 @@
+"""Client-level privacy: clipped updates under noise, wherever it is added and however they are summed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from support.private_studies import DISTRIBUTED, KEY_HOLDER
+from support.private_studies import client_level as study
+from support.tiny_study import run, spied, world
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.cohort import colluding
+from securefl.core.errors import ConfigError
+from securefl.core.grid import Grid
+from securefl.core.hiding import Concealed
+from securefl.core.release import ReleaseKey
+from securefl.core.streams import stream
+from securefl.core.wire import Header
+from securefl.dp.noise import Source
+from securefl.engines.inprocess import simulated
+from securefl.plan import Plan, fewest_contributions
+from securefl.protect import noise, protect
+from securefl.protocols.contributions import Update
+from securefl.rounds import Ask, Job, Sends, Sum, Value
+from securefl.study.run import composition
+from securefl.study.world import World
+from securefl.training import train
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg"])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {},
+        {"noise": '"local"'},
+        *({**DISTRIBUTED, "sum": f'"{way}"'} for way in ("masked", "ckks", "two-server")),
+        KEY_HOLDER,
+    ],
+)
+def test_a_run_costs_what_was_asked_for(
+    name: str, adjacency: str, privacy: dict[str, str], tmp_path: Path
+) -> None:
+    of = study(name, adjacency=f'"{adjacency}"', **privacy)
+    finished = run(of, tmp_path)
+    spent = finished.records[-1]["epsilon"]
+    assert spent["others"] == pytest.approx(8.0, rel=1e-3)
+    assert spent["server"] == (np.inf if not privacy else pytest.approx(8.0, rel=1e-3))
+    assert spent["key-holder"] == (np.inf if privacy is KEY_HOLDER else 0)
+    assert all(sum(record["answered"]) == 6 for record in finished.records)
+
+
+def test_profiles_beside_it_are_still_endless(tmp_path: Path) -> None:
+    spent = run(study("fedprof"), tmp_path).records[-1]["epsilon"]
+    assert spent["others"] == np.inf
+
+
+def test_without_a_bound_no_noise_is_enough() -> None:
+    of = study()
+    of = replace(of, local=replace(of.local, update_bound=None))
+    with pytest.raises(ConfigError, match="one client moves it without bound"):
+        composition(of, of.arms[0], world(of))
+
+
+def test_a_bound_does_not_help_a_record() -> None:
+    of = study(unit='"record"', adjacency='"add-remove"', delta="1e-4")
+    with pytest.raises(ConfigError, match="one record moves it without bound"):
+        composition(of, of.arms[0], world(of))
+
+
+def test_cohorts_without_a_least_size_have_no_shares() -> None:
+    of = study("fedprof", more="replacement = true\n", **DISTRIBUTED)
+    with pytest.raises(ConfigError, match="no least size"):
+        composition(of, of.arms[0], world(of))
+
+
+@pytest.mark.parametrize("bound", ["0.0", "1e-4", "2048.0", "inf", "nan"])
+def test_a_bound_is_a_number_that_a_grid_can_have(bound: str) -> None:
+    with pytest.raises(ConfigError, match="update_bound"):
+        study(bound=bound)
+
+
+# Clipping ----------------------------------------------------------------------------------------
+
+
+def job(here: World, **changed: Any) -> Job:
+    x, y = here.records[0]
+    plain = Job(
+        client=0, round=1, x=x, y=y, broadcast=here.problem.initial, public={}, rng=stream(1, "client", 1, 0)
+    )
+    return replace(plain, **changed)
+
+
+@pytest.mark.parametrize("bound", [0.01, 0.37, 1.0, 700.0])
+def test_no_client_moves_the_sum_by_more_than_the_bound(bound: float) -> None:
+    of = study(bound=str(bound))
+    here = world(of)
+    update = Update(here.problem, 6)
+    grid = update.sends.grid
+    x, y = here.records[0]
+    odd = [np.full_like(x, value) for value in (1e30, np.nan, np.inf, -1e15, 1e-40)]
+    labels = np.full_like(y, 99)
+    for mine in (job(here), *(job(here, x=o) for o in odd), job(here, y=labels), job(here, x=x[:0], y=y[:0])):
+        with np.errstate(all="ignore"):
+            value = update.compute(mine).floats(update.sends.grid)
+        integers = np.rint(value / grid.step).astype(np.int64)
+        assert np.array_equal(integers * grid.step, value)
+        assert sum(int(i) ** 2 for i in integers) <= (bound / grid.step) ** 2
+
+
+def test_a_small_update_is_only_rounded_and_a_large_one_keeps_its_direction() -> None:
+    here = world(study(bound="4.0"))
+    model = here.problem.module(here.problem.initial)
+    mine = job(here)
+    train(model, mine.x, mine.y, here.problem.local, here.problem.loss, stream(1, "client", 1, 0), 0)
+    loose = Update(here.problem)
+    whole = loose.compute(mine).floats(loose.sends.grid)
+    small = world(study(bound="0.1")).problem
+    clipped = Update(small).compute(job(here)).floats(Update(small).sends.grid)
+    assert np.linalg.norm(whole) > 0.5
+    assert 0.0999 < np.linalg.norm(clipped) <= 0.1
+    cosine = clipped @ whole / np.linalg.norm(clipped) / np.linalg.norm(whole)
+    assert cosine > 0.999
+
+
+def test_nobody_is_silent_for_what_its_records_are(tmp_path: Path) -> None:
+    """Labels that there are not, records that are not finite, no records: each answers, with 0 if need be."""
+    of = study(rounds=1)
+    here = world(of)
+    (x0, y0), (x1, y1), (x2, y2), *rest = here.records
+    records = [(x0, np.full_like(y0, -3)), (np.full_like(x1, np.nan), y1), (x2[:0], y2[:0]), *rest]
+    assert run(of, tmp_path, here=replace(here, records=records)).records[0]["answered"] == [1] * 6
+
+
+def test_an_update_that_diverges_is_zero(tmp_path: Path) -> None:
+    of = study(rounds=1)
+    of = replace(of, local=replace(of.local, learning_rate=1e30))
+    finished = run(of, tmp_path)
+    assert finished.records[0]["answered"] == [1] * 6
+
+
+# Noise -------------------------------------------------------------------------------------------
+
+
+def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
+    """Central: model - (old + mean of the clipped updates) is z C / K a coordinate; false alarm 1e-6."""
+    of = study(rounds=1)
+    of = replace(of, model=replace(of.model, hidden=(64,)))
+    here = world(of)
+    plan = composition(of, of.arms[0], here)[1]
+    spy, _ = spied(of, tmp_path, here)
+    update = Update(here.problem, 6)
+    steps = [
+        update.compute(
+            Job(
+                client=k,
+                round=1,
+                x=here.records[k][0],
+                y=here.records[k][1],
+                broadcast=spy.states[0].broadcast,
+                public={},
+                rng=stream(here.seed, "client", 1, k),
+            )
+        ).floats(update.sends.grid)
+        for k in range(6)
+    ]
+    residual = spy.states[1].broadcast - (spy.states[0].broadcast + np.mean(steps, axis=0))
+    scaled = residual / (plan.noise_multiplier * 0.5 / 6)
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(scaled))
+    assert low < np.sum(scaled**2) < high
+    assert not low < np.sum((0.9 * scaled) ** 2) < high, "nine tenths of the noise would be noticed"
+
+
+OWN = Sends(
+    name="own",
+    how="sum",
+    reveals="it",
+    sensitivity={("record", "add-remove"): 1.0},
+    grid=Grid(step=2.0**-10, bound=8.0),
+    cohort=4,
+)
+SHARES = Plan(
+    corrupt=0.0,
+    adjacency="add-remove",
+    delta=1e-5,
+    schedule=1,
+    noise="distributed",
+    noise_multiplier=0.5,
+    sum="masked",
+)
+
+
+def test_a_sum_beyond_the_grid_is_clipped_and_not_refused() -> None:
+    """To abstain would tell of the one record that tips it over, without a charge."""
+    plan = replace(SHARES, noise="local", noise_multiplier=0.01, sum="clear")
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
+    limit, far = OWN.grid.limit, np.iinfo(np.int64)
+    value = Value(integers=np.array([limit + 1, -limit - 9, 3 * limit // 8, far.max, 0, far.min]))
+    released = protect(plan, OWN, value, key=key, weight=1.0)
+    np.testing.assert_allclose(released._numbers * OWN.grid.step, [8.0, -8.0, 3.0, 8.0, 0.0, -8.0], atol=0.1)
+
+
+@pytest.mark.parametrize("asked", range(2, 13))
+def test_the_honest_shares_are_enough_for_any_cohort(asked: int) -> None:
+    """Shares were sized for cohorts of 4: of fewer all must answer, of more there may be more corrupt."""
+    plan = replace(SHARES, dropout=0.2, corrupt=0.2)
+    sized_for = plan.survivors(OWN.cohort) - plan.colluding(OWN.cohort)
+    assert sized_for == 3
+    assert fewest_contributions(plan, asked, [OWN]) - colluding(0.2, asked) >= sized_for
+
+
+def test_a_clients_sensitivity_is_its_bound_or_twice_that() -> None:
+    """Removed, its update is gone; replaced, another one may point the other way."""
+    sends = Update(world(study(bound="0.5")).problem).sends
+    assert sends.sensitivity == {("client", "zero-out"): 0.5, ("client", "replace-one"): 1.0}
+
+
+def test_a_client_stays_and_its_contribution_goes() -> None:
+    """The cohort and its weights are public, so neighbours are not data sets with and without a client."""
+    said = 'adjacency = "zero-out"'
+    with pytest.raises(ConfigError, match=said):
+        study(adjacency='"add-remove"')
+    with pytest.raises(ConfigError, match=said):
+        Plan(unit="client", adjacency="add-remove", delta=1e-5, schedule=1)
+    with pytest.raises(ConfigError, match='got "zero-out"'):
+        Plan(unit="record", adjacency="zero-out", delta=1e-5, schedule=1)
+
+
+def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
+    """Of 6 clients 3 have retired; a sum needs 5, so the others keep their budgets."""
+    of = study(rounds=2, **DISTRIBUTED)
+    here = world(of)
+    algorithm, plan = composition(of, of.arms[0], here)
+    with Ledger(tmp_path / "ledger.sqlite", plan.terms()) as ledger:
+        engine = simulated(
+            plan,
+            algorithm.offers,
+            ledger,
+            here.records,
+            rng=lambda number, client: stream(1, "client", number, client),
+        )
+        model = here.problem.initial
+        sends = algorithm.offers[0].sends
+        ask = Ask(cohort=(0, 2, 5), broadcast=model, sums=(Sum(sends, len(model)),))
+        answers, log = engine.ask(ask, Header(bytes(32), 1, 0, 0))
+        assert answers.survivors == ()
+        assert log.abstained["server"] == "3 clients are left, a sum needs 5."
+        assert ledger.rows() == []
+
+
+def test_the_grid_cuts_no_share_of_noise_off() -> None:
+    """A sum at the very bound leaves room for its share: half of the draws would be missing otherwise."""
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
+    seen: list[Any] = []
+
+    def mask(numbers: Any) -> Any:
+        seen.append(numbers)
+        return Concealed("masked", np.zeros(1, np.uint8))
+
+    most = Value(integers=np.full(4000, OWN.grid.limit))
+    protect(SHARES, OWN, most, key=key, weight=1.0, conceal=mask)
+    sigma = 0.5 * 2**10 / np.sqrt(3)  # of 4 clients, without one's own
+    assert np.std(seen[0]) == pytest.approx(sigma, rel=0.06)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5, 1 / 3])
+def test_weights_only_shorten_what_is_noised(weight: float) -> None:
+    """Draws with replacement weigh clients: the integers stay within the sensitivity, by truncation."""
+    sends = Update(world(study()).problem, 6).sends
+    plan = Plan(
+        unit="client",
+        adjacency="zero-out",
+        delta=1e-2,
+        schedule=1,
+        noise="central",
+        noise_multiplier=1.0,
+        against=("others",),
+    )
+    integers = np.array([3, -7, 5, 1, -1])
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "update")
+    value = Value(integers=integers)
+    released = protect(plan, sends, value, key=key, weight=weight)
+    assert np.array_equal(released._numbers, np.trunc(weight * integers))
+
+
+def test_shares_of_updates_can_be_drawn() -> None:
+    """The grid is coarse enough for a table of discrete noise, and fine enough for its event."""
+    sends = Update(world(study()).problem, 6).sends
+    plan = Plan(
+        unit="client",
+        adjacency="zero-out",
+        delta=1e-2,
+        schedule=1,
+        noise="distributed",
+        noise_multiplier=2.0,
+        dropout=0.2,
+        corrupt=0.0,
+        sum="masked",
+    )
+    drawn = noise(plan, sends, 4000, Source())
+    sigma = 2.0 * 0.5 / sends.grid.step / np.sqrt(4)  # of 5, without its own
+    assert np.std(drawn) == pytest.approx(sigma, rel=0.06)  # 5 deviations of a standard deviation of 4000

@@ -1,0 +1,304 @@
+"""Profiles, losses and sizes as noised releases: a whole FedProf run has a finite epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+from support.private_studies import FEDPROF, private
+from support.private_studies import noised_fedprof as fedprof
+from support.tiny_study import run, spied, world
+
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.release import ReleaseKey
+from securefl.core.streams import stream
+from securefl.dp.moments import Losses, Moments
+from securefl.plan import Plan, charge_of
+from securefl.profiles import Bounds, Variant
+from securefl.protect import protect
+from securefl.protocols.contributions import SIZE, Loss, Size
+from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
+from securefl.rounds import Job, Offer, Sends, Value
+from securefl.study.run import arm_folder, composition
+from securefl.training import probe_anchor
+from securefl.training.task import Problem
+
+CLIP = Clip(outputs=20.0, squares=400.0)
+ODD = (np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-40)
+
+
+def job(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> Job:
+    anchor = probe_anchor(problem.module(problem.initial), problem.layer, problem.shape, 1)
+    return Job(
+        client=0,
+        round=1,
+        x=x,
+        y=y,
+        broadcast=problem.initial,
+        public={"anchor_centre": anchor.centre, "anchor_scale": anchor.scale},
+        rng=stream(1, "job"),
+    )
+
+
+# Whole runs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
+@pytest.mark.parametrize("variant", ["full", "mean-only"])
+def test_a_whole_run_costs_what_was_asked_for(scores: str, variant: str, tmp_path: Path) -> None:
+    """Private training and noised profiles of a client that takes part in every round."""
+    of = fedprof(f'variant = "{variant}"\n', scores=f'"{scores}"')
+    finished = run(of, tmp_path)
+    for party in ("server", "others"):
+        assert finished.records[-1]["epsilon"][party] == pytest.approx(40.0, rel=2e-3)
+        assert finished.records[-1]["epsilon"][party] <= 40.0 * 1.001
+    assert finished.records[-1]["epsilon"]["key-holder"] == 0
+    assert [sum(record["answered"]) for record in finished.records] == [4, 4]
+    plan = composition(of, of.arms[0], world(of))[1]
+    assert dict(plan.releases) == {"update": 2, "profile": 3}
+    terms = Terms(
+        unit="record",
+        adjacency="add-remove",
+        delta=of.privacy.delta,
+        against=plan.against,
+        schedule=plan.releases,
+    )
+    with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
+        names = [row[5] for row in ledger.rows()]
+        assert (names.count("profile"), names.count("update")) == (3 * 4, 2 * 4)
+
+
+def test_active_fl_and_sizes_are_finite_too(tmp_path: Path) -> None:
+    of = private(
+        "active_fl", "fraction = 1.0\nexcluded = 0.0\nloss_bound = 5.0\n", noise='"local"', epsilon="40.0"
+    )
+    spy, finished = spied(of, tmp_path)
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(40.0, rel=2e-3)
+    memory = spy.states[-1].memory
+    exact = world(of).sizes
+    assert not np.array_equal(memory["size"], exact)
+    assert ((memory["size"] >= 1) & (memory["size"] <= exact.sum())).all()
+    assert ((memory["loss"] >= 0) & (memory["loss"] <= 5)).all()
+
+
+def test_noised_scores_follow_nobodys_seed(tmp_path: Path) -> None:
+    runs = [spied(fedprof(rounds=1), tmp_path / name)[0] for name in "ab"]
+    first, second = (spy.states[-1].memory["profile"] for spy in runs)
+    assert np.isfinite(first).all()
+    assert (first >= 0).all()
+    assert not np.array_equal(first, second)
+
+
+def test_what_is_clipped_of_noised_profiles_is_counted(tmp_path: Path) -> None:
+    """It follows from the noised sums, so it is counted after the noise."""
+    narrow = "bounds = { mean = 1e-3, variance_high = 64, weight = 64 }\n"
+    (record,) = run(fedprof(narrow, rounds=1), tmp_path).records
+    assert set(record["clipped"]) == {f"client-{k:04}" for k in range(4)}
+
+
+def test_unbounded_profiles_cannot_be_noised() -> None:
+    of = private("fedprof", "fraction = 1.0", noise='"local"', epsilon="40.0")
+    with pytest.raises(ConfigError, match="moves it without bound"):
+        composition(of, of.arms[0], world(of))
+
+
+@pytest.mark.parametrize(
+    ("noise", "rest"), [("distributed", {"dropout": "0.25", "corrupt": "0.0"}), ("central", {})]
+)
+def test_what_nobody_sums_its_client_noises(noise: str, rest: dict[str, str], tmp_path: Path) -> None:
+    """Wherever the noise of sums is: the server is charged for a noised profile, and not with infinity."""
+    of = fedprof(noise=f'"{noise}"', **rest)
+    finished = run(of, tmp_path)
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(40.0, rel=2e-3)
+
+
+def test_a_profile_once_in_several_rounds_has_less_noise(tmp_path: Path) -> None:
+    often, seldom = fedprof(rounds=6), fedprof("refresh = 3\n", rounds=6)
+    plans = [composition(of, of.arms[0], world(of))[1] for of in (often, seldom)]
+    assert [dict(plan.releases)["profile"] for plan in plans] == [7, 3]
+    assert plans[1].noise_multiplier < plans[0].noise_multiplier
+    spy, finished = spied(seldom, tmp_path)
+    asked = [any(e.sends.name == "profile" for e in ask.each) for ask, _ in spy.asks if ask.sums]
+    assert asked == [False, False, True, False, False, True]
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(40.0, rel=2e-3)
+
+
+def test_who_retires_stays_away(tmp_path: Path) -> None:
+    """The budget bears no profile in round 2, though it would bear an update in round 3."""
+    of = fedprof("refresh = 2\n", rounds=6, budget="30.0")
+    finished = run(of, tmp_path)
+    retired = [set(record["retired"]) for record in finished.records]
+    assert retired[-1]
+    assert all(before <= after for before, after in pairwise(retired))
+    for record, out in zip(finished.records[1:], retired, strict=False):
+        assert not any(record["selected"][k] for k in out)
+
+
+def test_no_more_profiles_than_the_noise_was_made_for(tmp_path: Path) -> None:
+    """A server that asks for profiles in place of updates is refused, by the name of the release."""
+    of = fedprof()
+    plan = composition(of, of.arms[0], world(of))[1]
+    terms = Terms(unit="record", adjacency="add-remove", delta=1e-4, schedule=plan.releases)
+    (profile,) = (
+        s.sends for s in of.arms[0].options.build(world(of).problem).offers if s.sends.name == "profile"
+    )
+    charge = charge_of(plan, profile)
+    with Ledger(tmp_path / "ledger.sqlite", terms) as ledger:
+        keys = [ReleaseKey("a", bytes(32), number, 0, 0, "profile") for number in range(4)]
+        assert not any(ledger.reserve([(key, charge)]) for key in keys[:3])
+        assert "3 of 3 scheduled releases of 'profile'" in str(ledger.reserve([(keys[3], charge)])["a"])
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_an_empty_client_is_not_silent(left: int, tmp_path: Path) -> None:
+    of = fedprof(rounds=1)
+    here = world(of)
+    x, y = here.records[2]
+    records = [*here.records[:2], (x[:left], y[:left]), here.records[3]]
+    assert run(of, tmp_path, here=replace(here, records=records)).records[0]["answered"] == [1] * 4
+
+
+# Sensitivity -------------------------------------------------------------------------------------
+
+
+def statistics(problem: Problem) -> dict[str, Offer]:
+    return {
+        "profile": RepresentationProfile(problem, Variant.FULL, Bounds(), CLIP),
+        "loss": Loss(problem, 2.0),
+        "size": Size(problem),
+    }
+
+
+@pytest.mark.parametrize("name", ["profile", "loss", "size"])
+def test_one_record_moves_the_sums_by_the_sensitivity_at_most(name: str) -> None:
+    """Whatever is in it: huge, tiny, not finite, and under a label that there is not."""
+    here = world(fedprof())
+    statistic = statistics(here.problem)[name]
+    x, y = (part[:9] for part in here.records[0])
+    base = statistic.compute(job(here.problem, x, y)).floats(statistic.sends.grid)
+    sensitivity = statistic.sends.sensitivity["record", "add-remove"]
+    moved = []
+    for value in (*ODD, *np.linspace(-50, 50, 9)):
+        for label in (0, 7, -1, 99):
+            odd = np.full((1, *x.shape[1:]), value, np.float32)
+            with np.errstate(all="ignore"):
+                more = job(here.problem, np.concatenate([x, odd]), np.concatenate([y, [label]]))
+                moved.append(np.linalg.norm(statistic.compute(more).floats(statistic.sends.grid) - base))
+    assert max(moved) <= sensitivity * (1 + 1e-12)
+    assert max(moved) > 0.5 * sensitivity
+
+
+def test_what_follows_from_the_sums_reads_nothing_else() -> None:
+    """`after_noise` of one client's value, given another's sums, is the other's value: post-processing."""
+    here = world(fedprof())
+    for statistic in statistics(here.problem).values():
+        one, other = (statistic.compute(job(here.problem, *here.records[k])) for k in (0, 1))
+        assert one.after_noise is not None
+        assert other.after_noise is not None
+        sums = other.floats(statistic.sends.grid)
+        mine, theirs = one.after_noise(sums), other.after_noise(sums)
+        assert np.array_equal(mine.clear, theirs.clear)
+        assert np.array_equal(mine.hidden, theirs.hidden)
+
+
+def test_without_noise_clipped_profiles_are_close_to_the_plain_ones() -> None:
+    here = world(fedprof())
+    clipped = RepresentationProfile(here.problem, Variant.FULL, Bounds(), Clip(outputs=30.0, squares=2000.0))
+    exact = RepresentationProfile(here.problem, Variant.FULL, Bounds())
+    mine = job(here.problem, *here.records[0])
+    value = clipped.compute(mine)
+    assert value.after_noise is not None
+    np.testing.assert_allclose(
+        value.after_noise(value.floats(clipped.sends.grid)).hidden,
+        exact.compute(mine).hidden,
+        rtol=0.01,
+        atol=0.05,
+    )
+
+
+# Noise -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "sensitivity", "size"),
+    [
+        ("profile", Moments.sensitivity("add-remove"), 129),
+        ("loss", Losses.sensitivity("add-remove"), 2),
+        ("size", 1.0, 1),
+    ],
+)
+def test_the_noise_is_as_declared(name: str, sensitivity: float, size: int) -> None:
+    """Chi-square of residuals over sigma, false alarm 1e-6; nine tenths of the noise are caught."""
+    problem = world(fedprof()).problem
+    sends = statistics(problem)[name].sends
+    plan = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
+    sums = np.arange(1, size + 1) * round(1 / sends.grid.step)
+    given = sums * sends.grid.step
+    residuals = np.concatenate([released(plan, sends, sums, k) - given for k in range(6000 // size)])
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(residuals))
+    assert low < np.sum((residuals / (3 * sensitivity)) ** 2) < high
+    assert not low < np.sum((0.9 * residuals / (3 * sensitivity)) ** 2) < high
+
+
+def released(plan: Plan, sends: Sends, sums: NDArray[np.int64], number: int) -> NDArray[np.float64]:
+    """What the statistic's post-processing is given."""
+    seen: list[NDArray[np.float64]] = []
+
+    def then(noised: NDArray[np.float64]) -> Value:
+        seen.append(noised)
+        return Value(clear=np.zeros(1))
+
+    key = ReleaseKey("client-0000", bytes(32), number, 0, 0, sends.name)
+    protect(plan, sends, Value(integers=sums, after_noise=then), key=key, weight=1.0)
+    return seen[0]
+
+
+def test_what_is_charged_as_noised_must_be_something_to_noise() -> None:
+    """Floats would leave rounded by more than was declared, or as they are, under a Gaussian's charge."""
+    sends = Sends(name="own", how="each", reveals="it", sensitivity={("record", "add-remove"): 1.0})
+    plan = Plan(adjacency="add-remove", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
+    with pytest.raises(
+        LocalProtocolError, match="'own' is charged as noised, so its value must come as integers"
+    ):
+        protect(plan, sends, Value(clear=np.array([5.0])), key=key, weight=1.0)
+
+
+@pytest.mark.parametrize("name", ["fedprof", "active_fl"])
+def test_a_lost_number_costs_a_client_no_other(name: str, tmp_path: Path) -> None:
+    """In a network that loses introductions: sizes are asked for once, the rest is asked for again."""
+    options = {
+        "fedprof": FEDPROF.replace("alpha = 1.0", 'alpha = "theorem-1"'),
+        "active_fl": "fraction = 1.0\nexcluded = 0.0\nloss_bound = 5.0\n",
+    }
+    of = private(name, options[name], noise='"local"', epsilon="40.0", rounds=6)
+    of = replace(of, network=replace(of.network, dropout=0.25))
+    spy, _ = spied(of, tmp_path)
+    memory = spy.states[-1].memory
+    assert np.isnan(memory["size"]).any(), "choose another seed: no introduction was lost"
+    assert np.isfinite(memory["profile" if name == "fedprof" else "loss"]).all()
+
+
+def test_a_size_is_public_when_records_are_replaced() -> None:
+    plan = Plan(adjacency="replace-one", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
+    assert released(plan, SIZE, np.array([17 * 2**21]), 1) == [17.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Clip(outputs=0.0, squares=1.0), "finite bounds"),
+        (lambda: Clip(outputs=1.0, squares=np.inf), "finite bounds"),
+    ],
+)
+def test_bounds_must_bound(make: Callable[[], Clip], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()

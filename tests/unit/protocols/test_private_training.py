@@ -1,0 +1,214 @@
+"""DP-SGD inside the protocols: what it costs stands in the ledger, and nothing else may read the records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, NoOpDpEvent
+from support.private_studies import AVERAGING, private
+from support.tiny_study import run, spied, study, world
+
+from securefl.accounting.composition import compose
+from securefl.accounting.events import History, dump_event, load_event, steps_event
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.errors import ConfigError, UnsupportedEvent
+from securefl.dp.calibration import multiplier_beside
+from securefl.plan import charge_of
+from securefl.study.config import Study, parse
+from securefl.study.run import arm_folder, composition
+
+STEPS = steps_event(0.1, 1.2, 5)
+
+
+def ledger(of: Study, folder: Path, schedule: dict[str, int] | None = None) -> Ledger:
+    privacy = of.privacy
+    terms = Terms(
+        unit="record",
+        adjacency="add-remove",
+        delta=privacy.delta,
+        budget=None if privacy.budget == np.inf else privacy.budget,
+        against=privacy.against,
+        schedule=schedule,
+    )
+    return Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg"])
+def test_a_run_costs_its_steps_and_nothing_else(name: str, tmp_path: Path) -> None:
+    of = private(name, AVERAGING[name], rounds=3)
+    spy, finished = spied(of, tmp_path)
+    expected = compose({STEPS: 3}, of.privacy.delta)
+    assert 0.5 < expected < 20
+    for party in ("server", "others"):
+        assert finished.records[-1]["epsilon"][party] == pytest.approx(expected, rel=2e-3)
+    assert finished.records[-1]["epsilon"]["key-holder"] == 0
+    assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
+    with ledger(of, tmp_path) as book:
+        assert len(book.rows()) == 3 * 4
+
+
+def test_fedprox_pulls_its_private_training_back_too() -> None:
+    of = private("fedprox", AVERAGING["fedprox"] + "\nmu = 0.7", unprotected='["size"]')
+    algorithm = of.arms[0].options.build(world(of).problem)
+    assert algorithm.problem.private.proximal == 0.7  # type: ignore[attr-defined]
+
+
+def test_privacy_does_not_follow_the_experiments_seed(tmp_path: Path) -> None:
+    """The same seed, twice: other samples and other noise. Without [dpsgd] the runs are the same."""
+    of = private("fedavg", AVERAGING["fedavg"], rounds=1)
+    first, second = (spied(of, tmp_path / name)[0].states[-1].broadcast for name in "ab")
+    assert not np.array_equal(first, second)
+
+
+def test_private_training_is_charged_at_record_level_only() -> None:
+    for changed in ({"adjacency": "replace-one"}, {"unit": '"client"', "adjacency": "zero-out"}):
+        of = private("fedavg", AVERAGING["fedavg"], **changed)
+        with pytest.raises(ConfigError, match="accounted for adding or removing one record"):
+            composition(of, of.arms[0], world(of))
+
+
+def test_what_is_not_accounted_still_makes_epsilon_endless(tmp_path: Path) -> None:
+    of = private("fedavg_rp", "fraction = 1.0")
+    with pytest.raises(ConfigError, match=r"unprotected = .\"size\""):
+        composition(of, of.arms[0], world(of))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "lg_fedavg"])
+@pytest.mark.parametrize("left", [0, 1])
+def test_an_empty_client_answers_like_any_other(name: str, left: int, tmp_path: Path) -> None:
+    """Silence would tell whether there is a record, with certainty, at a finite epsilon."""
+    of = private(name, AVERAGING[name], rounds=1)
+    here = world(of)
+    x, y = here.records[2]
+    records = [*here.records[:2], (x[:left], y[:left]), here.records[3]]
+    assert run(of, tmp_path, here=replace(here, records=records)).records[0]["answered"] == [1] * 4
+
+
+# FedLog ------------------------------------------------------------------------------------------
+
+FEDLOG = 'body = "dp-sgd"'
+
+
+def fedlog(epsilon: str = "6.0", **changes: Any) -> Study:
+    return private("fedlog", FEDLOG, noise='"local"', epsilon=epsilon, **changes)
+
+
+def test_statistic_and_training_compose_to_the_epsilon_asked_for(tmp_path: Path) -> None:
+    of = fedlog()
+    finished = run(of, tmp_path)
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(6.0, rel=1e-3)
+    assert finished.records[-1]["epsilon"]["server"] <= 6.0 * (1 + 2e-4), "running figures: 0.02 % above"
+    _, plan = composition(of, of.arms[0], world(of))
+    z = plan.noise_multiplier
+    whole = compose({STEPS: 2, GaussianDpEvent(z): 3}, of.privacy.delta)
+    assert whole == pytest.approx(6.0, rel=1e-3)
+    assert whole <= 6.0
+
+
+def test_the_first_exchange_costs_no_training() -> None:
+    of = fedlog()
+    algorithm, plan = composition(of, of.arms[0], world(of))
+    (sends,) = [statistic.sends for statistic in algorithm.offers]
+    assert sends.reads == "records"
+    first, later = charge_of(plan, sends, trained=False), charge_of(plan, sends)
+    assert first.server == GaussianDpEvent(plan.noise_multiplier)
+    assert later.server == ComposedDpEvent((GaussianDpEvent(plan.noise_multiplier), STEPS))
+    assert later.key_holder == NoOpDpEvent()
+
+
+def test_training_that_costs_more_than_was_asked_for_is_told_before_anything_runs() -> None:
+    of = fedlog(epsilon="0.1")
+    with pytest.raises(ConfigError, match="Training alone costs epsilon"):
+        composition(of, of.arms[0], world(of))
+
+
+@pytest.mark.parametrize("epsilon", ["0.0", "-1.0", "nan"])
+def test_an_epsilon_is_more_than_nothing(epsilon: str) -> None:
+    with pytest.raises(ConfigError, match="epsilon > 0"):
+        fedlog(epsilon=epsilon)
+
+
+def test_a_budget_that_bears_not_one_round_is_told_before_anything_runs() -> None:
+    of = private("fedavg", AVERAGING["fedavg"], rounds=6, budget="0.1")
+    with pytest.raises(ConfigError, match=r"round 1 costs a client epsilon .* bears not one round"):
+        composition(of, of.arms[0], world(of))
+
+
+def test_a_budget_that_ends_drops_clients_out_by_itself(tmp_path: Path) -> None:
+    """Calibrated for 6 over 6 rounds, with a budget of 4.5: some rounds are bought, the rest are refused."""
+    of = fedlog(rounds=6, budget="4.5", epsilon="8.0")
+    finished = run(of, tmp_path)
+    answered = [sum(record["answered"]) for record in finished.records]
+    assert 0 < len(answered) < 6
+    assert set(answered) == {4}
+    assert finished.records[-1]["epsilon"]["server"] <= 4.5
+    assert finished.records[-1]["ended"]
+
+
+def test_a_public_body_pays_for_no_training(tmp_path: Path) -> None:
+    of = private("fedlog", 'body = "public"', noise='"local"', epsilon="1.0")
+    assert run(of, tmp_path).records[-1]["epsilon"]["server"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_private_body_is_trained_in_the_clear_whatever_dpsgd_says() -> None:
+    of = private("fedlog", 'body = "private"', unprotected='["statistic"]')
+    (statistic,) = of.arms[0].options.build(world(of).problem).offers
+    assert statistic.sends.reads == "trained"
+    assert statistic.sends.training is None
+
+
+# Events and calibration --------------------------------------------------------------------------
+
+
+def test_composed_events_are_stored_and_add_up() -> None:
+    event = ComposedDpEvent((GaussianDpEvent(10.0), ComposedDpEvent((STEPS, GaussianDpEvent(10.0)))))
+    assert load_event(dump_event(event)) == event
+    assert History.of({event: 3}).key() == History.of({STEPS: 3, GaussianDpEvent(10.0): 6}).key()
+    for bad in ([], ["x"], [{"event": "unheard of"}], "text"):
+        with pytest.raises(UnsupportedEvent):
+            load_event({"event": "composed", "events": bad})
+
+
+def test_spare_attempts_are_paid_for_beforehand() -> None:
+    """Noise for two rounds and three attempts that may be repeated: training five times, six releases."""
+    of = fedlog()
+    algorithm, _ = composition(of, of.arms[0], world(of))
+    sent = [statistic.sends for statistic in algorithm.offers]
+    spared = replace(
+        of.privacy,
+        sum="masked",
+        dropout=0.2,
+        corrupt=0.0,
+        least_cohort=2,
+        least_honest=2,
+        largest_share=1.0,
+        spare=3,
+    )
+    plan = spared.plan(2, sent)
+    assert plan.releases == {"statistic": 6}
+    whole = compose({STEPS: 5, GaussianDpEvent(plan.noise_multiplier): 6}, of.privacy.delta)
+    assert whole == pytest.approx(6.0, rel=1e-3)
+    assert whole <= 6.0
+
+
+def test_reference_ledger_a_leaves_room_for_its_gaussians() -> None:
+    """Specification of DP, 5: 100 x [50 x (0.02, 1.1) + G10] is 9.4756 at 1e-5."""
+    spent = {steps_event(0.02, 1.1, 50): 100}
+    assert multiplier_beside(9.4756, 1e-5, releases=100, spent=spent) == pytest.approx(10.0, rel=2e-3)
+
+
+def test_dpsgd_without_its_section_is_another_study() -> None:
+    assert study().dpsgd is None
+    written = private("fedavg", AVERAGING["fedavg"]).text
+    with pytest.raises(ConfigError, match=r"\[dpsgd\] .*sampling_rate"):
+        parse(written.replace("sampling_rate = 0.1", "sampling_rate = 1.1"))
+
+
+def test_a_budget_of_exactly_what_was_asked_for_bears_every_round(tmp_path: Path) -> None:
+    """The running figure is a little above the exact one, which decides near the budget."""
+    finished = run(fedlog(epsilon="4.0", rounds=3, budget="4.0"), tmp_path)
+    assert [sum(record["answered"]) for record in finished.records] == [4, 4, 4]

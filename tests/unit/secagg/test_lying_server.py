@@ -1,0 +1,406 @@
+"""A server that lies: about keys, shares, graphs and survivors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from support.liars import swapped
+from support.recorded import Honest, Recording, honest, refused, without
+from support.tiny_secagg import aggregate, agreement, assert_exact, client, identity
+
+from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.keys import Commitment, PublicKey, Share, Signature
+from securefl.core.release import SERVER
+from securefl.messages import client_name
+from securefl.secagg import Aborted, Agreement, Client, Server
+from securefl.secagg.agreement import ClosedRoster, Entry
+from securefl.secagg.checks import read_survivors
+from securefl.secagg.client import Agreeing
+from securefl.secagg.messages import Consistent, Dealt, MaskedInput, Quorum, RosterClosed, Survivors, Unmask
+from securefl.secagg.server import Summing
+
+
+def opens(machine: Any, state: Any, quorum: Quorum) -> bool:
+    """Whether this quorum has the client open shares."""
+    return [type(envelope.message) for envelope in machine.receive(state, SERVER, quorum).out] == [Unmask]
+
+
+# A server that lies about keys ------------------------------------------------------------------------
+
+
+def rosters() -> dict[str, tuple[Callable[[RosterClosed], RosterClosed], str]]:
+    other = honest(attempt=2).clients[0].at(RosterClosed)[1]
+    return {
+        "a forged key": (lambda r: replace(r, keys=swapped(r.keys, 2, PublicKey(bytes(32)))), "did not sign"),
+        "a forged nonce": (
+            lambda r: replace(r, nonces=swapped(r.nonces, 2, Commitment(bytes(32)))),
+            "did not sign",
+        ),
+        "no signature": (
+            lambda r: replace(r, signatures=swapped(r.signatures, 2, Signature(b""))),
+            "did not sign",
+        ),
+        "a key of another attempt": (
+            lambda r: replace(
+                r,
+                keys=swapped(r.keys, 2, other.keys[2]),
+                nonces=swapped(r.nonces, 2, other.nonces[2]),
+                signatures=swapped(r.signatures, 2, other.signatures[2]),
+            ),
+            "did not sign",
+        ),
+        "all of another attempt": (lambda r: other, "our own key"),
+        "one key for two members": (
+            lambda r: replace(
+                r,
+                keys=swapped(r.keys, 3, r.keys[2]),
+                nonces=swapped(r.nonces, 3, r.nonces[2]),
+                signatures=swapped(r.signatures, 3, r.signatures[2]),
+            ),
+            "did not sign",
+        ),
+        "our key replaced": (lambda r: replace(r, keys=swapped(r.keys, 0, r.keys[1])), "our own key"),
+        "ourselves left out": (lambda r: without(r, 0), "our own key"),
+        "too few": (lambda r: without(without(without(r, 8), 7), 6), "at least 7"),
+        "a stranger": (lambda r: replace(r, members=swapped(r.members, 8, 10)), "pinned roster"),
+        "a member twice": (lambda r: replace(r, members=swapped(r.members, 1, 0)), "pinned roster"),
+        "a missing nonce": (lambda r: replace(r, nonces=r.nonces[1:]), "for each member"),
+    }
+
+
+@pytest.mark.parametrize("lie", rosters())
+def test_a_roster_that_is_not_signed_and_pinned_is_refused(lie: str) -> None:
+    spoil, why = rosters()[lie]
+    machine = honest().clients[0]
+    state, roster, _ = machine.at(RosterClosed)
+    refused(machine.inner, state, spoil(roster), why)
+
+
+def test_a_server_cannot_try_sessions_until_the_graph_suits_it() -> None:
+    """Another session id would give another graph; what the members signed fits no other."""
+    agreed = honest().agreed
+    roster = honest().clients[0].at(RosterClosed)[1]
+    entry = Entry(roster.keys[2], roster.nonces[2], roster.signatures[2])
+    entry.check(agreed, 2)
+    for number in range(256):
+        moved = replace(agreed, header=replace(agreed.header, session=number.to_bytes(32, "little")))
+        with pytest.raises(CryptoError):
+            entry.check(moved, 2)
+
+
+def test_the_graph_changes_with_one_nonce() -> None:
+    """A member's fresh nonce moves everybody's neighbours, so nobody knows them before the roster closes."""
+    agreed = agreement(60, corrupt=0.05, dropout=0.1)
+    entries = {k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(60)}
+    one = ClosedRoster(agreed, entries)
+    two = ClosedRoster(agreed, entries | {59: replace(entries[59], nonce=Commitment(bytes(31) + b"x"))})
+    assert one.graph == ClosedRoster(agreed, dict(reversed(entries.items()))).graph
+    assert all(one.graph.neighbours[k] != two.graph.neighbours[k] for k in range(60))
+
+
+# A server that lies about shares and graphs -----------------------------------------------------------
+
+
+DEALT: dict[str, tuple[Callable[[Dealt], Dealt], str]] = {
+    "altered shares": (
+        lambda d: replace(d, sealed=swapped(d.sealed, 2, Share(bytes(len(d.sealed[2].raw))))),
+        "did not sign these shares",
+    ),
+    "short shares": (lambda d: replace(d, sealed=swapped(d.sealed, 2, Share(b""))), "did not sign"),
+    "altered hashes": (
+        lambda d: replace(d, marks=swapped(d.marks, 2, Commitment(bytes(64)))),
+        "did not sign these shares",
+    ),
+    "shares of another neighbour": (
+        lambda d: replace(d, sealed=swapped(d.sealed, 2, d.sealed[3])),
+        "did not sign",
+    ),
+    "altered shares with another's evidence": (
+        lambda d: replace(
+            d,
+            sealed=swapped(d.sealed, 2, d.sealed[3]),
+            marks=swapped(d.marks, 2, d.marks[3]),
+            evidence=swapped(d.evidence, 2, d.evidence[3]),
+        ),
+        "did not sign",
+    ),
+    # A leaf that was the hash of both, without their lengths, would be the same leaf when cut elsewhere.
+    "a byte of the box among the hashes": (
+        lambda d: replace(
+            d,
+            marks=swapped(d.marks, 2, Commitment(d.marks[2].raw + d.sealed[2].raw[:1])),
+            sealed=swapped(d.sealed, 2, Share(d.sealed[2].raw[1:])),
+        ),
+        "did not sign",
+    ),
+    "a byte of the hashes in the box": (
+        lambda d: replace(
+            d,
+            marks=swapped(d.marks, 2, Commitment(d.marks[2].raw[:-1])),
+            sealed=swapped(d.sealed, 2, Share(d.marks[2].raw[-1:] + d.sealed[2].raw)),
+        ),
+        "did not sign",
+    ),
+    "a neighbour fewer": (
+        lambda d: replace(d, sealed=d.sealed[1:], marks=d.marks[1:], evidence=d.evidence[1:]),
+        "neighbours",
+    ),
+    "too few dealers": (lambda d: replace(d, dealers=d.dealers[:6]), "Expected 7"),
+    "ourselves left out": (lambda d: replace(d, dealers=d.dealers[1:]), "us among them"),
+    "a dealer outside the roster": (lambda d: replace(d, dealers=(*d.dealers, 4)), "ascending"),
+}
+
+
+@pytest.mark.parametrize("lie", DEALT)
+def test_shares_that_their_dealer_did_not_send_are_refused_without_a_word(lie: str) -> None:
+    """No key is shown: a server that alters shares must not get the right ones opened."""
+    spoil, why = DEALT[lie]
+    machine = honest().clients[0]
+    state, dealt, _ = machine.at(Dealt)
+    refused(machine.inner, state, spoil(dealt), why)
+
+
+@lru_cache
+def sparse() -> tuple[Agreement, Recording, Recording]:
+    """A run of 60 clients that are not all neighbours, and two of them."""
+    agreed = agreement(60, corrupt=0.05, dropout=0.1)
+    one, other = Recording(client(0, agreed)), Recording(client(1, agreed))
+    assert_exact(agreed, aggregate(agreed, machines={client_name(0): one, client_name(1): other}).server)
+    return agreed, one, other
+
+
+def test_a_neighbourhood_that_was_not_derived_is_refused() -> None:
+    agreed, machine, other = sparse()
+    state, dealt, _ = machine.at(Dealt)
+    theirs = other.at(Dealt)[1]
+    assert len(dealt.sealed) == len(theirs.sealed) == agreed.parameters.neighbours
+    refused(machine.inner, state, theirs, "did not sign these shares")
+    refused(machine.inner, state, replace(dealt, dealers=dealt.dealers[:54]), "neighbours")
+
+
+# A server that lies about survivors -------------------------------------------------------------------
+
+
+SURVIVORS: dict[str, tuple[Callable[[Survivors], Survivors], str]] = {
+    "overlap": (lambda s: replace(s, dropped=(3,)), "both survive and drop"),
+    "one missing": (lambda s: replace(s, survivors=tuple(k for k in s.survivors if k != 3)), "missing"),
+    "ourselves dropped": (lambda s: Survivors(survivors=s.survivors[1:], dropped=(0,)), "not among"),
+    "too few": (lambda s: Survivors(survivors=s.survivors[:6], dropped=s.survivors[6:]), "at least 7"),
+    "a stranger": (lambda s: replace(s, survivors=(*s.survivors, 10)), "dealers"),
+    "not a dealer": (lambda s: replace(s, dropped=(4,)), "dealers"),
+    "one twice": (lambda s: replace(s, survivors=(0, *s.survivors)), "distinct"),
+    "out of order": (lambda s: replace(s, survivors=s.survivors[::-1]), "ascending"),
+}
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@pytest.mark.parametrize("lie", SURVIVORS)
+def test_survivors_that_do_not_add_up_are_refused(lie: str, mode: str) -> None:
+    spoil, why = SURVIVORS[lie]
+    machine = honest(mode).clients[0]
+    state, survivors, _ = machine.at(Survivors)
+    refused(machine.inner, state, spoil(survivors), why)
+
+
+@lru_cache
+def around_seven() -> tuple[ClosedRoster, dict[bool, tuple[int, ...]]]:
+    """A closed sparse roster, and the tenth of it that drops: around member 7 (True), or anywhere (False)."""
+    agreed = agreement(200, corrupt=0.1, dropout=0.1)
+    entries = {
+        k: Entry(identity(k).channel.public, Commitment(bytes(32)), Signature(b"")) for k in range(200)
+    }
+    closed = ClosedRoster(agreed, entries)
+    near = closed.graph.neighbours[7]
+    far = [k for k in range(200) if k not in near and k not in (0, 7)]
+    return closed, {True: near[:20], False: (*near[:5], *far[-15:])}
+
+
+@pytest.mark.parametrize("lonely", [True, False])
+def test_the_server_opens_nobody_whose_neighbours_dropped(lonely: bool) -> None:
+    closed, drops = around_seven()
+    inputs = {k: Signature(b"") for k in range(200) if k not in drops[lonely]}
+    state = Summing(closed=closed, dealt=dict.fromkeys(range(200)), sums=(), inputs=inputs)
+    step = Server(agreement=closed.agreement, patience=0).deadline(state)
+    if lonely:
+        assert isinstance(step.result, Aborted)
+        assert (step.result.phase, step.result.culprit) == ("mask", None)
+        assert "too few surviving neighbours" in step.result.reason
+    else:
+        assert step.result is None
+
+
+def test_a_victim_whose_neighbours_are_all_called_dropped_is_not_opened() -> None:
+    """A lying server may drop a tenth of a sparse cohort: not those who stand around one client."""
+    closed, drops = around_seven()
+    agreed, near = closed.agreement, closed.graph.neighbours[7]
+    own = next(k for k in range(200) if k not in near and k != 7)
+    for lonely, dropped in drops.items():
+        survivors = tuple(k for k in range(200) if k not in dropped)
+        assert len(survivors) == agreed.parameters.least_survivors
+        came = Survivors(survivors=survivors, dropped=tuple(sorted(dropped)))
+        if lonely:
+            with pytest.raises(RemoteProtocolError, match="Member 7 has too few surviving neighbours"):
+                read_survivors(closed, own, range(200), came)
+        else:
+            assert read_survivors(closed, own, range(200), came) == survivors
+
+
+def shown(run: Honest, number: int, survivors: tuple[int, ...]) -> tuple[Client, Agreeing, Signature]:
+    """A client that was shown these survivors, and its signature on them."""
+    machine = run.clients[number]
+    state, first, _ = machine.at(Survivors)
+    everybody = {*first.survivors, *first.dropped}
+    said = Survivors(survivors=survivors, dropped=tuple(sorted(everybody - set(survivors))))
+    step = machine.inner.receive(state, SERVER, said)
+    step = machine.inner.provide(step.state, True)
+    (envelope,) = step.out
+    assert isinstance(envelope.message, Consistent)
+    return machine.inner, step.state, envelope.message.signature
+
+
+def test_split_views_open_nothing() -> None:
+    """Half sees everybody, half everybody but the victim: no set has a quorum, and none can be mixed."""
+    run = honest()
+    everybody = run.clients[0].at(Survivors)[1].survivors
+    victim = everybody[-1]
+    views = [tuple(k for k in everybody if k != victim), everybody]
+    told = {number: views[number % 2] for number in everybody if number != victim} | {victim: everybody}
+    states = {number: shown(run, number, view) for number, view in told.items()}
+    for number, (machine, state, _) in states.items():
+        same = tuple(k for k in told if told[k] == told[number])
+        assert len(same) < run.agreed.parameters.quorum
+        for signers in (same, everybody):
+            signers = tuple(k for k in signers if k in state.survivors)
+            inputs = {k: run.server.at(MaskedInput, client_name(k))[1].signature for k in everybody}
+            others = tuple(k for k in state.survivors if k not in signers)
+            quorum = Quorum(
+                signers=signers,
+                signatures=tuple(states[k][2] for k in signers),
+                others=others,
+                inputs=tuple(inputs[k] for k in others),
+            )
+            refused(machine, state, quorum, "Expected 6 signatures|did not sign")
+
+
+def quorums() -> dict[str, tuple[Callable[[Quorum], Quorum], str]]:
+    strange = Signature(bytes(64))
+    return {
+        "one signature too few": (
+            lambda q: replace(q, signers=q.signers[:5], signatures=q.signatures[:5]),
+            "Expected 6",
+        ),
+        "a forged one": (lambda q: replace(q, signatures=swapped(q.signatures, 4, strange)), "did not sign"),
+        "one signature for two": (
+            lambda q: replace(q, signatures=swapped(q.signatures, 4, q.signatures[3])),
+            "did not sign",
+        ),
+        "a signer twice": (lambda q: replace(q, signers=swapped(q.signers, 1, 0)), "distinct"),
+        "a signer that dropped": (lambda q: replace(q, signers=swapped(q.signers, 3, 4)), "survivors"),
+        "a survivor without any": (
+            lambda q: replace(q, signers=q.signers[:8], signatures=q.signatures[:8]),
+            "every surviving neighbour",
+        ),
+        "a survivor with a forged input": (
+            lambda q: replace(
+                q, signers=q.signers[:8], signatures=q.signatures[:8], others=q.signers[8:], inputs=(strange,)
+            ),
+            "did not sign",
+        ),
+        "too few names": (lambda q: replace(q, signers=q.signers[1:]), "for each name"),
+    }
+
+
+@pytest.mark.parametrize("lie", quorums())
+def test_a_quorum_that_is_none_is_refused(lie: str) -> None:
+    spoil, why = quorums()[lie]
+    machine = honest().clients[0]
+    state, quorum, _ = machine.at(Quorum)
+    refused(machine.inner, state, spoil(quorum), why)
+
+
+@pytest.mark.parametrize(
+    ("strangers", "forged", "why"),
+    [
+        ("all", "all", "did not sign"),
+        ("as many as needed", "the last", "did not sign"),
+        ("as many as needed", "none", None),
+        ("one too few", "none", "Expected 32 signatures on one set, got 31"),
+    ],
+)
+def test_where_neighbours_are_too_few_for_a_quorum_strangers_must_have_signed(
+    strangers: str, forged: str, why: str | None
+) -> None:
+    agreed, machine, _ = sparse()
+    state, quorum, _ = machine.at(Quorum)
+    near = {0, *state.held.closed.graph.neighbours[0]}
+    far = [k for k in quorum.signers if k not in near]
+    needed = agreed.parameters.quorum - len(near)
+    assert (agreed.parameters.quorum, needed > 1) == (32, True)
+    shown = far[: {"all": len(far), "as many as needed": needed, "one too few": needed - 1}[strangers]]
+    bad = {"all": shown, "the last": shown[-1:], "none": []}[forged]
+    signers = tuple(sorted(near | set(shown)))
+    signed = dict(zip(quorum.signers, quorum.signatures, strict=True)) | dict.fromkeys(
+        bad, Signature(bytes(64))
+    )
+    told = replace(quorum, signers=signers, signatures=tuple(signed[k] for k in signers))
+    if why is None:
+        assert opens(machine.inner, state, told)
+    else:
+        refused(machine.inner, state, told, why)
+
+
+def test_a_survivor_that_did_not_sign_is_opened_on_its_input_alone() -> None:
+    run = honest()
+    state, quorum, _ = run.clients[0].at(Quorum)
+    last = quorum.signers[-1]
+    signature = run.server.at(MaskedInput, client_name(last))[1].signature
+    fewer = replace(
+        quorum,
+        signers=quorum.signers[:-1],
+        signatures=quorum.signatures[:-1],
+        others=(last,),
+        inputs=(signature,),
+    )
+    assert opens(run.clients[0].inner, state, fewer)
+
+
+def test_a_quorum_of_another_attempt_is_refused() -> None:
+    machine, other = honest().clients[0], honest(attempt=2).clients[0]
+    state, _, _ = machine.at(Quorum)
+    refused(machine.inner, state, other.at(Quorum)[1], "did not sign")
+
+
+def test_a_client_shown_other_dealers_is_never_opened() -> None:
+    """The server tells the victim alone that member 3 did not deal: its signatures say so to the holders."""
+    run = honest()
+    victim = 7
+    state, dealt, _ = run.clients[victim].at(Dealt)
+    near = [k for k in dealt.dealers if k != victim]
+    at = near.index(3)
+    fewer = replace(
+        dealt,
+        dealers=tuple(k for k in dealt.dealers if k != 3),
+        sealed=dealt.sealed[:at] + dealt.sealed[at + 1 :],
+        marks=dealt.marks[:at] + dealt.marks[at + 1 :],
+        evidence=dealt.evidence[:at] + dealt.evidence[at + 1 :],
+    )
+    machine = run.clients[victim].inner
+    held = machine.provide(machine.receive(state, SERVER, fewer).state, True).state
+    closed, dealers = held.closed, held.dealers
+    assert 3 not in dealers
+    signature = identity(victim).signing.sign(closed.input_of(victim, dealers))
+    holder = run.clients[0]
+    waiting, quorum, _ = holder.at(Quorum)
+    place = quorum.signers.index(victim)
+    lie = replace(
+        quorum,
+        signers=quorum.signers[:place] + quorum.signers[place + 1 :],
+        signatures=quorum.signatures[:place] + quorum.signatures[place + 1 :],
+        others=(victim,),
+        inputs=(signature,),
+    )
+    refused(holder.inner, waiting, lie, f"Member {victim} did not sign")

@@ -1,0 +1,194 @@
+"""Files of SQLite: whole or refused, private, and a sentence for each kind of trouble with a disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from securefl.core.errors import DataError
+from securefl.storage.database import Damaged, Database, Kind, check, explaining, seal
+
+KIND = Kind(
+    name="list",
+    version=3,
+    tables=("CREATE TABLE items (item INTEGER PRIMARY KEY, content BLOB NOT NULL) STRICT",),
+    lost="Write it anew.",
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "list.sqlite"
+
+
+@contextmanager
+def opened(path: Path | str) -> Iterator[Database]:
+    db = Database(path, KIND)
+    try:
+        yield db
+    finally:
+        db.close()
+
+
+def test_it_is_made_whole_and_private(path: Path) -> None:
+    with opened(path) as db:
+        db.run("INSERT INTO items VALUES (1, x'01')")
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == {f"list.sqlite{end}": 0o600 for end in ("", "-wal", "-shm")}
+    with opened(path) as db:
+        assert db.row("SELECT item, content FROM items") == (1, b"\x01")
+        assert db.row("SELECT item FROM items WHERE item = 2") is None
+
+
+def test_a_transaction_is_all_or_nothing(path: Path) -> None:
+    with opened(path) as db:
+        with suppress(ZeroDivisionError), db.transaction():
+            db.run("INSERT INTO items VALUES (1, x'')")
+            raise ZeroDivisionError
+        assert db.rows("SELECT * FROM items") == []
+        with pytest.raises(sqlite3.IntegrityError):
+            db.run("INSERT INTO items VALUES (1, NULL)")
+        with pytest.raises(DataError, match="NOT NULL"), db.transaction():
+            db.run("INSERT INTO items VALUES (1, NULL)")
+
+
+def test_seals_tell_kinds_and_lengths_apart() -> None:
+    seals = [seal(1, "2"), seal("1", "2"), seal(b"1", "2"), seal("12"), seal("1", "2", None), seal()]
+    assert len(set(seals)) == len(seals)
+    check(seal(1, "2"), 1, "2")
+    with pytest.raises(Damaged):
+        check(seal(1, "2"), 1, "3")
+
+
+# Another file ---------------------------------------------------------------------------------------
+
+
+def test_another_version_is_refused_and_left_alone(path: Path) -> None:
+    with opened(path):
+        pass
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 2")
+    before = path.read_bytes()
+    with pytest.raises(DataError, match=r"no list of version 3, .* but of version 2"):
+        Database(path, KIND)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE items RENAME TO things",
+        "ALTER TABLE items ADD COLUMN more INTEGER",
+        "CREATE TABLE more (x)",
+        "CREATE TRIGGER quiet BEFORE INSERT ON items BEGIN SELECT RAISE(IGNORE); END",
+        "CREATE VIEW seen AS SELECT * FROM items",
+    ],
+)
+def test_other_tables_are_refused(path: Path, statement: str) -> None:
+    """A trigger would drop rows without a word."""
+    with opened(path):
+        pass
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(statement)
+    with pytest.raises(DataError, match="its tables are not those of a list"):
+        Database(path, KIND)
+
+
+@pytest.mark.parametrize("content", [b"junk" * 999, b"SQLite format 3\x00" + b"\xff" * 4096])
+def test_what_is_no_database_is_damaged(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"list\.sqlite is damaged .* Write it anew"):
+        Database(path, KIND)
+
+
+def test_a_link_and_a_missing_folder(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere"))
+    with pytest.raises(DataError, match="is a link"):
+        Database(path, KIND)
+    assert not path.with_name("elsewhere").exists()
+    with pytest.raises(DataError, match="is no folder"):
+        Database(path / "deep" / "list.sqlite", KIND)
+
+
+# The disk -------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk(path: Path) -> None:
+    with opened(path) as db:
+        db.run("INSERT INTO items VALUES (1, x'')")
+        ((pages,),) = db.rows("PRAGMA page_count")
+        db.rows(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(DataError, match=r"the disk is full.* Make room"), db.transaction():
+            db.run("INSERT INTO items VALUES (2, zeroblob(99999))")
+        db.rows("PRAGMA max_page_count = 100000")
+        with db.transaction():
+            db.run("INSERT INTO items VALUES (2, zeroblob(99999))")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (sqlite3.SQLITE_FULL, "disk is full"),
+        (sqlite3.SQLITE_READONLY, "cannot be written"),
+        (sqlite3.SQLITE_CANTOPEN, "cannot be written"),
+        (sqlite3.SQLITE_READONLY | 8 << 8, "cannot be written"),
+        (sqlite3.SQLITE_BUSY, "held by another process"),
+        (sqlite3.SQLITE_CORRUPT, "is damaged"),
+        (sqlite3.SQLITE_NOTADB, "is damaged"),
+        (sqlite3.SQLITE_IOERR, "is damaged"),
+        (sqlite3.SQLITE_IOERR_READ, "is damaged"),
+        (sqlite3.SQLITE_IOERR_WRITE, "disk is full, or a quota or limit is reached"),
+        (sqlite3.SQLITE_IOERR_FSYNC, "disk is full"),
+    ],
+)
+def test_each_kind_of_trouble_has_its_sentence(path: Path, code: int, said: str) -> None:
+    error = sqlite3.OperationalError("as SQLite says")
+    error.sqlite_errorcode = code
+    with pytest.raises(DataError, match=said) as caught, explaining(path, KIND):
+        raise error
+    assert str(path) in str(caught.value)
+    assert "as SQLite says" in str(caught.value)
+
+
+def test_input_and_output_fail_on_a_disk_without_room(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(9, 9, 0))  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match="the disk is full"), explaining(path, KIND):
+        raise error
+
+
+_AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from securefl.storage.database import Database, Kind
+from securefl.core.errors import DataError
+kind = Kind(name="list", version=3, tables=(), lost="Write it anew.")
+os.setuid(65534)
+try:
+    Database(Path(sys.argv[1]), kind)
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user, whom root alone can become")
+def test_a_folder_that_is_not_ours(path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", _AS_NOBODY, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+    assert "cannot be written" in said
+    assert "Permit writing" in said

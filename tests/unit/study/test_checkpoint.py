@@ -1,0 +1,115 @@
+"""A round is in a checkpoint whole or not at all."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.tiny_study import same_state
+
+from securefl.core.errors import DataError, LocalProtocolError
+from securefl.rounds import State
+from securefl.study.checkpoint import Checkpoint
+
+
+def state(seed: int) -> State:
+    rng = np.random.default_rng(seed)
+    numbers = rng.normal(size=5)
+    numbers[:2] = np.nan, -np.inf
+    memory = {
+        "numbers": numbers,
+        "whole": rng.integers(9, size=(2, 3)),
+        "single": np.array([np.float32(1.5)]),
+        "none": np.zeros(0),
+        "negative zero": np.array([-0.0]),
+    }
+    return State(rng.normal(size=7).astype(np.float32), memory)
+
+
+def test_a_new_checkpoint_is_empty(tmp_path: Path) -> None:
+    with Checkpoint(tmp_path / "c.sqlite") as checkpoint:
+        assert checkpoint.load() == (None, [])
+
+
+def test_states_come_back_bit_for_bit_and_rounds_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+    for number in range(1, 12):
+        with Checkpoint(path) as checkpoint:
+            checkpoint.save(number, state(number), {"round": number, "epsilon": float("inf")})
+    with Checkpoint(path) as checkpoint:
+        stored, records = checkpoint.load()
+    assert stored is not None
+    assert same_state(stored, state(11))
+    assert records == [{"round": n, "epsilon": float("inf")} for n in range(1, 12)]
+
+
+def test_the_nonce_is_drawn_once(tmp_path: Path) -> None:
+    with Checkpoint(tmp_path / "a.sqlite") as checkpoint:
+        nonce = checkpoint.nonce()
+        assert len(nonce) == 32
+        assert checkpoint.nonce() == nonce
+    with Checkpoint(tmp_path / "a.sqlite") as again, Checkpoint(tmp_path / "b.sqlite") as other:
+        assert again.nonce() == nonce
+        assert other.nonce() != nonce
+
+
+def test_a_round_is_finished_once(tmp_path: Path) -> None:
+    """Two processes in one folder: the slower one is told, and overwrites nothing."""
+    path = tmp_path / "c.sqlite"
+    with Checkpoint(path) as fast, Checkpoint(path) as slow:
+        fast.save(1, state(1), {"by": "fast"})
+        with pytest.raises(LocalProtocolError, match="another process"):
+            slow.save(1, state(2), {"by": "slow"})
+        fast.save(2, state(3), {"by": "fast"})
+        stored, records = slow.load()
+    assert stored is not None
+    assert same_state(stored, state(3))
+    assert [record["by"] for record in records] == ["fast", "fast"]
+
+
+def test_what_cannot_be_stored_leaves_the_old_round(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+    with Checkpoint(path) as checkpoint:
+        checkpoint.save(1, state(1), {})
+        with pytest.raises(TypeError):
+            checkpoint.save(2, state(2), {"array": np.zeros(2)})
+    with Checkpoint(path) as checkpoint:
+        stored, records = checkpoint.load()
+        checkpoint.save(2, state(2), {})
+    assert stored is not None
+    assert same_state(stored, state(1))
+    assert len(records) == 1
+
+
+def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+    with Checkpoint(path) as checkpoint:
+        checkpoint.save(1, State(np.zeros(1, np.float32), {"bad": np.array([object()])}), {})
+        with pytest.raises(DataError, match="allow_pickle=False"):
+            checkpoint.load()
+
+
+def test_a_state_without_its_round_is_never_seen(tmp_path: Path) -> None:
+    """The row and the state are one transaction: cut off before its end, neither is there."""
+    path = tmp_path / "c.sqlite"
+    with Checkpoint(path) as checkpoint:
+        checkpoint.save(1, state(1), {"round": 1})
+    cut = sqlite3.connect(path, isolation_level=None)
+    cut.execute("BEGIN IMMEDIATE")
+    cut.execute("INSERT INTO rounds VALUES (2, '{}', x'')")
+    cut.close()
+    with Checkpoint(path) as checkpoint:
+        stored, records = checkpoint.load()
+    assert stored is not None
+    assert same_state(stored, state(1))
+    assert records == [{"round": 1}]
+
+
+@pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 4096])
+def test_a_damaged_file_is_told_in_one_sentence(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "checkpoint.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"checkpoint\.sqlite is damaged"):
+        Checkpoint(path)

@@ -1,0 +1,235 @@
+"""Reading a study: what cannot be used as written is told with its key, its value and the nearest name."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from support.tiny_study import FEDAVG, FEDPROF, text
+
+from securefl.core.errors import ConfigError
+from securefl.protocols.fedprof import FedProf
+from securefl.study.config import Study, parse, read, slug
+from securefl.study.packaged import packaged
+from securefl.sweep.cells import has_sweep, parse_sweep
+
+GOOD = text()
+
+
+def changed(old: str, new: str) -> str:
+    assert GOOD.count(old) >= 1, old
+    return GOOD.replace(old, new, 1)
+
+
+def told(toml: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(toml)
+    message = str(caught.value)
+    assert message.count("\n") < 3
+    assert len(message) < 500
+    assert "Error" not in message
+    return message
+
+
+def test_a_good_study_is_read_whole() -> None:
+    study = parse(GOOD)
+    assert isinstance(study, Study)
+    assert study.text == GOOD
+    assert [arm.name for arm in study.arms] == ["FedAvg", "FedProf"]
+    assert isinstance(study.arms[1].options, FedProf)
+    assert study.study.seeds == (3,)
+    assert study.privacy.plan(7).schedule == 7
+
+
+@pytest.mark.parametrize("scores", ["clear", "ckks", "batches", "pads"])
+@pytest.mark.parametrize("parameters", ["strong", "compact", "strong-encrypted"])
+def test_a_way_of_scoring_says_which_parameters_it_cannot_use(scores: str, parameters: str) -> None:
+    of = text(scores=scores, extra=f'parameters = "{parameters}"\n')
+    if scores == "batches" and parameters == "strong-encrypted":
+        assert "Open each client alone" in told(of)
+    elif scores == "pads" and parameters != "strong":
+        assert "Leave the line out" in told(of)
+    else:
+        assert parse(of).privacy.plan(1).scores == scores
+
+
+def test_an_infinite_budget_is_no_limit() -> None:
+    assert parse(GOOD).privacy.budget == math.inf
+    assert parse(GOOD).privacy.plan(1).budget is None
+    assert parse(changed("budget = inf", "budget = 3")).privacy.plan(1).budget == 3.0
+
+
+@pytest.mark.parametrize("name", sorted(packaged()))
+def test_every_packaged_study_parses(name: str) -> None:
+    text_ = packaged()[name]
+    cells = [cell.study for cell in parse_sweep(text_).cells] if has_sweep(text_) else [parse(text_)]
+    assert all(of.arms for of in cells)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("learning_rate", "learning_rat", ("[local]", "`learning_rat`", "did you mean `learning_rate`?")),
+        ("[model]", "[modell]", ("[modell]", "did you mean `model`?")),
+        ("fraction", "fractoin", ("[arm 1]", "did you mean `fraction`?")),
+        ('kind = "iid"', 'kid = "iid"', ("[data.partition]", "did you mean `kind`?")),
+        ('kind = "iid"', 'kind = "idd"', ("`partition.kind`", "did you mean `iid`?")),
+        ('"fedprof"', '"fedprf"', ("'fedprf'", "did you mean `fedprof`?", "known are active_fl")),
+        ('"digits"', '"digit"', ("'digit'", "did you mean `digits`?")),
+        ('"mlp"', '"mpl"', ("[model]", "'mpl'", "did you mean `mlp`?")),
+        ('"clear"\nnoise', '"claer"\nnoise', ("[privacy] `scores`", "did you mean `clear`?")),
+        ('"key-holder"', '"keyholder"', ("`against`", "did you mean `key-holder`?")),
+        ("[[arm]]", "[network]\ndroput = 0.1\n[[arm]]", ("[network]", "did you mean `dropout`?")),
+    ],
+)
+def test_a_misspelt_name_is_told_with_the_nearest(old: str, new: str, parts: tuple[str, ...]) -> None:
+    message = told(changed(old, new))
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("rounds = 2", 'rounds = "2"', "[study] `rounds`"),
+        ("rounds = 2", "rounds = true", "[study] `rounds`"),
+        ("rounds = 2", "rounds = 2.0", "[study] `rounds`"),
+        ("seeds = [3]", "seeds = 3", "[study] `seeds`"),
+        ("seeds = [3]", 'seeds = ["3"]', "[study] `seeds`"),
+        ('name = "tiny"', "name = 3", "[study] `name`"),
+        ("rounds = 2", "rounds = 2026-01-01", "[study] Expected text, numbers and lists"),
+        ("fraction = 0.5", "fraction = true", "[arm 1] `fraction`"),
+        ("fraction = 0.5", 'fraction = "0.5"', "[arm 1] `fraction`"),
+        ("delta = 1e-4", 'delta = "1e-4"', "[privacy] `delta`"),
+        ('unprotected = ["update", "profile"]', 'unprotected = "update"', "`unprotected`"),
+        ('partition = { kind = "iid" }', 'partition = "iid"', "[data] `partition`"),
+        ("[[arm]]", "[network]\nreorder = 1\n[[arm]]", "[network] `reorder`"),
+    ],
+)
+def test_a_wrong_type_is_never_taken_silently(old: str, new: str, key: str) -> None:
+    assert key in told(changed(old, new))
+
+
+def test_whole_numbers_do_for_floats() -> None:
+    study = parse(text(FEDAVG.replace("0.5", "1"), FEDPROF + "alpha = 10\n"))
+    assert study.arms[0].options.fraction == 1.0
+    assert study.arms[1].options.alpha == 10.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ("fraction = 0.5", "fraction = 1.5", "[arm 1] Expected 0 < fraction <= 1, got 1.5"),
+        ("fraction = 0.5", "fraction = nan", "[arm 1] Expected 0 < fraction <= 1, got nan"),
+        ("rounds = 2", "rounds = 0", "[study] Expected 1 to 1,000,000 rounds"),
+        ("seeds = [3]", "seeds = []", "at least one seed"),
+        ("seeds = [3]", "seeds = [3, 3]", "each once"),
+        ("target = 0.2", "target = 1.2", "[study] Expected 0 < target <= 1"),
+        ('name = "tiny"', 'name = "!"', "[study] Expected a name"),
+        ("clients = 6", "clients = 0", "[data] Expected clients >= 1"),
+        ("delta = 1e-4", "delta = 1.0", "[privacy] Expected 0 < delta < 1"),
+        ("budget = inf", "budget = nan", "[privacy] Expected budget >= 0"),
+        ("budget = inf", "budget = -1.0", "[privacy] Expected budget >= 0"),
+        ("[[arm]]", "[network]\ndropout = 2.0\n[[arm]]", "[network] Expected 0 <= dropout <= 1"),
+        ('protocol = "fedprof"', 'protocol = "fedprof"\nalpha = -1.0', "[arm 2] Expected alpha >= 0"),
+        ('protocol = "fedprof"', 'protocol = "fedprof"\nbounds = { mean = -1.0 }', "[arm 2] Expected finite"),
+    ],
+)
+def test_a_value_out_of_range_names_its_section(old: str, new: str, part: str) -> None:
+    assert part in told(changed(old, new))
+
+
+def test_a_union_is_told_in_one_sentence() -> None:
+    message = told(text(FEDPROF + 'alpha = "theorem-2"\n'))
+    assert message.count("[arm 1]") == 1
+    assert "'theorem-2' (did you mean `theorem-1`?)" in message
+
+
+@pytest.mark.parametrize(
+    "key", ["sum", "scores", "noise", "unit", "adjacency", "delta", "budget", "against", "unprotected"]
+)
+def test_privacy_has_no_silent_defaults(key: str) -> None:
+    lines = [line for line in GOOD.splitlines() if not line.startswith(f"{key} =")]
+    assert f"[privacy] Missing key `{key}`; add it." in told("\n".join(lines))
+
+
+@pytest.mark.parametrize("section", ["study", "data", "model", "local", "privacy"])
+def test_a_missing_section_is_named(section: str) -> None:
+    kept, skip = [], False
+    for line in GOOD.splitlines():
+        skip = line == f"[{section}]" if line.startswith("[") else skip
+        kept += [] if skip else [line]
+    assert f"Missing section [{section}]" in told("\n".join(kept))
+
+
+def test_arms_have_different_folders() -> None:
+    assert "different names" in told(text(FEDAVG, FEDAVG))
+    assert "different names" in told(text(FEDAVG, FEDAVG.replace('"FedAvg"', '"fedavg!"')))
+    assert slug("FedProf, partial (α = 10)") == "fedprof-partial-α-10"
+    assert slug("../../etc") == "etc"
+
+
+@pytest.mark.parametrize(
+    ("arms", "part"),
+    [
+        ("arm = 3\n", "at least one [[arm]]"),
+        ("arm = []\n", "at least one [[arm]]"),
+        ("arm = [1]\n", "[arm 1] Expected a table"),
+        ('arm = [{ name = "a" }]\n', "[arm 1] Expected `name` and `protocol`"),
+        ('arm = [{ name = "?", protocol = "fedavg" }]\n', "[arm 1] Expected a name with a letter"),
+    ],
+)
+def test_arms_are_tables(arms: str, part: str) -> None:
+    body = GOOD[: GOOD.index("[[arm]]")]
+    assert part in told(arms + body)
+
+
+def test_no_arms_at_all() -> None:
+    assert "Missing section [arm]" in told(GOOD[: GOOD.index("[[arm]]")])
+
+
+def test_a_section_is_a_table() -> None:
+    body = GOOD.replace("[cost]", "")
+    assert "[cost] Expected a table, got 3" in told("cost = 3\n" + body)
+
+
+@pytest.mark.parametrize("broken", ["x = [", "[study", "\x00", "a = 1\na = 2"])
+def test_not_toml(broken: str) -> None:
+    assert told(broken).startswith("This is not TOML: ")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Cannot read .*none\.toml: No such file"):
+        read(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        read(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'name = "caf\xe9"')
+    with pytest.raises(ConfigError, match=r"latin\.toml is not text in UTF-8"):
+        read(tmp_path / "latin.toml")
+
+
+def test_an_error_in_a_file_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(changed("rounds = 2", "rounds = 0"))
+    with pytest.raises(ConfigError, match=r"mine\.toml: \[study\]"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("rounds = 2", "rounds = 1_000_001", "Expected 1 to 1,000,000 rounds"),
+        ('kind = "iid"', 'kind = "normal", mean = 1e300, deviation = 1.0', "0 < mean=1e\\+300 <= 1e\\+09"),
+        ('kind = "iid"', 'kind = "normal", mean = 9.0, deviation = 1e300', "deviation=1e\\+300 <= 1e\\+09"),
+    ],
+)
+def test_what_would_take_all_memory_or_overflow_is_refused(old: str, new: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        parse(changed(old, new))
+
+
+@pytest.mark.parametrize(("name", "value"), [("blur_sigma", 1e12), ("noise_deviation", 1e308)])
+def test_a_corruption_without_measure_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        parse(GOOD + f"\n[corruption]\n{name} = {value}\n")

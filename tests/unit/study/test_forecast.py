@@ -1,0 +1,117 @@
+"""`securefl plan` says before a run what the run's ledger says after it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.private_studies import AVERAGING, KEY_HOLDER, noised_fedprof, private
+from support.private_studies import client_level as clients_protected
+from support.tiny_fedlog import study as fedlog
+from support.tiny_study import FEDPROF, run, study, world
+
+from securefl.commands.plan import plan
+from securefl.core.errors import ConfigError
+from securefl.study.config import Study
+from securefl.study.forecast import forecast
+
+STUDIES = {
+    "FedLog, local noise": lambda: fedlog("local", epsilon=2.0, rounds=3),
+    "FedLog, dp-sgd": lambda: private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="6.0", rounds=3),
+    "FedAvg, private": lambda: private("fedavg", AVERAGING["fedavg"], rounds=3),
+    "FedProf": lambda: study(FEDPROF.replace("0.5", "1.0"), rounds=2),
+    "FedProf, private": lambda: noised_fedprof(rounds=3),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_epsilon_and_bytes_are_those_of_the_run(name: str, tmp_path: Path) -> None:
+    of: Study = STUDIES[name]()
+    here = world(of)
+    found = forecast(of, of.arms[0], here)
+    records = run(of, tmp_path, here=here).records
+    for party, epsilon in found.epsilon.items():
+        assert records[-1]["epsilon"][party] == pytest.approx(epsilon, rel=1e-3)
+    assert found.bytes_up == (records[0]["bytes_up"], records[-1]["bytes_up"])
+    assert found.bytes_down == (records[0]["bytes_down"], records[-1]["bytes_down"])
+    assert found.affordable is None
+
+
+def test_epsilon_counts_rounds_without_a_profile() -> None:
+    of = noised_fedprof("refresh = 2\n", rounds=3)
+    assert forecast(of, of.arms[0], world(of)).epsilon["server"] == pytest.approx(40.0, rel=1e-3)
+
+
+def test_a_budget_buys_as_many_rounds_as_it_says(tmp_path: Path) -> None:
+    of = private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="6.0", rounds=4, budget="4.5")
+    here = world(of)
+    found = forecast(of, of.arms[0], here)
+    answered = [sum(record["answered"]) > 0 for record in run(of, tmp_path, here=here).records]
+    assert found.affordable == sum(answered) == 2
+
+
+def test_a_rehearsal_costs_what_the_first_rounds_of_the_study_cost() -> None:
+    """It is noised for the whole schedule: noise for two rounds alone would be less, and over this budget."""
+    of = noised_fedprof(rounds=8, budget="25.0")
+    assert forecast(of, of.arms[0], world(of)).affordable in range(2, 8)
+
+
+def test_the_page_and_the_json() -> None:
+    runner = CliRunner()
+    page = runner.invoke(plan, ["fedlog_digits"])
+    assert page.exit_code == 0, page.output
+    assert "FedLog on digits: 2 arms, 1 round, 20 clients" in page.stdout
+    assert "ε   1.00   learns the broadcast models" in page.stdout
+    assert "trusted to sum them and add the noise" in page.stdout
+    told = runner.invoke(plan, ["fedlog_digits", "--json"])
+    arms = json.loads(told.stdout)["arms"]
+    assert [arm["epsilon"]["server"] for arm in arms] == ["inf", "inf"]
+    assert arms[0]["epsilon"]["others"] == pytest.approx(1.0)
+
+
+def test_the_page_says_what_a_key_holder_that_adds_noise_could_do() -> None:
+    of = clients_protected(**KEY_HOLDER)
+    found = forecast(of, of.arms[0], world(of))
+    assert found.epsilon["server"] == found.epsilon["others"] == pytest.approx(8.0, rel=1e-3)
+    assert found.epsilon["key-holder"] == float("inf")
+    assert found.learns["server"].startswith(
+        "the total over the cohort of its model update, with the key holder's"
+    )
+    assert found.learns["key-holder"] == (
+        "seeds of pads, drawn without regard to any record, and the noise that it draws, which it could take "
+        "off a published total"
+    )
+
+
+@pytest.mark.parametrize("way", ["clear", "masked", "ckks"])
+def test_the_key_holders_noise_needs_a_two_server_sum(way: str) -> None:
+    changed = KEY_HOLDER | {"sum": f'"{way}"'}
+    if way == "clear":
+        changed = {name: value for name, value in changed.items() if name not in ("dropout", "corrupt")}
+    with pytest.raises(ConfigError, match='noise = "key-holder" with sum = "two-server" alone'):
+        clients_protected(**changed)
+
+
+def test_the_key_holder_cannot_be_protected_against_its_own_noise() -> None:
+    of = clients_protected(**KEY_HOLDER | {"against": '["server", "key-holder"]'})
+    with pytest.raises(ConfigError, match="for the key holder, which draws that noise"):
+        forecast(of, of.arms[0], world(of))
+
+
+def test_no_budget_bears_the_key_holder_that_draws_the_noise() -> None:
+    """Whoever is named as an exception leaves bare for it, and epsilon against it is not 0."""
+    changed = KEY_HOLDER | {"against": '["key-holder"]', "unprotected": '["update"]'}
+    endless = clients_protected(**changed | {"budget": "inf"})
+    found = forecast(endless, endless.arms[0], world(endless))
+    assert found.epsilon == dict.fromkeys(("server", "key-holder", "others"), float("inf"))
+    of = clients_protected(**changed | {"budget": "9.0"})
+    with pytest.raises(ConfigError, match="leaves without noise, which no budget bears"):
+        forecast(of, of.arms[0], world(of))
+
+
+def test_what_cannot_run_is_told() -> None:
+    of = private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="0.1")
+    with pytest.raises(ConfigError, match="Training alone costs"):
+        forecast(of, of.arms[0], world(of))

@@ -1,0 +1,154 @@
+"""Cut off before or after any durable write, a run ends as if it had never been, however it sums and noises.
+
+What is drawn from the operating system is drawn from a party's name and round here, so that two runs are
+alike, noise included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.private_studies import DISTRIBUTED, KEY_HOLDER
+from support.private_studies import client_level as study
+from support.tiny_study import FEDPROF, plain, same_state, text, world
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.keys import SecretKey
+from securefl.storage.database import Database
+from securefl.storage.journal import Journal
+from securefl.study import run
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.config import Study, parse
+from securefl.study.run import arm_folder, composition, run_arm
+
+NETWORK = "\n[network]\nreorder = true\nduplicate = 0.2\ndropout = {}\n"
+LOST = 0.08
+SHARES: dict[str, Any] = dict(DISTRIBUTED)
+MASKED: dict[str, Any] = {
+    "sum": '"masked"',
+    **DISTRIBUTED,
+    "spare": "5",
+    "dropout": "0.35",
+    "least_honest": "2",
+}
+RUNS: dict[str, Callable[[], Study]] = {
+    "masked, shares of noise": lambda: study(sum='"masked"', **SHARES),
+    "masked, on a bad network": lambda: parse(study(**MASKED).text + NETWORK.format(LOST)),
+    "clear, central noise": lambda: study(),
+    "masked, central noise": lambda: study(sum='"masked"', dropout="0.2", corrupt="0.0"),
+    "encrypted, central noise": lambda: study(sum='"ckks"', dropout="0.2", corrupt="0.0"),
+    "two servers, central noise": lambda: study(sum='"two-server"', dropout="0.2", corrupt="0.0"),
+    "two servers, noise of the key holder": lambda: study(**KEY_HOLDER),
+    "two servers, on a bad network": lambda: parse(
+        study(**KEY_HOLDER | {"spare": "5", "dropout": "0.5"}).text + NETWORK.format(LOST)
+    ),
+    "clear, on a bad network": lambda: parse(text(FEDPROF, clients=4) + NETWORK.format(0.1)),
+}
+
+
+class Killed(BaseException):
+    """No handler of errors may take it."""
+
+
+class Fixed(Journal):
+    """Secrets by party and round."""
+
+    def _lasting(self, party: str, session: bytes) -> SecretKey:
+        self._random = lambda count: hashlib.sha256(f"lasting {party}".encode()).digest()
+        return super()._lasting(party, session)
+
+    def _secret(self, party: str, session: bytes, number: int) -> SecretKey | None:
+        self._random = lambda count: hashlib.sha256(f"{number} {party}".encode()).digest()
+        return super()._secret(party, session, number)
+
+
+class Power:
+    """Fails at a durable write: before it counts, or just after."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.writes, self.fails_at, self.after = 0, 0, False
+        transaction, power = Database.transaction, self
+
+        @contextmanager
+        def counted(self: Database) -> Iterator[None]:
+            power.writes += 1
+            fails = power.writes == power.fails_at
+            with transaction(self):
+                yield
+                if fails and not power.after:
+                    raise Killed
+            if fails and power.after:
+                raise Killed
+
+        monkeypatch.setattr(Database, "transaction", counted)
+
+    def fail_at(self, write: int, *, after: bool) -> None:
+        self.writes, self.fails_at, self.after = 0, write, after
+
+
+@pytest.fixture
+def power(monkeypatch: pytest.MonkeyPatch) -> Power:
+    monkeypatch.setattr(run, "Journal", Fixed)
+    monkeypatch.setattr("securefl.study.checkpoint.secrets.token_hex", lambda count: "ab" * count)
+    return Power(monkeypatch)
+
+
+def ended(of: Study, folder: Path) -> tuple[Any, ...]:
+    """Model, records and what every client was charged, of a finished run."""
+    home = arm_folder(folder, of.arms[0], 3)
+    _, plan = composition(of, of.arms[0], world(of))
+    with Checkpoint(home / "checkpoint.sqlite") as kept:
+        state, records = kept.load()
+    with Ledger(home / "ledger.sqlite", plan.terms()) as ledger:
+        rows = sorted((row[0], *row[2:8]) for row in ledger.rows())
+    return state, plain(records), rows
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_cut_off_at_durable_writes(name: str, tmp_path: Path, power: Power) -> None:
+    check(RUNS[name](), tmp_path, power, most=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_cut_off_at_every_durable_write(name: str, tmp_path: Path, power: Power) -> None:
+    check(RUNS[name](), tmp_path, power, most=10_000)
+
+
+def check(of: Study, folder: Path, power: Power, *, most: int) -> None:
+    """Cut off at so many writes, evenly over the run, and once more in each run that is resumed."""
+    here = world(of)
+
+    def played(home: Path) -> None:
+        run_arm(of, of.arms[0], here, home, lambda record: None)
+
+    played(folder / "whole")
+    writes, whole = power.writes, ended(of, folder / "whole")
+    assert writes > 12
+    parts = min(most, writes)
+    for write in [1 + writes * part // parts for part in range(parts)]:
+        home = folder / str(write)
+        for at, after in ((write, False), (7, True)):
+            power.fail_at(at, after=after)
+            with suppress(Killed):
+                played(home)
+                assert after, "there are fewer writes left than were played in"
+        power.fail_at(0, after=False)
+        played(home)
+        state, records, rows = ended(of, home)
+        assert rows == whole[2], f"cut off at write {write}"
+        assert records == whole[1], f"cut off at write {write}"
+        assert same_state(state, whole[0]), f"cut off at write {write}"
+
+
+def test_the_bad_network_costs_attempts_and_opens_sums(tmp_path: Path) -> None:
+    """Or the rounds above would not be played again attempt by attempt."""
+    of = RUNS["masked, on a bad network"]()
+    records = run_arm(of, of.arms[0], world(of), tmp_path, lambda record: None).records
+    assert records[-1]["spare"] < of.privacy.spare
+    assert any(sum(record["answered"]) for record in records)

@@ -1,0 +1,157 @@
+"""From records to tables, by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.tiny_study import FEDAVG, FEDPROF, study, world
+
+from securefl.study import results
+from securefl.study.run import ArmRun
+
+
+def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any) -> dict[str, Any]:
+    return {
+        "arm": arm,
+        "seed": 3,
+        "round": number,
+        "accuracy": accuracy,
+        "loss": 1.0,
+        "bytes_up": 1_000_000,
+        "bytes_down": 3_000_000,
+        "seconds": 2.0,
+        "watt_hours": 0.5,
+        "wall_seconds": 0.1,
+        "retired": [],
+        "epsilon": {"server": math.inf, "key-holder": 0.0, "others": math.inf},
+        "selected": [1, 0, 2, 0, 0, 0],
+        "asked": 1,
+        "answered": [0, 0, 1, 0, 0, 0],
+        "ledger": {"count": 2 * number, "head": f"{number:064x}"},
+        "figures": {"divergence": [0.5, math.nan, 0.0, 1.0, 2.0, 3.0]},
+        "error_bound": None,
+        "blamed": {},
+        "abstained": {"client-0001": "no records"},
+        **changes,
+    }
+
+
+@pytest.fixture
+def collected() -> results.Results:
+    of = study(FEDPROF, FEDAVG)
+    here = world(of)
+    first = [record(1, 0.1), record(2, 0.3)]
+    second = [record(n, 0.1 * n, arm="FedAvg", figures={}) for n in (1, 2)]
+    return results.collect(of, [ArmRun(of.arms[0], here, first), ArmRun(of.arms[1], here, second)])
+
+
+def test_ledgers_are_as_they_ended(collected: results.Results) -> None:
+    assert [vars(ledger) for ledger in collected.ledgers] == [
+        {"arm": arm, "seed": 3, "count": 4, "head": f"{2:064x}"} for arm in ("FedProf", "FedAvg")
+    ]
+
+
+def test_metrics_have_a_row_a_round(collected: results.Results) -> None:
+    assert len(collected.metrics) == 4
+    row = collected.metrics.iloc[1]
+    assert (row["arm"], row["round"], row["accuracy"], row["megabytes"]) == ("FedProf", 2, 0.3, 4.0)
+    assert row["epsilon_server"] == math.inf
+    assert row["epsilon_key-holder"] == 0.0
+    assert row["survivors_lost"] == 1
+
+
+def test_participation_counts_rounds_and_answers(collected: results.Results) -> None:
+    """A client drawn twice in a round takes part once, and one that stays silent not at all."""
+    own = collected.participation[collected.participation["arm"] == "FedProf"]
+    assert own["selected"].tolist() == [2, 0, 2, 0, 0, 0]
+    assert own["answered"].tolist() == [0, 0, 2, 0, 0, 0]
+    assert own["client"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_figures_leave_out_the_unknown(collected: results.Results) -> None:
+    assert set(collected.figures["arm"]) == {"FedProf"}
+    first = collected.figures[collected.figures["round"] == 1]
+    assert first["client"].tolist() == [0, 2, 3, 4, 5]
+    assert first["value"].tolist() == [0.5, 0.0, 1.0, 2.0, 3.0]
+
+
+def test_summary_adds_up(collected: results.Results) -> None:
+    profiled = collected.summary[0]
+    assert (profiled.final_accuracy, profiled.best_accuracy, profiled.rounds_to_target) == (0.3, 0.3, 2)
+    assert (profiled.megabytes_up, profiled.megabytes_down) == (2.0, 6.0)
+    assert (profiled.seconds_model, profiled.watt_hours) == (4.0, 1.0)
+    assert profiled.aggregation == "partial"
+    assert collected.summary[1].aggregation == "full"
+
+
+def test_rounds_to_is_the_first_round_of_the_mean_over_seeds() -> None:
+    frame = pd.DataFrame(
+        {"round": [1, 2, 3] * 2, "seed": [1] * 3 + [2] * 3, "accuracy": [0.9, 0.4, 0.6, 0.0, 0.6, 0.6]}
+    )
+    assert results.rounds_to(0.45, frame) == 1
+    assert results.rounds_to(0.5, frame) == 2
+    assert results.rounds_to(0.7, frame) is None
+    assert results.rounds_to(None, frame) is None
+
+
+def test_json_is_strict(collected: results.Results) -> None:
+    """Infinity is no JSON number: an infinite epsilon is the text "inf"."""
+    text = json.dumps(results.as_json(collected), allow_nan=False)
+    arms = json.loads(text)["arms"]
+    assert arms[0]["epsilon"] == {"server": "inf", "key-holder": 0.0, "others": "inf"}
+
+
+def test_a_study_without_profiles_has_an_empty_table(tmp_path: Path) -> None:
+    of = study(FEDAVG)
+    rows = [record(n, 0.1, arm="FedAvg", figures={}) for n in (1, 2)]
+    alone = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
+    results.write(of, alone, [], tmp_path, "securefl run x")
+    table = pd.read_csv(tmp_path / "figures.csv")
+    assert len(table) == 0
+    assert list(table.columns) == ["arm", "seed", "round", "client", "quality", "figure", "value"]
+    assert not (tmp_path / "plots" / "divergence.png").exists()
+
+
+def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path: Path) -> None:
+    of = study(FEDAVG, rounds=5)
+    of = replace(of, privacy=replace(of.privacy, budget=3.0))
+    rows = [record(n, 0.1, arm="FedAvg", figures={}) for n in (1, 2)]
+    rows[1]["retired"] = [0, 2, 4]
+    found = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
+    said = "FedAvg: a budget of 3 bought 2 of 5 rounds; 3 of 6 clients dropped out by themselves"
+    (line,) = results.bought(of, found)
+    assert line.startswith(said)
+    assert found.participation["retired"].tolist() == [True, False] * 3
+    page = results.write(of, found, [], tmp_path, "securefl run x", ["norm: BatchNorm2d became GroupNorm"])
+    assert said in page.read_text()
+    assert "BatchNorm2d became GroupNorm" in page.read_text()
+    assert results.as_json(found)["arms"][0]["retired"] == 3
+    twice = replace(of, study=replace(of.study, seeds=(3, 4)), privacy=replace(of.privacy, budget=math.inf))
+    other = [{**row, "seed": 4} for row in rows]
+    both = [ArmRun(of.arms[0], replace(world(of), seed=seed), own) for seed, own in ((3, rows), (4, other))]
+    (line,) = results.bought(twice, results.collect(twice, both))
+    assert "FedAvg: the schedule bought 2 of 5 rounds; 6 of 12 clients (over 2 seeds) dropped out" in line
+    empty = [{**row, "answered": [0] * 6} for row in rows[1:]]
+    idle = results.collect(of, [ArmRun(of.arms[0], world(of), [rows[0], *empty])])
+    assert "bought 1 of 5 rounds" in results.bought(of, idle)[0], "a round that nobody answers is not bought"
+    quiet = results.collect(of, [ArmRun(of.arms[0], world(of), rows[:1])])
+    assert results.bought(of, quiet) == []
+    assert "Changed in the model" not in results.write(of, quiet, [], tmp_path, "x").read_text()
+
+
+def test_finished_rounds_of_an_empty_folder(tmp_path: Path) -> None:
+    of = study(FEDAVG)
+    assert results.finished_rounds(tmp_path, of.arms[0], 3) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_versions_name_what_figures_hang_on() -> None:
+    found = results.versions()
+    assert {"python", "securefl", "numpy", "torch", "tenseal"} <= set(found)
+    assert "not installed" not in found.values()

@@ -1,0 +1,520 @@
+"""Hidden sums over a whole run: lost answers, spare attempts, kill points, unequal orders, other records."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.liars import signed_anew
+from support.tiny_study import plain, same_state, spied, text, world
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
+from securefl.core.keys import Commitment
+from securefl.core.machine import Envelope, Step
+from securefl.core.release import SERVER
+from securefl.core.wire import Header, Limit, peek
+from securefl.engines.drive import Parcel
+from securefl.engines.inprocess import InProcess
+from securefl.engines.network import Network
+from securefl.engines.party.clients import ClientParty
+from securefl.exchange import client as exchange
+from securefl.exchange import server
+from securefl.messages import Order, client_name
+from securefl.plan import Plan
+from securefl.rounds import Sends
+from securefl.secagg import Client
+from securefl.secagg.messages import Shares
+from securefl.study.config import Study, parse
+from securefl.study.run import arm_folder, composition, run_arm
+from securefl.sums import Attempt, masked
+
+CLIENTS = 7
+ARMS = {
+    "partial": '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n',
+    "full": '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "full"\n',
+    "fedlog": '[[arm]]\nname = "x"\nprotocol = "fedlog"\n',
+}
+NOISE = {
+    'noise = "none"': 'noise = "distributed"\nepsilon = 2.0',
+    'adjacency = "replace-one"': 'adjacency = "add-remove"',
+    'unprotected = ["statistic"]': "unprotected = []",
+}
+
+
+def study(arm: str = "partial", *, spare: int = 0, noised: bool = False, **changes: Any) -> Study:
+    """Masked sums; `changes` of the study, or `cohort` and `lost` for its least cohort and its drop-outs."""
+    cohort, lost = changes.pop("cohort", 1), changes.pop("lost", 0.3)
+    permitted = '["statistic"]' if arm == "fedlog" else '["update"]'
+    written = text(ARMS[arm], **{"clients": CLIENTS, "unprotected": permitted, **changes})
+    hidden = f'sum = "masked"\ndropout = {lost}\ncorrupt = 0.15\nspare = {spare}'
+    replaced = {'sum = "clear"': hidden, "least_cohort = 1": f"least_cohort = {cohort}"}
+    for old, new in (replaced | NOISE if noised else replaced).items():
+        assert old in written
+        written = written.replace(old, new)
+    return parse(written)
+
+
+def rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
+    """(holder, round, attempt) of all that was charged."""
+    _, plan = composition(of, of.arms[0], world(of))
+    with Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", plan.terms()) as ledger:
+        return [(row[0], row[2], row[4]) for row in ledger.rows()]
+
+
+class Silent(Client):
+    """What it answers to the request to unmask is lost, in some attempts."""
+
+    lost = ((1, 1),)
+
+    def _unmask(self, state: Any) -> Step[Any]:
+        step = super()._unmask(state)
+        at = self.agreement.header
+        return replace(step, out=()) if (at.round, at.attempt) in self.lost else step
+
+
+class Deceiver(Client):
+    """Client 3 deals shares of another seed than it says: the very last step tells."""
+
+    def _deal(self, state: Any, closed: Any) -> Step[Any]:
+        step = super()._deal(state, closed)
+        if self.name != client_name(3) or self.agreement.header.round > 1:
+            return step
+        [envelope] = step.out
+        assert isinstance(envelope.message, Shares)
+        lie = signed_anew(self, step.state, replace(envelope.message, seed=Commitment(bytes(32))))
+        return replace(step, out=(Envelope(envelope.to, lie),))
+
+
+# Lost after somebody signed ---------------------------------------------------------------------
+
+
+def test_an_unnoised_question_is_lost_after_the_signatures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No second attempt is made, over whatever set, and the spare one stays for the next round."""
+    monkeypatch.setattr(masked, "Client", Silent)
+    of = study(spare=1, rounds=2)
+    spy, finished = spied(of, tmp_path)
+    first, second = finished.records
+    assert (first["answered"], second["answered"]) == ([0] * CLIENTS, [1] * CLIENTS)
+    assert "phase unmask" in first["abstained"][SERVER]
+    assert (first["spare"], second["spare"]) == (1, 1)
+    assert sorted(rows(of, tmp_path)) == sorted(
+        (client_name(k), number, 1) for k in range(CLIENTS) for number in (1, 2)
+    )
+    assert np.array_equal(spy.states[0].broadcast, spy.states[1].broadcast)
+    assert not np.array_equal(spy.states[1].broadcast, spy.states[2].broadcast)
+
+
+def test_a_culprit_at_the_very_end_leaves_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once anybody has signed, "retry without it" would be a second set: the round is lost instead."""
+    monkeypatch.setattr(masked, "Client", Deceiver)
+    of = study(spare=2, rounds=2)
+    _, finished = spied(of, tmp_path)
+    first, second = finished.records
+    assert first["answered"] == [0] * CLIENTS
+    assert (first["culprits"], first["spare"]) == ([3], 2)
+    assert set(first["blamed"]) == {client_name(3)}
+    assert second["answered"] == [1, 1, 1, 0, 1, 1, 1]
+    assert {attempt for _, number, attempt in rows(of, tmp_path) if number == 1} == {1}
+
+
+def test_a_noised_question_that_was_lost_is_put_anew_and_charged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fresh noise makes it another value; the noise was calibrated for both."""
+    asked: list[int] = []
+    real = Attempt.vectors
+
+    def vectors(self: Attempt) -> Any:
+        asked.append(self.again)
+        return real(self)
+
+    monkeypatch.setattr(Attempt, "vectors", vectors)
+    of = study("fedlog", spare=1, rounds=2, noised=True)
+    _, undisturbed = spied(of, tmp_path / "undisturbed")
+    assert set(asked) == {0}
+    monkeypatch.setattr(masked, "Client", Silent)
+    _, finished = spied(of, tmp_path / "lost")
+    assert set(asked) == {0, 1}
+    first, second = finished.records
+    assert first["answered"] == [1] * CLIENTS
+    assert (first["spare"], second["asked"]) == (0, 0)
+    charged = rows(of, tmp_path / "lost")
+    assert len(charged) == 2 * CLIENTS
+    assert len({attempt for _, _, attempt in charged}) == 2
+    assert len(rows(of, tmp_path / "undisturbed")) == CLIENTS
+    spent = first["epsilon"]["server"]
+    assert spent == pytest.approx(2.0, abs=1e-6)
+    assert undisturbed.records[0]["epsilon"]["server"] < spent
+
+
+def test_a_noised_question_is_not_put_anew_without_a_spare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor may those who signed be asked for the value, which cannot change, in a later round."""
+    monkeypatch.setattr(masked, "Client", Silent)
+    of = study("fedlog", spare=0, rounds=3, noised=True)
+    _, finished = spied(of, tmp_path)
+    assert [record["answered"] for record in finished.records] == [[0] * CLIENTS] * 3
+    assert len(rows(of, tmp_path)) == CLIENTS, "who refuses is not charged"
+
+
+def test_spare_attempts_are_counted_over_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one spare attempt is used in round 1; a process that goes on with the run has none left."""
+
+    class Liar(Client):
+        def _deal(self, state: Any, closed: Any) -> Step[Any]:
+            step = super()._deal(state, closed)
+            liar = {1: 3, 2: 5}.get(self.agreement.header.round)
+            if self.name != client_name(liar or 0) or liar is None:
+                return step
+            [envelope] = step.out
+            boxes = tuple(replace(box, raw=bytes(len(box.raw))) for box in envelope.message.sealed)
+            lie = signed_anew(self, step.state, replace(envelope.message, sealed=boxes))
+            return replace(step, out=(Envelope(envelope.to, lie),))
+
+    monkeypatch.setattr(masked, "Client", Liar)
+    of = study(spare=1, rounds=3)
+
+    def cut_off(record: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_arm(of, of.arms[0], world(of), tmp_path, cut_off)
+    finished = run_arm(of, of.arms[0], world(of), tmp_path, lambda record: None)
+    first, second, third = finished.records
+    assert (first["culprits"], first["spare"]) == ([3], 0)
+    assert first["answered"] == [1, 1, 1, 0, 1, 1, 1]
+    assert (second["answered"], second["spare"]) == ([0] * CLIENTS, 0)
+    assert third["answered"] == [1, 1, 1, 0, 1, 0, 1]
+
+
+# A value that cannot change ---------------------------------------------------------------------
+
+
+def silent_in_round_1(patch: pytest.MonkeyPatch, *who: int) -> None:
+    """Nothing that these clients say in round 1 arrives."""
+    post, names = Network._post, {client_name(k) for k in who}
+
+    def lossy(self: Network, parcels: Sequence[Parcel]) -> None:
+        kept = [p for p in parcels if p.sender not in names or peek(p.data, p.sender).round > 1]
+        post(self, kept)
+
+    patch.setattr(Network, "_post", lossy)
+
+
+def test_a_value_that_cannot_change_is_asked_for_once(tmp_path: Path) -> None:
+    of = study("fedlog", rounds=3)
+    spy, finished = spied(of, tmp_path)
+    assert [record["asked"] for record in finished.records] == [1, 0, 0]
+    assert [record["bytes_up"] > 0 for record in finished.records] == [True, False, False]
+    assert [record["bytes_down"] > 0 for record in finished.records] == [True, False, False]
+    assert all(np.array_equal(spy.states[1].broadcast, later.broadcast) for later in spy.states[2:])
+    assert len(rows(of, tmp_path)) == CLIENTS
+
+
+@pytest.mark.parametrize(("cohort", "asked"), [(4, True), (5, False)])
+def test_who_was_absent_is_asked_later_if_they_are_a_least_cohort(
+    cohort: int, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four of twelve were absent: together they are a sum of their own, or stay out of it."""
+    silent_in_round_1(monkeypatch, 8, 9, 10, 11)
+    of = study("fedlog", rounds=3, clients=12, cohort=cohort, lost=0.34)
+    _, finished = spied(of, tmp_path)
+    first, second, third = finished.records
+    assert first["answered"] == [1] * 8 + [0] * 4
+    assert second["answered"] == [0] * 8 + [int(asked)] * 4
+    assert third["asked"] == (0 if asked else 1)
+    if not asked:
+        assert "4 clients are left, a sum needs 5" in second["abstained"][SERVER]
+        assert (second["bytes_up"], second["bytes_down"]) == (0, 0)
+    assert sum(number == 2 for _, number, _ in rows(of, tmp_path)) == (4 if asked else 0)
+
+
+# Weights ----------------------------------------------------------------------------------------
+
+OFFERED = Sends(name="update", how="sum", reveals="it")
+
+
+def ordered(plan: Plan, order: Order) -> Any:
+    """What an honest client makes of an order."""
+    header = Header(bytes(32), 1, 0, 0)
+    machine = exchange.Client(
+        number=0, header=header, plan=plan, offers={"update": OFFERED}, most=Limit(2**20, 99)
+    )
+    return machine.receive(machine.begin().state, SERVER, order)
+
+
+def order_for(shown: tuple[int, ...], **changes: Any) -> Order:
+    terms: dict[str, Any] = {
+        "wants": (),
+        "sums": ("update",),
+        "introduction": 0,
+        "again": 0,
+        "members": tuple(range(len(shown))),
+        "draws": shown,
+        "whole": sum(shown),
+        "most": max(shown),
+        "records": 0,
+    }
+    return Order(**{**terms, **changes})
+
+
+PLAN = Plan(delta=1e-5, schedule=2, sum="masked", corrupt=0.1, unprotected=("update",), largest_share=0.5)
+
+
+def test_no_weight_can_single_a_client_out() -> None:
+    """1 for the victim and 1e-12 for the others: as draws, its share is above the largest."""
+    ordered(PLAN, order_for((1,) * CLIENTS))
+    for draws in ((10**12, 1, 1, 1, 1, 1, 1), (1, 10**12, 1, 1, 1, 1, 1)):
+        with pytest.raises(RemoteProtocolError, match=r"more than 0\.5 of the weight"):
+            ordered(PLAN, order_for(draws))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"whole": 10**12},
+        {"most": 7},
+        {"most": 0},
+        {"members": (0, 1, 2)},
+        {"members": (1, 2, 3, 4, 5, 6, 7)},
+        {"members": (0, 0, 2, 3, 4, 5, 6)},
+        {"draws": (0, 2, 1, 1, 1, 1, 1)},
+        {"draws": (-1, 3, 1, 1, 1, 1, 1)},
+        {"records": -1},
+    ],
+)
+def test_draws_that_do_not_add_up_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        ordered(PLAN, order_for((1,) * CLIENTS, **changes))
+
+
+def test_a_cohort_one_below_the_least_is_refused_by_each_client() -> None:
+    plan = replace(PLAN, least_cohort=CLIENTS)
+    ordered(plan, order_for((1,) * CLIENTS))
+    with pytest.raises(RemoteProtocolError, match="cohort of at least 7 clients, got 6"):
+        ordered(plan, order_for((1,) * (CLIENTS - 1)))
+
+
+def told_otherwise(patch: pytest.MonkeyPatch, who: Sequence[int], lie: Callable[[Order], Order]) -> None:
+    """The server gives these clients another order than the rest, wherever it asks for an update."""
+    begin, names = server.Server.begin, {client_name(k) for k in who}
+
+    def unequal(self: server.Server) -> Any:
+        step = begin(self)
+        envelopes = []
+        for envelope in step.out:
+            said = envelope.message
+            if isinstance(said, Order) and "update" in said.sums:
+                liars = tuple(name for name in envelope.to if name in names)
+                others = tuple(name for name in envelope.to if name not in names)
+                envelopes += [Envelope(others, said), Envelope(liars, lie(said))]
+            else:
+                envelopes.append(envelope)
+        return replace(step, out=tuple(envelopes))
+
+    patch.setattr(server.Server, "begin", unequal)
+
+
+UNEQUAL: dict[str, tuple[str, Callable[[Order], Order]]] = {
+    "draws": ("partial", lambda said: replace(said, draws=(1, 1, 1, 9, 1, 1, 1), whole=15, most=9)),
+    "a smaller n": ("full", lambda said: replace(said, records=1)),
+    "a larger n": ("full", lambda said: replace(said, records=said.records * 10**6)),
+}
+
+
+@pytest.mark.parametrize("what", UNEQUAL)
+@pytest.mark.parametrize("who", [(0, 1, 2), (0, 1, 2, 4, 5, 6)], ids=["some", "all but the victim"])
+def test_unequal_orders_have_no_sum(
+    what: str, who: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each client accepts its own order; their task digests differ, and neither part is a quorum."""
+    arm, lie = UNEQUAL[what]
+    told_otherwise(monkeypatch, who, lie)
+    of = study(arm, rounds=1)
+    spy, finished = spied(of, tmp_path)
+    assert finished.records[0]["answered"] == [0] * CLIENTS
+    assert np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
+    assert not any("update" in answers.totals for _, answers in spy.asks)
+
+
+@pytest.mark.parametrize(("who", "answered"), [((0, 1, 2), 0), ((3,), 6)], ids=["some", "one"])
+@pytest.mark.parametrize("way", ["ckks", "two-server"])
+def test_a_key_holder_opens_for_one_task_alone(
+    way: str, who: tuple[int, ...], answered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signatures over two tasks make no set; of seven, five must stand behind one."""
+    arm, lie = UNEQUAL["draws"]
+    told_otherwise(monkeypatch, who, lie)
+    of = parse(study(arm, rounds=1).text.replace('sum = "masked"', f'sum = "{way}"'))
+    _, finished = spied(of, tmp_path)
+    assert sum(finished.records[0]["answered"]) == answered
+
+
+@pytest.mark.parametrize("what", UNEQUAL)
+def test_whoever_was_told_otherwise_is_in_no_sum_with_the_rest(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm, lie = UNEQUAL[what]
+    told_otherwise(monkeypatch, (3,), lie)
+    _, finished = spied(study(arm, rounds=1), tmp_path)
+    assert finished.records[0]["answered"] == [1, 1, 1, 0, 1, 1, 1]
+
+
+# Bad input --------------------------------------------------------------------------------------
+
+
+def test_a_plan_without_corrupt_is_refused() -> None:
+    for sums in ("masked", "ckks", "two-server"):
+        with pytest.raises(ConfigError, match="Expected `corrupt`"):
+            Plan(delta=1e-5, schedule=1, sum=sums)
+    with pytest.raises(ConfigError, match="Expected `corrupt`"):
+        Plan(delta=1e-5, schedule=1, noise="distributed")
+    written = study().text
+    for word in ("corrupt = 0.15", "least_cohort = 1", "least_honest = 1", "largest_share = 1.0"):
+        assert f"\n{word}\n" in written
+        with pytest.raises(ConfigError, match=word.split()[0]):
+            parse(written.replace(f"\n{word}\n", "\n"))
+
+
+@pytest.mark.parametrize(("cohort", "there"), [(CLIENTS, True), (CLIENTS + 1, False)])
+def test_a_cohort_one_below_the_least_is_not_asked(cohort: int, there: bool, tmp_path: Path) -> None:
+    """To ask would cost budgets, and open nothing."""
+    of = study(rounds=1, cohort=cohort)
+    try:
+        _, finished = spied(of, tmp_path)
+    except ConfigError:  # told beforehand
+        assert not there
+        return
+    assert finished.records[0]["answered"] == [int(there)] * CLIENTS
+    assert bool(rows(of, tmp_path)) == there
+
+
+# Cut off ----------------------------------------------------------------------------------------
+
+
+class CutOff:
+    """Ends the process right after the n-th wave of acts was written, once."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, after: int) -> None:
+        self.waves: list[str] = []
+        self.after = after
+        self._work = ClientParty.work
+        patch.setattr(ClientParty, "work", lambda host, needs: self.work(host, needs))
+
+    def work(self, host: ClientParty, needs: Any) -> list[Any]:
+        answers = self._work(host, needs)
+        acts = [order for _, order in needs if isinstance(order, Begin | RecordAct)]
+        if acts:
+            self.waves.append(getattr(acts[0], "act", "begin"))
+            if len(self.waves) == self.after:
+                raise KeyboardInterrupt
+        return answers
+
+
+WAVES = ("begin", "deal", "mask", "sign") * 2
+
+
+@pytest.mark.parametrize("after", range(1, len(WAVES) + 1))
+def test_a_run_that_is_cut_off_after_any_wave_of_acts_ends_the_same(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same models bit for bit, and one charge for each client and round."""
+    of = study(rounds=2)
+    expected, whole = spied(of, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        cut = CutOff(patch, after)
+        with pytest.raises(KeyboardInterrupt):
+            spied(of, tmp_path / "cut")
+    assert tuple(cut.waves) == WAVES[:after]
+    spy, resumed = spied(of, tmp_path / "cut")
+    assert plain(resumed.records) == plain(whole.records)
+    assert same_state(spy.states[-1], expected.states[-1])
+    assert sorted(rows(of, tmp_path / "cut")) == sorted(
+        (client_name(k), number, 1) for k in range(CLIENTS) for number in (1, 2)
+    )
+
+
+# A journal that was swapped ---------------------------------------------------------------------
+
+
+def journal_file(of: Study, folder: Path) -> Path:
+    return arm_folder(folder, of.arms[0], 3) / "acts.sqlite"
+
+
+def opened_inputs(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """(client, round) of each input in a total that was opened, as it happens."""
+    found: list[tuple[str, int]] = []
+    ask = InProcess.ask
+
+    def watched(self: InProcess, question: Any, header: Header, network: Any) -> Any:
+        answers, log = ask(self, question, header, network)
+        found.extend((client_name(k), header.round) for k in answers.survivors if answers.totals)
+        return answers, log
+
+    patch.setattr(InProcess, "ask", watched)
+    return found
+
+
+@pytest.mark.parametrize("swap", ["another run's", "an older copy", "none"])
+def test_a_journal_that_was_swapped_between_rounds_opens_no_input_twice(
+    swap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused: the run began with another one, or with one that knew more."""
+    of = study(rounds=3)
+    spied(of, tmp_path / "other")
+
+    def after(rounds: int) -> None:
+        run_arm(of, of.arms[0], world(of), tmp_path / "run", lambda record: None, rounds=rounds)
+
+    opened = opened_inputs(monkeypatch)
+    here = journal_file(of, tmp_path / "run")
+    after(1)
+    older = shutil.copy(here, tmp_path / "older.sqlite")
+    after(2)
+    if swap == "none":
+        here.unlink()
+    else:
+        shutil.copy(journal_file(of, tmp_path / "other") if swap == "another run's" else older, here)
+    with pytest.raises(DataError, match="older copy" if swap == "an older copy" else "not the one"):
+        after(3)
+    assert len(opened) == len(set(opened))
+    assert len(rows(of, tmp_path / "run")) == 2 * CLIENTS
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+@pytest.mark.parametrize("swap", ["another run's", "an older copy", "none"])
+def test_a_journal_that_was_swapped_within_a_round_is_refused(
+    swap: str, spare: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off after the signatures, without its record, a client would mask the same input for another set.
+
+    With an attempt to spare this gave client 3's input: two totals of round 2, one of them without it.
+    """
+    of = study(rounds=2, spare=spare)
+    spied(of, tmp_path / "other")
+    home, here = tmp_path / "run", journal_file(of, tmp_path / "run")
+    run_arm(of, of.arms[0], world(of), home, lambda record: None, rounds=1)
+    older = shutil.copy(here, tmp_path / "older.sqlite")
+    opened = opened_inputs(monkeypatch)
+    with monkeypatch.context() as patch:
+        CutOff(patch, WAVES.index("sign") + 1)
+        with pytest.raises(KeyboardInterrupt):
+            spied(of, home)
+    here.unlink()
+    if swap != "none":
+        shutil.copy(journal_file(of, tmp_path / "other") if swap == "another run's" else older, here)
+    with pytest.raises(DataError, match="older copy" if swap == "an older copy" else "not the one"):
+        spied(of, home)
+    assert not opened

@@ -1,0 +1,304 @@
+"""Masked sums inside a study: retries, charges, kept bookings, and noise that is sized for the survivors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import tiny_parties
+from support.liars import wrong_pair
+from support.tiny_parties import attempt, session
+from support.tiny_study import FEDAVG, plain, run, spied, text, world
+
+from securefl.accounting.ledger import Ledger, Terms
+from securefl.core.acts import Begin, RecordAct
+from securefl.core.errors import ConfigError
+from securefl.core.grid import Grid
+from securefl.core.machine import Envelope, Step
+from securefl.core.wire import Header
+from securefl.engines.account import Account
+from securefl.engines.inprocess import InProcess
+from securefl.engines.party.clients import ClientParty
+from securefl.plan import Plan
+from securefl.rounds import Ask, ByDraws, Sends, Sum
+from securefl.secagg import Client
+from securefl.secagg.messages import Shares
+from securefl.study.config import Study, parse
+from securefl.study.run import arm_folder, composition, run_arm
+from securefl.sums import Masked, masked
+
+CLIENTS = 7
+
+
+def study(spare: int, *, rounds: int = 1, protocol: str = "fedavg") -> Study:
+    options = {
+        "fedavg": 'fraction = 1.0\naggregation = "partial"',
+        "lg_fedavg": "layers = 1",
+        "fedlog": 'body = "private"',
+    }
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options[protocol]}\n'
+    permitted = '["statistic"]' if protocol == "fedlog" else '["update"]'
+    written = text(arm, clients=CLIENTS, rounds=rounds, unprotected=permitted)
+    return parse(
+        written.replace('sum = "clear"', f'sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = {spare}')
+    )
+
+
+class Liar(Client):
+    """Deals wrong shares, well signed, from some Ask of a round on."""
+
+    lying = ("client-0003",)
+    since = (1, 0)
+
+    def _deal(self, state: Any, roster: Any) -> Step[Any]:
+        step = super()._deal(state, roster)
+        at = self.agreement.header
+        if self.name not in self.lying or (at.round, at.stage) < self.since:
+            return step
+        (envelope,) = step.out
+        assert isinstance(envelope.message, Shares)
+        return replace(step, out=(Envelope(envelope.to, wrong_pair(self, step.state, envelope.message)),))
+
+
+class TwoLiars(Liar):
+    lying = ("client-0003", "client-0005")
+
+
+def rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
+    terms = Terms(unit="record", adjacency="replace-one", delta=of.privacy.delta)
+    with Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
+        return ledger.rows()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "since"),
+    [("fedavg", (1, 0)), ("lg_fedavg", (1, 0)), ("lg_fedavg", (2, 0)), ("fedlog", (1, 1))],
+)
+def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
+    protocol: str, since: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the clear without it. Whoever trained for the ended attempt trains no further for the next."""
+    of = study(spare=1, rounds=2, protocol=protocol)
+    with monkeypatch.context() as patch:
+        patch.setattr(masked, "Client", Liar)
+        patch.setattr(Liar, "since", since)
+        spy, finished = spied(of, tmp_path)
+    record = finished.records[since[0] - 1]
+    assert set(record["blamed"]) == {"client-0003"}
+    assert record["answered"] == [1, 1, 1, 0, 1, 1, 1]
+    assert "phase share" in record["abstained"]["server"]
+
+    exchange = InProcess.ask
+
+    def without(self: InProcess, ask: Ask, header: Header, network: Any) -> Any:
+        if header.round > since[0]:  # it is chosen no more
+            cohort = tuple(k for k in ask.cohort if k != 3)
+            weights = ask.weights and ByDraws(dict.fromkeys(cohort, 1))
+            ask = replace(ask, cohort=cohort, weights=weights)
+        elif (header.round, header.stage) >= since:  # it was chosen, and its answer is lost
+            network._tamper = lambda sender, to, data: b"" if sender == "client-0003" else data
+        return exchange(self, ask, header, network)
+
+    monkeypatch.setattr(InProcess, "ask", without)
+    clear = of.text.replace('sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = 1', 'sum = "clear"')
+    expected, _ = spied(parse(clear), tmp_path / "clear")
+    for one, other in zip(spy.states, expected.states, strict=True):
+        assert np.array_equal(one.broadcast, other.broadcast)
+
+
+@pytest.mark.parametrize(("liars", "spare"), [(Liar, 0), (TwoLiars, 1)])
+def test_without_a_spare_attempt_the_sum_is_not_opened(
+    liars: type[Liar], spare: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masked, "Client", liars)
+    spy, finished = spied(study(spare), tmp_path)
+    assert finished.records[0]["answered"] == [0] * CLIENTS
+    assert finished.records[0]["culprits"] == [int(name[-4:]) for name in liars.lying]
+    assert np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
+
+
+def cut_off_after(record: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_proven_culprit_is_asked_no_more(
+    resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One spare attempt is enough for it in the whole run; a process that goes on with the run knows it."""
+    monkeypatch.setattr(masked, "Client", Liar)
+    of = study(spare=1, rounds=3)
+    if resumed:
+        with pytest.raises(KeyboardInterrupt):
+            run_arm(of, of.arms[0], world(of), tmp_path, cut_off_after)
+    first, *later = run(of, tmp_path).records
+    assert set(first["blamed"]) == {"client-0003"}
+    assert [record["answered"] for record in later] == [[1, 1, 1, 0, 1, 1, 1]] * 2
+    assert [record["selected"] for record in later] == [[1, 1, 1, 0, 1, 1, 1]] * 2
+    assert not any(record["blamed"] or record["abstained"] for record in later)
+    assert [record["culprits"] for record in (first, *later)] == [[3]] * 3
+    assert not any(record["retired"] or record["ended"] for record in (first, *later))
+
+
+def test_a_run_ends_with_its_last_honest_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the culprit have spent their budgets: nobody is left to ask."""
+    monkeypatch.setattr(masked, "Client", Liar)
+    spent = frozenset(range(CLIENTS)) - {3}
+    monkeypatch.setattr(Account, "retired", lambda self, number: spent if number == 2 else frozenset())
+    (record,) = run(study(spare=1, rounds=3), tmp_path).records
+    assert (record["retired"], record["culprits"], record["ended"]) == (sorted(spent), [3], True)
+
+
+@pytest.mark.parametrize("act", ["begin", "deal", "sign"])
+def test_a_round_that_was_cut_off_after_an_act_is_played_again(
+    act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every party says again what it said: the same attempt, the same survivors, no second charge."""
+    of = study(spare=0)
+    whole = run(of, tmp_path / "whole")
+    work = ClientParty.work
+
+    def cut_off(self: ClientParty, needs: Any) -> list[Any]:
+        answers = work(self, needs)
+        if any(
+            getattr(order, "act", "begin") == act
+            for _, order in needs
+            if isinstance(order, Begin | RecordAct)
+        ):
+            raise KeyboardInterrupt
+        return answers
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientParty, "work", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            run(of, tmp_path / "cut")
+    resumed = run(of, tmp_path / "cut")
+    assert resumed.records[0]["answered"] == [1] * CLIENTS
+    assert plain(resumed.records) == plain(whole.records)
+    assert len(rows(of, tmp_path / "cut")) == CLIENTS
+
+
+def test_a_masked_release_that_was_sent_stays_booked_when_the_round_aborts(tmp_path: Path) -> None:
+    """Four of seven answers are lost after the masked inputs went out: nothing opens, the charges stand."""
+    of = parse(study(spare=0, rounds=3).text + "\n[network]\ndropout = 0.12\n")
+    finished = run(of, tmp_path)
+    lost = [n for n, record in enumerate(finished.records, start=1) if not sum(record["answered"])]
+    booked = {row[2] for row in rows(of, tmp_path) if row[5] == "update" and row[7] == "committed"}
+    assert lost, "choose another seed: every sum was opened"
+    assert set(lost) & booked, "choose another seed: no input was sent in a round that aborted"
+
+
+def test_every_attempt_has_its_own_place_and_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt fails after some masked inputs went out; they are booked twice."""
+    of = parse(study(spare=3, rounds=2).text + "\n[network]\ndropout = 0.05\n")
+    run(of, tmp_path)
+    places = {(row[2], row[4]) for row in rows(of, tmp_path)}
+    assert len(places) > len({number for number, _ in places})
+    per_place: dict[tuple[Any, ...], int] = {}
+    for row in rows(of, tmp_path):
+        key = (row[0], row[2], row[3], row[4])
+        per_place[key] = per_place.get(key, 0) + 1
+    assert set(per_place.values()) == {1}
+
+
+def test_a_client_refuses_a_roster_smaller_than_its_noise_was_sized_for() -> None:
+    """Shares of noise are sized for the declared cohort: a server that asks fewer gets no sum."""
+    of = study(0)
+    plan = replace(
+        of.privacy.plan(1), noise="distributed", noise_multiplier=1.0, adjacency="add-remove", unprotected=()
+    )
+    sends = Sends(
+        name="statistic",
+        how="sum",
+        reveals="it",
+        sensitivity={("record", "add-remove"): 1.0},
+        grid=Grid(step=2.0**-10, bound=16.0),
+        cohort=CLIENTS,
+    )
+    ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),))
+    assert len(machines(plan, ask, range(CLIENTS))) == CLIENTS + 1
+    for cohort in (
+        range(4),
+        range(CLIENTS - 1),
+    ):  # shares for 7 of whom 5 answer: 4 are too few, and 6 are not
+        if len(cohort) < 5:
+            with pytest.raises(ConfigError, match="Expected 5 to 7 clients"):
+                machines(plan, ask, cohort)
+            smaller = replace(ask, cohort=tuple(cohort))
+            with pytest.raises(ConfigError, match="protect less than this client asks for"):
+                machines(plan, smaller, cohort)
+        else:
+            assert len(machines(plan, ask, cohort)) == len(cohort) + 1
+
+
+def machines(plan: Plan, ask: Ask, cohort: Sequence[int]) -> Any:
+    """The machines of one attempt over some of the ordered cohort, all of whom were told the same."""
+    one = attempt(ask, cohort, Header(bytes(32), 1, 1, 0))
+    return tiny_parties.machines(Masked(plan), one, session(cohort))
+
+
+def test_clients_of_any_number_are_masked() -> None:
+    """A roster is in the order of names, in which client 10000 comes before client 9999."""
+    sends = Sends(name="update", how="sum", reveals="it")
+    ask = Ask(cohort=(9998, 9999, 10000), broadcast=np.zeros(0, np.float32), sums=(Sum(sends, 3),))
+    found = machines(replace(study(0).privacy.plan(1), corrupt=0.0), ask, ask.cohort)
+    assert found.keys() == {"server", "client-9998", "client-9999", "client-10000"}
+
+
+# What is told before anything runs ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fraction", "said"), [(1.0, None), (0.5, "at least 4 survivors of 5 clients"), (0.1, "its own value")]
+)
+def test_what_is_asked_for_must_be_had_for_the_cohorts_that_are_asked(
+    fraction: float, said: str | None
+) -> None:
+    """Of 9 clients with 0.4 dropping and 0.2 corrupt: nothing that holds for 9 needs to hold for 5."""
+    arm = FEDAVG.replace("fraction = 0.5", f"fraction = {fraction}")
+    written = text(arm, clients=9).replace('sum = "clear"', 'sum = "masked"\ndropout = 0.4\ncorrupt = 0.2')
+    of = parse(written)
+    if said is None:
+        composition(of, of.arms[0], world(of))
+    else:
+        with pytest.raises(ConfigError, match=said):
+            composition(of, of.arms[0], world(of))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "epsilon", "said"),
+    [
+        ("fedlog", 2.0, None),
+        ("fedlog", 1e-6, "too fine .* Take a coarser grid"),
+        ("fedlog", 1e4, "too coarse"),
+        ("fedavg", 0.1, None),
+        ("fedavg", 0.01, "cut the noise off. Take a coarser grid"),
+    ],
+)
+def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: str | None) -> None:
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n'
+    if protocol == "fedavg":
+        arm += 'fraction = 1.0\naggregation = "partial"\n'
+    unit = "record" if protocol == "fedlog" else "client"
+    adjacency = "add-remove" if unit == "record" else "zero-out"
+    changes = {
+        'unit = "record"\nadjacency = "replace-one"\n': f'unit = "{unit}"\nadjacency = "{adjacency}"\n',
+        'noise = "none"\n': f'noise = "distributed"\nepsilon = {epsilon}\n',
+        'sum = "clear"': 'sum = "masked"\ndropout = 0.3\ncorrupt = 0.15',
+        "delta = 1e-4": "delta = 1e-9",
+        "batch_size = 16\n": "batch_size = 16\n" + ("update_bound = 0.5\n" if unit == "client" else ""),
+    }
+    written = text(arm, clients=CLIENTS, unprotected="[]")
+    for old, new in changes.items():
+        assert old in written
+        written = written.replace(old, new)
+    of = parse(written)
+    if said is None:
+        composition(of, of.arms[0], world(of))
+    else:
+        with pytest.raises(ConfigError, match=said):
+            composition(of, of.arms[0], world(of))

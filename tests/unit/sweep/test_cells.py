@@ -1,0 +1,132 @@
+"""Cells of a sweep: a study for every entry of the grid, in a folder of its own."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tiny_study import FEDAVG, text
+from support.tiny_sweep import ARMS, EPSILONS, LISTS, NOISED, sweep
+
+from securefl.core.errors import ConfigError
+from securefl.study.config import parse
+from securefl.sweep.cells import claim, has_sweep, in_force, parse_sweep, show
+
+
+def test_the_grid_is_taken_for_every_entry_of_the_list() -> None:
+    found = sweep(EPSILONS + '\n"study.rounds" = [1, 2]', *LISTS)
+
+    assert found.keys == ("privacy.calibration", "privacy.epsilon", "study.rounds")
+    assert len(found.cells) == 2 * 3 * 2
+    seen = [(c.study.privacy.calibration, c.study.privacy.epsilon, c.study.study.rounds) for c in found.cells]
+    assert seen[:3] == [("exact", 1.0, 1), ("exact", 1.0, 2), ("exact", 4.0, 1)]
+    assert seen[-1] == ("paper", math.inf, 2)
+    assert found.cells[0].name == "calibration = exact, epsilon = 1, rounds = 1"
+    assert found.cells[-1].folder == "calibration-paper-epsilon-inf-rounds-2"
+    assert len({cell.folder for cell in found.cells}) == 12
+
+
+def test_a_cell_is_a_study_of_its_own() -> None:
+    cell = sweep(EPSILONS).cells[1]
+    again = parse(cell.study.text)
+    assert again == cell.study
+    assert again.privacy.epsilon == 4.0
+    assert again.study.seeds == (3,)
+    assert "sweep" not in cell.study.text
+
+
+def test_an_arm_key_reaches_every_arm_and_tables_grow_where_there_are_none() -> None:
+    found = sweep('"arm.clip.bound" = [0.5, 2.0]\n"network.dropout" = [0.25]\n' + EPSILONS)
+    assert [arm.options.clip.bound for arm in found.cells[-1].study.arms] == [2.0, 2.0]  # type: ignore[attr-defined]
+    assert [arm.options.clip.kind for arm in found.cells[-1].study.arms] == ["unit-l2", "bounded"]  # type: ignore[attr-defined]
+    assert found.cells[0].study.network.dropout == 0.25
+    assert "dropout" not in found.cells[0].name, "what all cells share does not set one apart"
+
+
+def test_folders_of_values_with_one_slug_differ() -> None:
+    plain = text(FEDAVG)
+    found = sweep('"study.name" = ["a b", "a-b", "A B"]', study=plain)
+    assert [cell.folder for cell in found.cells] == ["name-a-b", "name-a-b-2", "name-a-b-3"]
+    long = sweep(f'"study.name" = ["{"x" * 199}", "{"x" * 200}"]', study=plain)
+    assert all(len(cell.folder) < 110 for cell in long.cells)
+    assert len({cell.folder for cell in long.cells}) == 2
+
+
+@pytest.mark.parametrize(
+    ("section", "part"),
+    [
+        ('[sweep.grid]\n"privacy.epsilonn" = [1.0]', "In the cell epsilonn = 1: [privacy] Unknown key"),
+        ('[sweep.grid]\n"privacy.epsilonn" = [1.0]', "did you mean `epsilon`?"),
+        ('[sweep.grid]\n"privcy.epsilon" = [1.0]', "Unknown section [privcy] (did you mean `privacy`?)"),
+        ('[sweep.grid]\n"privacy.epsilon" = [1.0, -1.0]', "In the cell epsilon = -1: "),
+        ('[sweep.grid]\n"arm.clipp.kind" = ["none"]\n' + EPSILONS, "Unknown key `clipp`"),
+        ('[sweep.grid]\n"privacy.epsilon" = [1.0]\n"privacy.epsilon.x" = [1.0]', "that is no table"),
+        ("[sweep.grid]\nprivacy.epsilon = [1.0]", 'in quotes, such as "privacy.epsilon" = ..., got'),
+        ('[sweep.grid]\n"epsilon" = [1.0]', 'in quotes, such as "privacy.epsilon" = ..., got'),
+        ('[[sweep.list]]\nprivacy.noise = "local"', 'in quotes, such as "privacy.noise" = ..., got'),
+        ('[sweep.grid]\n"privacy.epsilon" = 1.0', "Expected a list of values of `privacy.epsilon`"),
+        ('[sweep.grid]\n"privacy.epsilon" = []', "Expected a list of values of `privacy.epsilon`"),
+        ('[sweep.grid]\n"privacy.epsilon" = [1.0, 1.0]', "epsilon = 1 is there twice"),
+        (f'[sweep.grid]\n{EPSILONS}\n[[sweep.list]]\n"privacy.epsilon" = 1.0', "keep one of them"),
+        ("[sweep]\ngird = 1", "Unknown key `gird` (did you mean `grid`?)"),
+        ("[sweep]", "Expected a table [sweep.grid] or tables [[sweep.list]]"),
+        ("", "Expected [sweep.grid] or [[sweep.list]] to sweep over"),
+    ],
+)
+def test_what_the_study_would_refuse_names_the_cell(section: str, part: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(part)) as caught:
+        parse_sweep(NOISED + ARMS + section)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sweep_is_told_from_a_study() -> None:
+    assert has_sweep(NOISED + ARMS + "[sweep.grid]\n" + EPSILONS)
+    assert not has_sweep(NOISED + ARMS)
+    assert not has_sweep("x = [")
+
+
+def test_a_folder_is_one_sweeps(tmp_path: Path) -> None:
+    claim(tmp_path / "a", sweep(EPSILONS))
+    claim(tmp_path / "a", sweep(EPSILONS))
+    with pytest.raises(ConfigError, match="holds a sweep of another configuration; choose another folder"):
+        claim(tmp_path / "a", sweep(EPSILONS, *LISTS))
+
+
+def test_values_in_force_include_defaults() -> None:
+    found = sweep("", '"privacy.epsilon" = 1.0\n"arm.clip.kind" = "bounded"', '"privacy.epsilon" = 2.0')
+    first, second = found.cells
+    unit, bounded = second.study.arms
+    assert in_force(first, "arm.clip.kind", first.study.arms[0]) == "bounded"
+    assert [in_force(second, "arm.clip.kind", arm) for arm in (unit, bounded)] == ["unit-l2", "bounded"]
+    assert in_force(second, "privacy.calibration", unit) == "exact"
+    assert in_force(second, "arm.protocol", unit) == "fedlog"
+    assert in_force(second, "arm.nothing.here", unit) is None
+    assert show(in_force(second, "arm.clip", unit)) == "kind unit-l2, bound 1"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (math.inf, "inf"),
+        (0.5, "0.5"),
+        (3, "3"),
+        (True, "true"),
+        ("x", "x"),
+        (None, "not set"),
+        ([84, 2], "[84, 2]"),
+    ],
+)
+def test_values_are_shown_short(value: Any, shown: str) -> None:
+    assert show(value) == shown
+
+
+def test_a_grid_of_more_cells_than_anybody_runs_is_refused_before_one_is_made() -> None:
+    seeds = ", ".join(f"[{seed}]" for seed in range(1000))
+    grid = f'"study.seeds" = [{seeds}]\n'
+    for other in ("data.clients", "local.epochs", "local.batch_size", "model.hidden"):
+        grid += f'"{other}" = {list(range(1, 101))}\n'
+    with pytest.raises(ConfigError, match=r"at most 2,000 cells, got 100,000,000,000; sweep over less"):
+        sweep(grid)

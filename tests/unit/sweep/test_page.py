@@ -1,0 +1,114 @@
+"""Figures and the page of a sweep."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
+
+from securefl.sweep import page as sweep_page
+from securefl.sweep.cells import Sweep
+from securefl.sweep.tradeoff import results_table, series_of, summary_table
+from securefl.sweep.tradeoff_plots import drawings
+
+EVIL = "<script>alert('x')</script>"
+
+
+@pytest.fixture
+def swept() -> Sweep:
+    return two_lists()
+
+
+class Page(HTMLParser):
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    handle_startendtag = handle_starttag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page(found: Sweep, out: Path, failed: Mapping[str, str] | None = None) -> str:
+    series = series_of(found, summary_table(found, out, results_table(found, out)))
+    return sweep_page.render(found, out, series, failed or {}, "securefl sweep x")
+
+
+def test_figures_are_those_there_is_data_for(swept: Sweep, tmp_path: Path) -> None:
+    fill(swept, tmp_path)
+    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    names = [d.name for d in drawings(series, epsilon_swept=True, legend=True)]
+    assert names == ["accuracy_epsilon", "rounds_epsilon", "accuracy_bytes"]
+    assert [d.name for d in drawings(series, epsilon_swept=False, legend=True)] == ["accuracy_bytes"]
+    axes = drawings(series, epsilon_swept=True, legend=False)[0].figure.axes[0]
+    assert axes.get_xscale() == "log"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "4", "no noise"]
+    ticks = axes.get_xticks()
+    assert ticks[2] > ticks[1] == 4.0
+    lines = {line.get_gid(): line for line in axes.lines if line.get_gid()}
+    assert np.asarray(lines["series-0-line-0"].get_ydata()) == pytest.approx([0.22, 0.24])
+    assert np.asarray(lines["series-0-no-noise-0"].get_ydata()) == pytest.approx([0.26])
+    at = float(np.asarray(lines["series-0-no-noise-0"].get_xdata())[0])
+    assert 4.0 < at < ticks[2], "left of the middle, as the first of four"
+    assert lines["series-1-line-0"].get_markerfacecolor() == "white", "holds no epsilon"
+    assert lines["series-0-line-0"].get_markerfacecolor() != "white"
+
+
+def test_the_page_loads_nothing_and_runs_its_script_alone(swept: Sweep, tmp_path: Path) -> None:
+    fill(swept, tmp_path)
+    source = page(swept, tmp_path)
+    found = Page(source)
+    assert re.search(r"https?://", source) is None
+    assert not {"link", "iframe", "object", "embed", "img", "image"} & {tag for tag, _ in found.tags}
+    loads = [v for _, attrs in found.tags for k, v in attrs.items() if k in ("src", "href") and v]
+    assert all(value.startswith("#") for value in loads)
+    policy = next(a["content"] for t, a in found.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith(f"default-src 'none'; script-src '{sweep_page.script_digest()}'; ")
+    assert "unsafe-inline" not in policy.replace("style-src 'unsafe-inline'", "")
+    assert source.count("<script") == 1
+    assert f"<script>{sweep_page.SCRIPT}</script>" in source
+    ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
+    assert len(set(ids)) == len(ids), "figures share no names"
+    used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', source))
+    assert {a or b for a, b in used} <= set(ids), "every reference is there"
+
+
+def test_the_page_says_what_is_true(swept: Sweep, tmp_path: Path) -> None:
+    fill(swept, tmp_path, leave=1)
+    source = page(swept, tmp_path, {"calibration = paper, epsilon = inf": "no memory"})
+    found = Page(source)
+    words = " ".join(found.text.split())
+    assert "Infinite (∞): one record moves the sum without bound." in words
+    assert "0.9 3.6 infinite per record (replace-one), δ = 0.0001, against server and others" in words
+    assert "calibration = paper, epsilon = inf: no memory" in words
+    assert sum(tag == "svg" and a.get("role") == "img" for tag, a in found.tags) == 3
+    values = [a["value"] for tag, a in found.tags if tag == "input"]
+    assert values == ["0-0", "0-1", "1-0", "1-1"]
+    groups = [a["data-in"] for tag, a in found.tags if "data-in" in a]
+    assert groups == ["0-0 1-0", "0-1 1-0", "0-0 1-1", "0-1 1-1"]
+    assert not any("off" in (a.get("class") or "").split() for _, a in found.tags), (
+        "without script all is seen"
+    )
+    assert "The same holds in 3 more cells" in words
+    assert words.count("The same holds in") == 1, "the finite cells share a card, the endless one has its own"
+
+
+def test_everything_on_the_page_is_escaped(tmp_path: Path) -> None:
+    arms = ARMS.replace('"unit"', f'"{EVIL} $x_1$ url(#a)"')
+    found = sweep(EPSILONS, study=NOISED.replace('name = "tiny"', f'name = "{EVIL}"') + arms)
+    fill(found, tmp_path)
+    source = page(found, tmp_path, {EVIL: EVIL})
+    assert source.count("<script") == 1
+    assert f"{EVIL} $x_1$ url(#a)" in Page(source).text

@@ -1,0 +1,147 @@
+"""Tables and series of a sweep, from its cells."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
+
+from securefl.core.errors import DataError
+from securefl.sweep.cells import Sweep
+from securefl.sweep.report import as_json
+from securefl.sweep.run import FACTS, METRICS
+from securefl.sweep.tradeoff import Point, filters, results_table, series_of, student, summary_table
+
+
+@pytest.fixture
+def swept() -> Sweep:
+    return two_lists()
+
+
+def test_a_cell_that_was_copied_over_another_is_refused(swept: Sweep, tmp_path: Path) -> None:
+    fill(swept, tmp_path)
+    first, second = (tmp_path / "cells" / cell.folder for cell in swept.cells[:2])
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    with pytest.raises(DataError, match=r"is of another cell than .* copied or swapped"):
+        results_table(swept, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (FACTS, b'{"card": [], "en'),
+        (FACTS, b"{}"),
+        (FACTS, b"[]"),
+        (FACTS, b"\xff"),
+        (METRICS, b"arm,seed\n"),
+        (METRICS, None),
+    ],
+)
+def test_a_cell_that_was_damaged_is_named(
+    name: str, content: bytes | None, swept: Sweep, tmp_path: Path
+) -> None:
+    fill(swept, tmp_path)
+    path = tmp_path / "cells" / swept.cells[1].folder / name
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"Remove .*cell\.json and run the sweep again") as caught:
+        results_table(swept, tmp_path)
+    assert str(path.parent) in str(caught.value)
+
+
+def test_tables_have_every_row_and_key(swept: Sweep, tmp_path: Path) -> None:
+    fill(swept, tmp_path, leave=1)
+    results = results_table(swept, tmp_path)
+    assert len(results) == 5 * 2 * 3 * 2
+    head = ["cell", "privacy.calibration", "privacy.epsilon", "arm", "protocol", "seed", "round", "accuracy"]
+    assert list(results.columns[:8]) == head
+    assert {"bytes_up", "bytes_down", "epsilon_server", "epsilon_key-holder"} <= set(results.columns)
+    assert set(results["privacy.epsilon"]) == {1.0, 4.0, math.inf}
+
+    summary = summary_table(swept, tmp_path, results)
+    assert len(summary) == 5 * 2 * 3
+    first = summary.iloc[0]
+    assert (first["arm"], first["seed"], first["protocol"]) == ("unit", 1, "fedlog")
+    assert first["final_accuracy"] == pytest.approx(0.21)
+    assert first["rounds"] == 2
+    assert first["bytes_up"] == 2000
+    assert first["bytes_down"] == 1000
+    assert first["epsilon_true"] == pytest.approx(0.9), "the key holder is trusted, the server is not"
+    assert first["epsilon_key-holder"] == 99.0
+    assert pd.isna(first["rounds_to_target"])
+    assert summary["rounds_to_target"].iloc[-1] == 2, "0.2 + 0.03 + 0.08 passes 0.25"
+    assert summary_table(swept, tmp_path / "none", results_table(swept, tmp_path / "none")).empty
+
+
+def test_json_has_the_summary_and_what_failed(swept: Sweep, tmp_path: Path) -> None:
+    fill(swept, tmp_path, leave=1)
+    summary = summary_table(swept, tmp_path, results_table(swept, tmp_path))
+    found = json.loads(
+        json.dumps(as_json(swept, tmp_path, summary, {"a cell": "no memory"}), allow_nan=False)
+    )
+    assert found["failed"] == {"a cell": "no memory"}
+    assert found["page"] == str(tmp_path / "sweep.html")
+    assert len(found["summary"]) == len(summary)
+    first = found["summary"][0]
+    assert (first["rounds_to_target"], first["seed"], first["privacy.epsilon"]) == (None, 1, 1.0)
+    assert found["summary"][-1]["epsilon_true"] == "inf"
+    nothing = as_json(swept, tmp_path, summary.iloc[:0], {"a cell": "no memory"})
+    assert (nothing["summary"], nothing["page"]) == ([], None)
+
+
+def test_an_arm_may_have_the_name_of_a_missing_value(tmp_path: Path) -> None:
+    found = sweep(EPSILONS, study=NOISED + ARMS.replace('"unit"', '"nan"'))
+    fill(found, tmp_path)
+    assert set(results_table(found, tmp_path)["arm"]) == {"nan", "bounded"}
+
+
+def test_series_are_arms_under_one_setting(swept: Sweep, tmp_path: Path) -> None:
+    fill(swept, tmp_path)
+    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    assert [own.label for own in series] == ["unit, exact", "bounded, exact", "unit, paper", "bounded, paper"]
+    assert [own.number for own in series] == [0, 1, 2, 3]
+    assert [own.endless for own in series] == [False, True, False, True]
+    assert filters(swept, series) == {"arm": ["unit", "bounded"], "privacy.calibration": ["exact", "paper"]}
+    points = series[0].points("final_accuracy")
+    assert [p.asked for p in points] == [1.0, 4.0, math.inf]
+    assert [p.mean for p in points] == pytest.approx([0.22, 0.24, 0.26])
+
+
+def test_settings_that_go_together_are_named_once(tmp_path: Path) -> None:
+    lists = [
+        f'"privacy.noise" = "local"\n"privacy.delta" = {d}\n"study.rounds" = {r}'
+        for d, r in ((1e-4, 2), (1e-6, 3))
+    ]
+    found = sweep(EPSILONS, *lists)
+    fill(found, tmp_path)
+    series = series_of(found, summary_table(found, tmp_path, results_table(found, tmp_path)))
+    assert series[0].label == "unit, delta 0.0001"
+    assert set(filters(found, series)) == {"arm", "privacy.delta"}, "one box for both"
+
+
+def test_what_follows_from_epsilon_is_no_series_of_its_own(tmp_path: Path) -> None:
+    """Such as a noise multiplier that was written down for each epsilon."""
+    lists = [f'"privacy.epsilon" = {e}\n"privacy.delta" = {d}' for e, d in ((1.0, 1e-4), (2.0, 1e-6))]
+    found = sweep("", *lists)
+    fill(found, tmp_path)
+    series = series_of(found, summary_table(found, tmp_path, results_table(found, tmp_path)))
+    assert [own.label for own in series] == ["unit", "bounded"]
+    assert [point.asked for point in series[0].points("final_accuracy")] == [1.0, 2.0]
+
+
+def test_the_band_is_students() -> None:
+    mean, half = student([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert half == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6), "t(0.975, 2), deviation 1"
+    assert student([5.0])[0] == 5.0
+    assert math.isnan(student([5.0])[1])
+    assert math.isnan(student([])[0])
+    point = Point.of(1.0, pd.Series([1, None, 3], dtype="Int64"))
+    assert (point.mean, point.missing) == (2.0, 1)

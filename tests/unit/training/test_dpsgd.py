@@ -1,0 +1,342 @@
+"""Private training: which records, models and settings it takes, and what it leaves behind."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from support.tiny_dpsgd import Own, Twice, config, images, keyed, seeded, trained
+from support.tiny_training import small_data, small_model
+from torch import Tensor, nn
+
+from securefl.accounting.composition import compose
+from securefl.accounting.events import steps_event
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.reading import convert
+from securefl.dp.noise import Source
+from securefl.training import ModelConfig, evaluate, to_vector
+from securefl.training import dpsgd as module
+from securefl.training.dpsgd import make_private, train_privately
+from securefl.training.dpsgd_config import DPSGD
+from securefl.training.per_record import ClippedSum
+
+
+@pytest.mark.parametrize("n", [0, 1, 30])
+def test_the_event_is_the_same_whatever_the_records(n: int) -> None:
+    model = small_model()
+    settings = config()
+    before = to_vector(model)
+    event = train_privately(model, *small_data(n), settings, "cross_entropy", Source())
+    assert event == settings.event == steps_event(0.5, 1.0, 3)
+    assert not np.allclose(to_vector(model), before)
+
+
+def test_an_empty_batch_is_a_noised_step_too() -> None:
+    asked = []
+
+    class Counting(Source):
+        def normal(self, count: int) -> NDArray[np.float64]:
+            asked.append(count)
+            return super().normal(count)
+
+    model = small_model()
+    train_privately(model, *small_data(1), config(sampling_rate=1e-9, steps=5), "cross_entropy", Counting())
+    assert asked == [len(to_vector(model))] * 5
+
+
+BAD: dict[str, tuple[Any, int]] = {
+    "nan": (np.nan, 0),
+    "infinite": (np.inf, 0),
+    "overflowing": (3e38, 0),
+    "a norm that overflows": (1e25, 0),
+    "a label too large": (1.0, 99),
+    "a label below 0": (1.0, -1),
+    "the label torch ignores": (1.0, -100),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("kind", ["mlp", "lenet5"])
+def test_a_bad_record_counts_as_none_bit_by_bit(kind: Any, bad: str) -> None:
+    model = ModelConfig(kind=kind).build((1, 28, 28), 10, 0)
+    x, y = images((1, 28, 28), 9)
+    fill, label = BAD[bad]
+    if bad == "a norm that overflows" and kind == "lenet5":
+        fill = 1e30
+    spoilt = (np.concatenate([x, np.full_like(x[:1], fill)]), np.append(y, label))
+    settings = config(sampling_rate=0.7, steps=4)
+    assert np.array_equal(trained(settings, spoilt, start=model), trained(settings, (x, y), start=model))
+    middle = (np.insert(x, 4, spoilt[0][-1], axis=0), np.insert(y, 4, label))
+    settings = config(sampling_rate=1.0, steps=2)
+    assert np.array_equal(trained(settings, middle, start=model), trained(settings, (x, y), start=model))
+
+
+def test_a_target_that_is_not_finite_counts_as_none() -> None:
+    x, y = small_data(9)[0], np.ones((9, 3), np.float32)
+    y[4, 1] = np.nan
+    models = small_model(), small_model()
+    settings = config(sampling_rate=1.0)
+    train_privately(models[0], x, y, settings, "mse", keyed())
+    train_privately(models[1], np.delete(x, 4, 0), np.delete(y, 4, 0), settings, "mse", keyed())
+    assert np.array_equal(to_vector(models[0]), to_vector(models[1]))
+
+
+def state(model: nn.Module) -> list[Any]:
+    hooks = [
+        [len(value) for key, value in vars(layer).items() if "hooks" in key and value is not None]
+        for layer in model.modules()
+    ]
+    return [
+        hooks,
+        [layer.training for layer in model.modules()],
+        [sorted(vars(layer)) for layer in model.modules()],
+        [sorted(vars(parameter)) for parameter in model.parameters()],
+        [parameter.grad for parameter in model.parameters()],
+    ]
+
+
+@pytest.mark.parametrize("make", [small_model, Own, Twice])
+def test_nothing_is_left_on_the_model_even_when_training_fails(make: Callable[[], nn.Module]) -> None:
+    model = seeded(make)
+    next(model.children()).eval()
+    before = state(model)
+    train_privately(model, *small_data(), config(), "cross_entropy", keyed())
+    assert state(model) == before
+    x, y = small_data()
+    with pytest.raises(RuntimeError):
+        train_privately(model, x[:, :3], y, config(), "cross_entropy", keyed())
+    assert state(model) == before
+    owners = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    assert len(owners) == len(list(model.parameters()))
+
+
+def test_training_is_in_training_mode() -> None:
+    modes = []
+
+    class Mode(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            modes.append(self.training)
+            return super().forward(x)
+
+    model = seeded(lambda: nn.Sequential(Mode(4, 3).requires_grad_(False), nn.Linear(3, 3))).eval()
+    train_privately(model, *small_data(), config(steps=2), "cross_entropy", keyed())
+    assert modes == [True] * 4  # two public chunks, and two steps
+    assert not model.training
+
+
+def test_frozen_layers_stay_and_are_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = ModelConfig(kind="lenet5").build((1, 28, 28), 10, 0)
+    for name in ("conv1", "conv2", "fc1"):
+        start.get_submodule(name).requires_grad_(False)
+    watched = []
+    original = ClippedSum._parts
+
+    def parts(self: ClippedSum, *arguments: Any) -> Any:
+        watched.append([use.layer.out_features for use in self.uses])  # type: ignore[union-attr]
+        return original(self, *arguments)
+
+    monkeypatch.setattr(ClippedSum, "_parts", parts)
+    model = copy.deepcopy(start)
+    train_privately(model, *images((1, 28, 28), 6), config(sampling_rate=1.0), "cross_entropy", keyed())
+    assert watched == [[84, 10]] * 3
+    for name, parameter in model.named_parameters():
+        frozen = not parameter.requires_grad
+        assert torch.equal(parameter, start.get_parameter(name)) == frozen, name
+
+
+def test_a_frozen_model_is_an_error() -> None:
+    model = small_model().requires_grad_(False)
+    with pytest.raises(ConfigError, match="frozen"):
+        train_privately(model, *small_data(), config(), "cross_entropy", keyed())
+
+
+class Flattening(nn.Module):
+    """Its layer's rows are not records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc1(x.reshape(-1, 2)).view(len(x), 2, 3).sum(1)
+
+
+class Overwriting(nn.Module):
+    """Changes a layer's input behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        out = self.fc2(self.fc1(x))
+        x.zero_()
+        return out
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rnn(x[None])[0][0]
+
+
+class Elsewhere(nn.Module):
+    """Uses a layer's weight, but not the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.fc1.weight.T
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Bilinear(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc1(x, x)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), "make_private"),
+        (lambda: nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 3)), "make_private"),
+        (
+            lambda: nn.Sequential(nn.BatchNorm1d(4).requires_grad_(False).eval(), nn.Linear(4, 3)),
+            "make_private",
+        ),
+        (lambda: nn.Sequential(nn.InstanceNorm1d(4, track_running_stats=True), nn.Linear(4, 3)), "apart"),
+        (Recurrent, "freeze it"),
+        (TwoInputs, "one tensor"),
+        (Elsewhere, "depend on a trained layer"),
+        (Flattening, "one row a record"),
+        (Overwriting, "in place"),
+    ],
+    ids=[
+        "batch norm",
+        "plain",
+        "frozen",
+        "instance norm",
+        "lstm",
+        "two inputs",
+        "elsewhere",
+        "flattening",
+        "overwriting",
+    ],
+)
+def test_models_that_cannot_be_trained_privately_are_errors(
+    make: Callable[[], nn.Module], message: str
+) -> None:
+    model = seeded(make)
+    before = to_vector(model)
+    with pytest.raises(ConfigError, match=message):
+        train_privately(model, *small_data(), config(sampling_rate=1.0), "cross_entropy", keyed())
+    assert np.array_equal(to_vector(model), before)
+
+
+def test_batch_norm_is_replaced_in_a_copy_and_reported() -> None:
+    model = ModelConfig(kind="adds_cnn", width=0.25).build((1, 8, 8), 10, 0)
+    model.get_submodule("norm2").requires_grad_(False)
+    made, changes = make_private(model)
+    assert isinstance(model.get_submodule("norm1"), nn.BatchNorm2d)
+    assert [change.split(" became ")[1].split(",")[0] for change in changes] == [
+        "GroupNorm(8",
+        "GroupNorm(16",
+        "GroupNorm(32",
+    ]
+    assert changes[0].startswith("norm1: BatchNorm2d(16, ")
+    assert not any(parameter.requires_grad for parameter in made.get_submodule("norm2").parameters())
+    train_privately(made, *images((1, 8, 8), 5), config(), "cross_entropy", keyed())
+    assert make_private(made)[1] == ()
+    assert np.array_equal(to_vector(make_private(model)[0]), to_vector(make_private(model)[0]))
+
+
+def test_group_norm_behind_a_dense_layer_lets_something_through() -> None:
+    for layer in (nn.BatchNorm1d(32), nn.Sequential(nn.BatchNorm1d(32))):
+        made, changes = make_private(layer)
+        assert len(changes) == 1
+        through = made(torch.randn(3, 32, generator=torch.Generator().manual_seed(0)))
+        assert float(through.detach().std()) > 0.5
+
+
+def test_divergence_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(DataError, match=r"learning rate 1e\+38.*lower the learning rate"):
+        trained(config(learning_rate=1e38, expected_batch=1e-3), small_data())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"clip_norm": 0.0},
+        {"clip_norm": float("inf")},
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": float("nan")},
+        {"sampling_rate": 0.0},
+        {"sampling_rate": 1.01},
+        {"sampling_rate": float("nan")},
+        {"expected_batch": 0.0},
+        {"steps": 0},
+        {"learning_rate": 0.0},
+        {"momentum": 1.0},
+        {"momentum": 0.9, "optimizer": "adam"},
+        {"weight_decay": -0.1},
+        {"proximal": -1.0},
+        {"optimizer": "lbfgs"},
+        {"noise": 1.0},
+    ],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused_when_read(changes: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "sampling_rate": 0.5,
+        "expected_batch": 8,
+        "steps": 3,
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+    }
+    assert convert(DPSGD, settings, "dpsgd") == config()
+    with pytest.raises(ConfigError, match="(?i)" + next(iter(changes))):
+        convert(DPSGD, settings | changes, "dpsgd")
+
+
+def test_a_private_model_learns_real_digits() -> None:
+    digits, order = load_digits(), np.random.default_rng(1).permutation(1797)
+    x, y = (digits.images[order] / 16).astype(np.float32)[:, None], digits.target[order].astype(np.int64)
+    model = ModelConfig(kind="mlp", hidden=(32,)).build(x.shape[1:], 10, seed=0)
+    settings = config(sampling_rate=0.1, expected_batch=130, steps=150, learning_rate=1.0)
+    event = train_privately(model, x[:1300], y[:1300], settings, "cross_entropy", keyed())
+    assert compose({event: 1}, 1e-4) < 9
+    assert evaluate(model, x[1300:], y[1300:], "classification").accuracy > 0.8
+
+
+def test_importing_opacus_leaves_the_log_alone() -> None:
+    script = "import logging, securefl.training.dpsgd; assert not logging.root.handlers"
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=120)
+
+
+def test_only_one_module_of_training_needs_opacus() -> None:
+    assert module.__name__ == "securefl.training.dpsgd"
+    script = (
+        "import sys, securefl.training.dpsgd_config, securefl.training.per_record; "
+        "assert 'opacus' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -1,0 +1,229 @@
+"""A step of private training: the sum of clipped gradients, and what the optimizer does with it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from opacus.grad_sample import GradSampleModule
+from opacus.optimizers import DPOptimizer
+from support.tiny_dpsgd import Own, Twice, config, images, seeded, trained
+from support.tiny_training import Arrays, small_data, small_model
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from securefl.dp.noise import Source
+from securefl.training import ModelConfig, load_vector, to_vector
+from securefl.training.dpsgd import make_private, train_privately
+from securefl.training.per_record import SLACK
+
+
+class Quiet(Source):
+    """Samples as ever, and takes the noise away, so that what lies under it can be looked at."""
+
+    def normal(self, count: int) -> NDArray[np.float64]:
+        return np.zeros(count)
+
+
+def summed(model: nn.Module, data: Arrays, clip_norm: float) -> NDArray[np.float64]:
+    """The clipped sum of all records, read off one noiseless step of the real training."""
+    made = copy.deepcopy(model)
+    before = to_vector(made).astype(np.float64)
+    settings = config(
+        clip_norm=clip_norm, sampling_rate=1.0, steps=1, learning_rate=1.0, expected_batch=2.0**-10
+    )
+    train_privately(made, *data, settings, "cross_entropy", Quiet())
+    difference: NDArray[np.float64] = (before - to_vector(made)) * 2.0**-10
+    return difference
+
+
+def by_hand(model: nn.Module, data: Arrays, clip_norm: float) -> NDArray[np.float64]:
+    """The same, record by record."""
+    made = copy.deepcopy(model).train()
+    x, y = (torch.from_numpy(part) for part in data)
+    free = [parameter for parameter in made.parameters() if parameter.requires_grad]
+    total = np.zeros(sum(p.numel() for p in free))
+    for i in range(len(x)):
+        loss = cross_entropy(made(x[i : i + 1]), y[i : i + 1])
+        slopes = torch.autograd.grad(loss, free, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([slope.reshape(-1) for slope in slopes]).double().numpy()
+        total += gradient * min(1.0, clip_norm / np.linalg.norm(gradient))
+    return total
+
+
+def built(kind: Any) -> nn.Module:
+    return make_private(ModelConfig(kind=kind).build((3, 32, 32), 10, 0))[0]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lenet5", "fedcor_cnn", "shufflenet_v2"])
+def test_every_model_sums_its_records_clipped_gradients(kind: str) -> None:
+    model, data = built(kind), images((3, 32, 32), 4)
+    for clip_norm in (1e6, 0.5):
+        expected = by_hand(model, data, clip_norm)
+        found = summed(model, data, clip_norm)
+        # of many thousand ReLUs one may fall on either side of its kink, by the size of the batch
+        tolerance = 2e-2 if kind == "shufflenet_v2" else 1e-4
+        assert np.linalg.norm(found - expected) < tolerance * np.linalg.norm(expected)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_the_clipped_sum_is_that_of_opacus() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)))
+    data = images((3, 8, 8), 12)
+    wrapped = GradSampleModule(copy.deepcopy(model))
+    optimizer = DPOptimizer(
+        torch.optim.SGD(wrapped.parameters(), lr=0.1),
+        noise_multiplier=0.0,
+        max_grad_norm=0.7,
+        expected_batch_size=1,
+    )
+    cross_entropy(wrapped(torch.from_numpy(data[0])), torch.from_numpy(data[1])).backward()
+    optimizer.step()
+    expected = torch.cat([parameter.grad.reshape(-1) for parameter in optimizer.params]).numpy()
+    np.testing.assert_allclose(summed(model, data, 0.7), expected, atol=1e-4)
+
+
+class Sequence(nn.Module):
+    """Dense layers on (n, 2, 2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 2), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x.view(-1, 2, 2))).flatten(1))
+
+
+class Circular(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 3, 3, padding=1, padding_mode="circular")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x[:, None]).square().sum(2)
+
+
+def half_frozen() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3))
+    model.get_parameter("0.bias").requires_grad_(False)
+    model.get_submodule("2").requires_grad_(False)
+    model.get_parameter("4.weight").requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Twice,
+        Own,
+        Sequence,
+        Circular,
+        half_frozen,
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3, bias=False)),
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.Linear(8, 3)),
+    ],
+    ids=["used twice", "own layer", "sequence", "circular", "half frozen", "in place", "norms"],
+)
+def test_unusual_models_sum_their_records_clipped_gradients(make: Callable[[], nn.Module]) -> None:
+    model, data = seeded(make), small_data(7)
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    for clip_norm in (1e6, 0.3):
+        made = copy.deepcopy(model)
+        settings = config(
+            clip_norm=clip_norm, sampling_rate=1.0, steps=1, learning_rate=1.0, expected_batch=1
+        )
+        train_privately(made, *data, settings, "cross_entropy", Quiet())
+        found = torch.cat([(model.get_parameter(n) - made.get_parameter(n)).reshape(-1) for n in names])
+        np.testing.assert_allclose(found.detach().numpy(), by_hand(model, data, clip_norm), atol=2e-5)
+
+
+def test_a_batch_of_several_parts_is_one_sum() -> None:
+    data = small_data(300)
+    np.testing.assert_allclose(summed(small_model(), data, 0.2), by_hand(small_model(), data, 0.2), atol=1e-3)
+
+
+def largest_move(model: nn.Module, make: Callable[[float], Arrays]) -> float:
+    """How far one record, of several scales, moves the sum at most."""
+    moves = [np.linalg.norm(summed(model, make(scale), 1.0)) for scale in (1e-3, 1.0, 30.0, 1e4, 1e8)]
+    return float(max(moves))
+
+
+CLIPPED: dict[str, tuple[Callable[[], nn.Module], Callable[[float], Arrays]]] = {
+    "dense": (small_model, lambda scale: (np.full((1, 4), scale, np.float32), np.array([0]))),
+    "lenet5": (
+        lambda: ModelConfig(kind="lenet5").build((1, 28, 28), 10, 0),
+        lambda scale: (scale * images((1, 28, 28), 1)[0], np.array([3])),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CLIPPED)
+def test_no_record_moves_the_sum_by_more_than_the_clipping_norm(kind: str) -> None:
+    make, record = CLIPPED[kind]
+    assert 1 - 10 * SLACK < largest_move(make(), record) <= 1
+
+
+@pytest.mark.parametrize("kind", CLIPPED)
+def test_a_skipped_clip_is_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "clamp_", lambda scale, max: scale.fill_(1.0))
+    make, record = CLIPPED[kind]
+    assert largest_move(make(), record) > 2
+
+
+def test_a_step_by_hand() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    load_vector(model, np.array([0.5, 0.1]))
+    x, y = np.array([[3.0, 4.0], [0.01, 0.0]], np.float32), np.zeros((2, 1), np.float32)
+    settings = config(clip_norm=2.0, sampling_rate=1.0, steps=1, learning_rate=0.5, expected_batch=4)
+    train_privately(model, x, y, settings, "mse", Quiet())
+    # 2 * 1.9 * (3, 4) has norm 19 and becomes 2 * (0.6, 0.8); 2 * 0.005 * (0.01, 0) stays
+    expected = np.array([0.5, 0.1]) - 0.5 / 4 * np.array([1.2 + 1e-4, 1.6])
+    np.testing.assert_allclose(to_vector(model), expected, rtol=2e-5)
+
+
+def test_the_square_loss_is_the_mean_over_a_records_targets() -> None:
+    x, _ = small_data(6)
+    y = np.ones((6, 3), np.float32)
+    model, made = small_model(), small_model()
+    loss = torch.nn.functional.mse_loss(model(torch.from_numpy(x)), torch.from_numpy(y))
+    slopes = torch.autograd.grad(loss, list(model.parameters()))
+    settings = config(clip_norm=1e6, sampling_rate=1.0, steps=1, learning_rate=1.0, expected_batch=6)
+    train_privately(made, x, y, settings, "mse", Quiet())
+    expected = np.concatenate([slope.numpy().ravel() for slope in slopes])
+    np.testing.assert_allclose(to_vector(model) - to_vector(made), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reference"),
+    [
+        ({"momentum": 0.9}, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+        ({"weight_decay": 0.3}, lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.3)),
+        ({"optimizer": "adam"}, lambda p: torch.optim.Adam(p, lr=0.1)),
+    ],
+    ids=["momentum", "weight decay", "adam"],
+)
+def test_updates_are_those_of_torch(settings: dict[str, Any], reference: Any) -> None:
+    data = small_data(8)
+    whole = config(clip_norm=1e6, sampling_rate=1.0, steps=4, expected_batch=8, **settings)
+    model = small_model()
+    optimizer = reference(model.parameters())
+    for _ in range(4):
+        optimizer.zero_grad()
+        cross_entropy(model(torch.from_numpy(data[0])), torch.from_numpy(data[1])).backward()
+        optimizer.step()
+    np.testing.assert_allclose(trained(whole, data, source=Quiet()), to_vector(model), rtol=1e-3, atol=1e-5)
+
+
+def test_the_proximal_term_pulls_towards_the_model_that_came() -> None:
+    start = to_vector(small_model())
+    settings = config(steps=50, sampling_rate=1.0, expected_batch=30)
+    free = trained(settings, small_data(), source=Quiet())
+    near = trained(
+        config(steps=50, sampling_rate=1.0, expected_batch=30, proximal=2.0), small_data(), source=Quiet()
+    )
+    assert np.linalg.norm(near - start) < 0.6 * np.linalg.norm(free - start)
