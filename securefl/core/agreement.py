@@ -146,7 +146,7 @@ class Directory:
     Attributes:
         session: 32 bytes; another session has other keys.
         server, key_holder: their lasting keys; None for a key holder that takes no part.
-        members: the clients of these names, in their order. CryptoError for a name that is not pinned.
+        members: the clients of these names, in their order. KeyError for a name that is not pinned.
     """
 
     session: bytes
@@ -155,8 +155,11 @@ class Directory:
     members: Callable[[Sequence[str]], Sequence[Member]]
 
     def roster(self, cohort: Iterable[str]) -> Roster:
-        """The pinned keys of a cohort."""
-        return Roster(tuple(self.members(sorted(cohort))))
+        """The pinned keys of a cohort. CryptoError for a client whose keys are not pinned."""
+        try:
+            return Roster(tuple(self.members(sorted(cohort))))
+        except KeyError as unknown:
+            raise CryptoError(f"Expected clients whose keys are pinned, got {unknown}.") from None
 
     def vouched(self, purpose: bytes, said: bytes) -> bytes:
         """The public key that the key holder made for this purpose, in this session.

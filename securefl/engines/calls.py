@@ -102,6 +102,7 @@ class SumCall:
     def sums(self, offers: dict[str, Sends]) -> tuple[Sum, ...]:
         """The vectors, as offered. RemoteProtocolError for what nobody offers as a sum."""
         fits = len(self.names) == len(self.lengths) > 0 and min(self.lengths) >= 1
+        fits = fits and len(set(self.names)) == len(self.names)
         known = all(name in offers and offers[name].how == "sum" for name in self.names)
         if not fits or not known or len(self.task) != 32 or not 0 <= self.introduction < 2**31:
             raise RemoteProtocolError(

@@ -1,0 +1,334 @@
+"""What a party refuses: calls that lie, other sessions, other plans, records that change under it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.acts import RecordAct
+from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header, encode
+from securefl.engines.calls import AskCall, SumCall, heard, said
+from securefl.engines.door import Given
+from securefl.engines.drive import Drive, Parcel
+from securefl.engines.inprocess import InProcess, simulated
+from securefl.engines.network import Network
+from securefl.engines.party.clients import ClientParty
+from securefl.engines.party.key_holder import KeyHolderParty
+from securefl.engines.server import ServerParty
+from securefl.exchange.server import broadcast_of, order_of
+from securefl.messages import client_name
+from securefl.plan import Plan
+from securefl.rounds import Ask, Each, Sends, Sum, Value
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+
+CLIENTS, SIZE = 4, 3
+SESSION = bytes(32)
+SENDS = Sends(name="own", how="sum", reveals="it")
+CLEAR = Plan(delta=1e-5, schedule=3, unprotected=("own",))
+MASKED = replace(CLEAR, sum="masked", corrupt=0.25, dropout=0.25)
+TWO = replace(MASKED, sum="two-server")
+ASK = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
+PLACE = Header(SESSION, 1, 0, 0)
+
+
+def given(compute: Any = lambda job: Value(clear=np.full(SIZE, float(len(job.x))))) -> Given:
+    return Given(SENDS, compute)
+
+
+def records() -> list[tuple[Any, Any]]:
+    return [(np.ones((k + 1, 2)), np.zeros(k + 1)) for k in range(CLIENTS)]
+
+
+def engine(plan: Plan, own: Any = None, compute: Any = None) -> tuple[InProcess, Ledger]:
+    ledger = Ledger(":memory:", plan.terms())
+    offers = [given() if compute is None else given(compute)]
+    rng = lambda number, client: np.random.default_rng(0)  # noqa: E731
+    return simulated(plan, offers, ledger, own or records(), rng=rng), ledger
+
+
+def client(plan: Plan, numbers: Any = (0,), ledger: Ledger | None = None) -> ClientParty:
+    own = dict(enumerate(records()))
+    return ClientParty(
+        plan,
+        [given()],
+        ledger or Ledger(":memory:", plan.terms()),
+        Journal(),
+        {k: own[k] for k in numbers},
+        rng=lambda number, who: np.random.default_rng(0),
+    )
+
+
+def server(plan: Plan) -> ServerParty:
+    return ServerParty(plan, {"own": SENDS}, OwnRecord(SERVER, Journal()), clients=CLIENTS)
+
+
+def ordered(plan: Plan) -> tuple[ClientParty, Any]:
+    """All clients as one party that was given an order for a hidden sum, and the engine of it."""
+    whole, _ = engine(plan)
+    whole.ask(replace(ASK, sums=()), Header(SESSION, 1, 0, 0))
+    (party,) = whole._clients
+    place, names = Header(SESSION, 1, 0, 1), list(party.names)
+    party.call(names, said(place, AskCall(most_bytes=9999, most_elements=99)))
+    assert party.drive is not None
+    party.drive.begin()
+    order = encode(place, order_of(ASK, range(CLIENTS), hidden=True))
+    shown = encode(place, broadcast_of(ASK))
+    for name in names:
+        for data in (order, shown):
+            party.drive.deliver(Parcel(SERVER, name, data))
+    party.drive.work()
+    return party, whole
+
+
+def call(**changes: Any) -> SumCall:
+    good: dict[str, Any] = {
+        "members": tuple(range(CLIENTS)),
+        "ordered": CLIENTS,
+        "names": ("own",),
+        "lengths": (SIZE,),
+        "introduction": 0,
+        "again": 0,
+        "task": bytes(32),
+    }
+    return SumCall(**{**good, **changes})
+
+
+ATTEMPT = Header(SESSION, 1, 1, 1)
+
+# Calls --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (said(replace(ATTEMPT, session=b"\x01" * 32), call()), "another session"),
+        (said(Header(SESSION, 1, 0, 1), call()), "places go up"),
+        (said(Header(SESSION, 1, 0, 0), call()), "places go up"),
+        (encode(ATTEMPT, broadcast_of(ASK)), "'ask-call', 'sum-call'"),
+        (said(ATTEMPT, call())[:-1], "well-formed"),
+        (b"", "well-formed"),
+    ],
+    ids=["another session", "the same place", "an earlier place", "no call", "cut", "nothing"],
+)
+def test_a_call_that_is_none_of_this_session_leaves_the_party_where_it_is(data: bytes, why: str) -> None:
+    party, _ = ordered(MASKED)
+    before = party.drive
+    with pytest.raises(RemoteProtocolError, match=why) as refused:
+        party.call(party.names, data)
+    assert refused.value.sender == SERVER
+    assert party.drive is before
+    party.call(party.names, said(ATTEMPT, call()))
+    assert party.drive is not None
+    assert party.drive.header == ATTEMPT
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"members": (0, 1, 2, 3, 4), "ordered": 5},
+        {"names": ("other",)},
+        {"names": ("own", "own"), "lengths": (SIZE, SIZE)},
+        {"names": (), "lengths": ()},
+        {"lengths": (0,)},
+        {"lengths": (SIZE, SIZE)},
+        {"task": b"short"},
+        {"members": (0,)},
+    ],
+)
+def test_a_call_that_does_not_fit_the_order_has_no_machine(changes: Any) -> None:
+    party, _ = ordered(MASKED)
+    with pytest.raises(RemoteProtocolError) as refused:
+        party.call(["client-0000"], said(ATTEMPT, call(**changes)))
+    assert refused.value.sender == SERVER
+
+
+def test_a_call_of_another_round_does_not_use_the_order_of_this_one() -> None:
+    party, _ = ordered(MASKED)
+    with pytest.raises(RemoteProtocolError, match="of the order"):
+        party.call(party.names, said(Header(SESSION, 2, 1, 0), call()))
+
+
+def test_a_client_that_was_given_no_order_takes_no_part() -> None:
+    whole, _ = engine(MASKED)
+    whole._enter(SESSION)
+    (party,) = whole._clients
+    party.call(party.names, said(ATTEMPT, call()))
+    assert party.drive is not None
+    assert not party.drive.machines
+
+
+@pytest.mark.parametrize(("plan", "other"), [(CLEAR, MASKED), (MASKED, CLEAR)])
+def test_a_server_of_another_plan_gets_nothing(plan: Plan, other: Plan) -> None:
+    """A server whose plan sums otherwise calls or orders what these clients' plan has not."""
+    whole, ledger = engine(plan)
+    stranger = InProcess(server(other), whole._clients)
+    answers, log = stranger.ask(ASK, PLACE)
+    assert answers.survivors == ()
+    assert ledger.rows() == []
+    assert SERVER in {*log.traffic.blamed, *log.abstained}
+
+
+def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() -> None:
+    party = client(CLEAR)
+    whole = InProcess(server(CLEAR), [party])
+    whole.ask(replace(ASK, cohort=(0,)), PLACE)
+    huge = AskCall(most_bytes=2**31, most_elements=9)
+    with pytest.raises(RemoteProtocolError, match="at most 1073741824 bytes"):
+        party.call(party.names, said(Header(SESSION, 2, 0, 0), huge))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"length": 0}, {"variant": "all"}, {"bounds": (1.0,)}, {"bounds": (np.nan,) * 4}, {"cohort": -1}],
+)
+def test_a_call_for_scores_that_nobody_could_make_is_refused(wrong: Any) -> None:
+    good: dict[str, Any] = {
+        "most_bytes": 99,
+        "most_elements": 9,
+        "names": ("p",),
+        "length": 2,
+        "variant": "full",
+        "bounds": (1.0, 1.0, 2.0, 1.0),
+        "cohort": 3,
+    }
+    assert AskCall(**good).questions() is not None
+    with pytest.raises(RemoteProtocolError):
+        AskCall(**{**good, **wrong}).questions()
+
+
+def test_a_call_is_read_as_it_was_said() -> None:
+    for one in (call(), AskCall(most_bytes=1, most_elements=2, key=b"k")):
+        assert heard(said(ATTEMPT, one), SESSION, (0, 0, 0)) == (ATTEMPT, one)
+
+
+# The key holder -----------------------------------------------------------------------------------
+
+
+def holder(plan: Plan) -> KeyHolderParty:
+    party = KeyHolderParty(plan, {"own": SENDS}, OwnRecord(KEY_HOLDER, Journal()))
+    InProcess(server(plan), [client(plan, range(CLIENTS))], party).ask(replace(ASK, sums=()), PLACE)
+    return party
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ordered": CLIENTS - 1},
+        {"names": ("other",)},
+        {"members": (0, 1)},
+        {"members": (0, 0, 1, 2)},
+        {"members": (-1, 0, 1, 2)},
+        {"introduction": -1},
+    ],
+)
+def test_a_key_holder_opens_nothing_for_a_call_beside_its_plan(changes: Any) -> None:
+    party = holder(TWO)
+    with pytest.raises(RemoteProtocolError) as refused:
+        party.call([KEY_HOLDER], said(ATTEMPT, call(**changes)))
+    assert refused.value.sender == SERVER
+    assert party.drive is None
+    party.call([KEY_HOLDER], said(ATTEMPT, call()))
+    assert isinstance(party.drive, Drive)
+
+
+def test_fewer_clients_said_to_be_ordered_have_no_signatures() -> None:
+    """The server tells the key holder a smaller order, after which fewer inputs would be enough."""
+    whole, _ = engine(TWO)
+    (party,), own = whole._clients, whole.server
+    say = KeyHolderParty.call
+
+    def smaller(self: KeyHolderParty, to: Any, data: bytes) -> bytes:
+        header, came = heard(data, SESSION, (0, 0, 0))
+        assert isinstance(came, SumCall)
+        return say(self, to, said(header, replace(came, ordered=came.ordered + 1)))
+
+    key_holder = whole._key_holder
+    assert key_holder is not None
+    key_holder.call = smaller.__get__(key_holder)  # type: ignore[method-assign]
+    answers, log = whole.ask(ASK, PLACE)
+    assert answers.totals == {}
+    assert party is not None
+    assert own.log.abstained == {}  # taken with the rest
+    assert "server" in log.traffic.blamed
+
+
+# Who a party is -----------------------------------------------------------------------------------
+
+
+def test_two_parties_of_one_number_are_refused() -> None:
+    with pytest.raises(ConfigError, match="client-0001 twice"):
+        InProcess(server(CLEAR), [client(CLEAR, (0, 1)), client(CLEAR, (1, 2))])
+
+
+def test_a_network_refuses_two_drives_of_one_party() -> None:
+    party = client(CLEAR)
+    InProcess(server(CLEAR), [party]).ask(replace(ASK, cohort=(0,)), PLACE)
+    assert party.drive is not None
+    with pytest.raises(ConfigError, match="client-0000 twice"):
+        Network().run([party.drive, party.drive])
+
+
+def test_a_ledger_of_another_plan_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger", replace(CLEAR, delta=1e-6).terms())
+    with pytest.raises(ConfigError, match="Expected a ledger of this plan's terms"):
+        client(CLEAR, ledger=ledger)
+
+
+def test_a_key_holder_of_another_name_in_the_directory_is_refused() -> None:
+    mine, other = (KeyHolderParty(TWO, {"own": SENDS}, OwnRecord(KEY_HOLDER, Journal())) for _ in range(2))
+    whole = InProcess(server(TWO), [client(TWO, range(CLIENTS))], mine)
+    whole.ask(replace(ASK, sums=()), PLACE)
+    assert mine._directory is not None
+    with pytest.raises(ConfigError, match="this key holder's own keys"):
+        other.enter(mine._directory)
+
+
+def test_a_party_that_entered_no_session_hears_no_call() -> None:
+    for party in (client(CLEAR), KeyHolderParty(TWO, {}, OwnRecord(KEY_HOLDER, Journal()))):
+        with pytest.raises(LocalProtocolError, match="Enter one"):
+            party.call(party.names, said(PLACE, call()))
+
+
+def test_a_record_is_its_own_partys_alone() -> None:
+    act = RecordAct(client=client_name(0), header=PLACE, questions=(), act="open", digest=bytes(32))
+    with pytest.raises(LocalProtocolError, match="Expected acts of server"):
+        OwnRecord(SERVER, Journal()).record([act])
+
+
+# Records that change ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["x", "y"])
+def test_records_that_change_between_waves_are_not_summed(what: str) -> None:
+    """After its first value of the Ask was computed: the client abstains from the others."""
+    own = records()
+
+    def compute(job: Any) -> Value:
+        if job.client == 0:  # another client's turn comes after it
+            own[1][0 if what == "x" else 1][:] = 7.0
+        return Value(clear=np.full(SIZE, float(job.x.sum())))
+
+    two = Sends(name="loss", how="each", reveals="it")
+    ledger = Ledger(":memory:", replace(MASKED, unprotected=("own", "loss")).terms())
+    plan = replace(MASKED, unprotected=("own", "loss"))
+    offers = [Given(SENDS, compute), Given(two, lambda job: Value(clear=np.array([float(job.x.sum())])))]
+    rng = lambda number, who: np.random.default_rng(0)  # noqa: E731
+    whole = simulated(plan, offers, ledger, own, rng=rng)
+    answers, log = whole.ask(replace(ASK, each=(Each(two),)), PLACE)
+    assert answers.survivors == (0, 2, 3)
+    assert "records changed" in log.abstained["client-0001"]
+
+
+def test_a_length_that_the_server_made_up_costs_it_the_sum() -> None:
+    whole, _ = engine(MASKED)
+    answers, log = whole.ask(replace(ASK, sums=(Sum(SENDS, SIZE + 1),)), PLACE)
+    assert answers.totals == {}
+    assert "called for 4 values of 'own' and has 3" in log.abstained["client-0000"]
