@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from securefl.report.plots import ARM_COLOURS
+from securefl.report.style import ARM_COLOURS
 from securefl.report.tables import write_png
 
 HERE = Path(__file__).parent

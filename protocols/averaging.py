@@ -17,25 +17,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.algorithm import Device, Evaluation, Offer, Played, Population, State
 from securefl.protocols.contributions import COUNT, Count, Update, ask_size
 from securefl.protocols.selection import gumbel_top_k
-from securefl.rounds import (
-    Answers,
-    Ask,
-    ByCount,
-    ByDraws,
-    Device,
-    Each,
-    Evaluation,
-    Float32s,
-    Floats,
-    Offer,
-    Played,
-    Population,
-    State,
-    Sum,
-    Total,
-)
+from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Float32s, Floats, Sum, Total
 from securefl.training.task import Problem
 
 Aggregation = Literal["full", "partial"]

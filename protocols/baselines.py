@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from securefl.algorithm import Algorithm, Offer, Population, State
 from securefl.protocols.averaging import Averaging, Cohort, Uniform, check_fraction, known_or_mean
 from securefl.protocols.contributions import LARGEST_LOSS, LOSS, SIZE, Loss, Size
 from securefl.protocols.selection import by_valuation, first_come, with_replacement
-from securefl.rounds import Algorithm, Each, Floats, Offer, Population, State
+from securefl.rounds import Each, Floats
 from securefl.training.task import Problem
 
 

@@ -12,12 +12,13 @@ from typing import Final
 
 import numpy as np
 
+from securefl.algorithm import Job
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.dp.moments import GRID, Losses
-from securefl.rounds import Each, Floats, Job, Sends, Value
+from securefl.rounds import Each, Floats, Sends, Value
 from securefl.training import mean_loss, record_losses, to_vector
 from securefl.training.client import train_on, usable, with_training
 from securefl.training.task import Problem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from securefl.algorithm import Algorithm
 from securefl.protocols.averaging import Aggregation, Averaging, Uniform, check_fraction
-from securefl.rounds import Algorithm
 from securefl.training.task import Problem
 
 

@@ -9,10 +9,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer
 from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import bounded, update_sends
-from securefl.rounds import Algorithm, Device, Evaluation, Float32s, Floats, Job, Kept, Offer, Sends, Value
+from securefl.rounds import Float32s, Floats, Kept, Sends, Value
 from securefl.training import evaluate, pooled, to_vector
 from securefl.training.bodies import Bodies
 from securefl.training.client import train_on

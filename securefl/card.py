@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from securefl.plan import CLEAR, Plan, noised, placement
+from securefl.charges import noised, placement
+from securefl.plan import CLEAR, Plan
 from securefl.rounds import Sends
 from securefl.scores import key_holder_learns
 from securefl.sums import way_of

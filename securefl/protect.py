@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.charges import charge_of, noised, own_sigma, placement, reach
 from securefl.core.entropy import derived, fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.hiding import Conceal, Concealed
@@ -15,7 +16,7 @@ from securefl.core.keys import SecretKey
 from securefl.core.release import Form, Release, ReleaseKey
 from securefl.dp.gaussian import TAIL, discrete, rounded
 from securefl.dp.noise import Source
-from securefl.plan import Plan, charge_of, noised, own_sigma, placement, reach
+from securefl.plan import Plan
 from securefl.rounds import Floats, Sends, Value
 
 Integers = NDArray[np.int64]

@@ -7,22 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefl.algorithm import Device, Evaluation, Played, Population, State
 from securefl.core.errors import DataError
 from securefl.protocols.fedlog.bodies import Body
 from securefl.protocols.fedlog.head import solve
 from securefl.protocols.fedlog.statistic import Statistic
-from securefl.rounds import (
-    Answers,
-    Ask,
-    Device,
-    Evaluation,
-    Float32s,
-    Floats,
-    Played,
-    Population,
-    State,
-    Sum,
-)
+from securefl.rounds import Answers, Ask, Float32s, Floats, Sum
 from securefl.training.heads import last_dense
 from securefl.training.task import Problem
 

@@ -16,9 +16,10 @@ from dp_accounting import DpEvent
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from securefl.algorithm import Device, Evaluation, Job
 from securefl.core.errors import DataError
 from securefl.protocols.fedlog.head import solve
-from securefl.rounds import Device, Evaluation, Floats, Job, Kept
+from securefl.rounds import Floats, Kept
 from securefl.training import Objective, evaluate, pooled, to_vector
 from securefl.training.bodies import Bodies
 from securefl.training.client import train_on, usable

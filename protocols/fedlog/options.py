@@ -7,13 +7,11 @@ from typing import Literal
 
 import numpy as np
 
+from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.protocols.fedlog.algorithm import Heads
 from securefl.protocols.fedlog.bodies import Body, Public, Trained
 from securefl.protocols.fedlog.statistic import Clipping, Statistic
-from securefl.rounds import (
-    Algorithm,
-)
 from securefl.training.bodies import Bodies
 from securefl.training.heads import last_dense
 from securefl.training.task import Problem

@@ -10,11 +10,12 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from securefl.algorithm import Job
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.protocols.fedlog.bodies import Body
-from securefl.rounds import Floats, Job, Sends, Value
+from securefl.rounds import Floats, Sends, Value
 from securefl.training.heads import Activation, body_features
 
 Clip = Literal["unit-l2", "bounded", "none"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.profiles import Bounds, Variant
 from securefl.protocols.averaging import Aggregation, Averaging, check_fraction
 from securefl.protocols.fedprof.selection import Alpha, ByProfile
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
-from securefl.rounds import Algorithm
 from securefl.training.task import Problem
 
 

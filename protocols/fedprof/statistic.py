@@ -8,11 +8,12 @@ from math import inf, sqrt
 
 import numpy as np
 
+from securefl.algorithm import Job
 from securefl.core.release import Adjacency, Unit
 from securefl.dp.moments import GRID, Moments
 from securefl.profiles import Anchor, Bounds, Profile, Query, Variant, features
 from securefl.protocols.contributions import ADJACENCIES
-from securefl.rounds import Each, Floats, Job, Sends, Value
+from securefl.rounds import Each, Floats, Sends, Value
 from securefl.training import outputs, profile
 from securefl.training.task import Problem
 

@@ -17,9 +17,9 @@ from securefl.accounting.composition import Running
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
-from securefl.accounting.reading import read
 from securefl.accounting.store import KIND
 from securefl.storage.database import explaining, require
+from securefl.storage.read_only import read
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Statement:
 
 
 def statement(path: Path, *, party: str, holder: str | None = None) -> Statement:
-    """What a ledger's file says of spending against `party`. It is only read, wherever it is (see `reading`).
+    """What a ledger's file says of spending against `party`. It is only read, wherever it is.
 
     Raises DataError for a file that is damaged, has lost something, or is no ledger of this version.
     """

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from securefl.core.errors import ConfigError
-from securefl.study import results, session
+from securefl.study import results, run_report, session
 from securefl.study.config import Study, parse, read
 from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.packaged import text_of
@@ -43,7 +43,7 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
     except Interrupted as interrupted:
         end_stopped(interrupted, f"securefl run {out / session.CONFIG} --out {out}")
     tell_end(found, page, as_json)
-    for sentence in (*results.bought(study, found), *results.quiet(found)):
+    for sentence in (*run_report.bought(study, found), *run_report.quiet(found)):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
 
@@ -62,9 +62,9 @@ def end_stopped(interrupted: Interrupted, go_on: str) -> NoReturn:
 
 def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({**results.as_json(found), "report": str(page)}, indent=2))
+        click.echo(json.dumps({**run_report.as_json(found), "report": str(page)}, indent=2))
         return
-    for sentence in results.sentences(found):
+    for sentence in run_report.sentences(found):
         click.echo(sentence)
     click.echo(f"Report: {page}")
 

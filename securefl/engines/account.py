@@ -13,7 +13,8 @@ from typing import Any
 
 from securefl.accounting.budget import Budget
 from securefl.accounting.events import dump_charge
-from securefl.plan import Plan, charge_of
+from securefl.charges import charge_of
+from securefl.plan import Plan
 from securefl.rounds import Sends
 
 Asked = tuple[str, bool, tuple[int, ...]]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+from securefl.charges import noised
 from securefl.core.agreement import fields, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import LocalProtocolError
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
-from securefl.plan import Plan, noised
+from securefl.plan import Plan
 from securefl.protect import noise
 from securefl.rounds import Answers, Ask, Sum, Total
 from securefl.storage.own_record import OwnRecord

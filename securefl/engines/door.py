@@ -19,6 +19,8 @@ from pathlib import Path
 
 from securefl import scores, sums
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm import Job
+from securefl.charges import charge_of
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.core.streams import stream
 from securefl.core.wire import Header
@@ -26,8 +28,8 @@ from securefl.engines.inprocess import simulated
 from securefl.engines.observer import Log
 from securefl.engines.party.contributing import Records
 from securefl.messages import client_name
-from securefl.plan import Plan, charge_of
-from securefl.rounds import Answers, Ask, Job, Sends, Value
+from securefl.plan import Plan
+from securefl.rounds import Answers, Ask, Sends, Value
 from securefl.storage.journal import Journal
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm import Offer
 from securefl.core.agreement import Directory, Member
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -24,7 +25,7 @@ from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.engines.server import ServerParty
 from securefl.messages import client_name
 from securefl.plan import CLEAR, Plan
-from securefl.rounds import Answers, Ask, Each, Kept, Offer
+from securefl.rounds import Answers, Ask, Each, Kept
 from securefl.scores import Way as ScoreWay
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from securefl.charges import fewest_contributions, noised
 from securefl.core.agreement import Directory, Identity, Member
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -25,7 +26,7 @@ from securefl.engines.observer import Log
 from securefl.exchange import Server, limits
 from securefl.exchange.server import broadcast_of, order_of
 from securefl.messages import client_name, task
-from securefl.plan import Plan, fewest_contributions, noised
+from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, Each, Sends
 from securefl.scores import Questions, Scoring
 from securefl.scores import Way as ScoreWay

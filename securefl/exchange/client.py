@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from securefl.charges import noised
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.hiding import Conceal
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Header, Limit
 from securefl.messages import Broadcast, Contribution, Order
-from securefl.plan import Plan, noised
+from securefl.plan import Plan
 from securefl.rounds import Sends
 
 

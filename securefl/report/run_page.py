@@ -2,7 +2,7 @@
 
 Everything is escaped, figures are embedded as images, and a content policy in the page forbids loading or
 running anything, so that a report may be mailed around and opened anywhere. The three sentences at its top
-are derived from the table of arms (`sentences`), lost races included.
+are derived from the table of arms (`sentences.sentences`), lost races included.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -138,175 +138,3 @@ def _image(figure: Figure) -> str:
     # Matplotlib would write its version and address into the file.
     figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
-def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tuple[str, str, str]:
-    """Who won, by how much, and what it cost in bytes and privacy: three sentences.
-
-    Only arms of the same aggregation are compared; with several aggregations each sentence has a clause
-    for each. The first to the target wins; where nobody reached it, or there was none, the highest final
-    accuracy does.
-    subject: the protocol the study is about. Where one of its arms does not win, the sentences say so and
-    compare it with the winner; else the winner is compared with the best arm of another protocol.
-    Raises ConfigError for an empty summary.
-    """
-    if not summary:
-        raise ConfigError("Expected at least one arm to report on, found none.")
-    groups: dict[str, list[ArmSummary]] = {}
-    for arm in summary:
-        groups.setdefault(arm.aggregation, []).append(arm)
-    races = [_Race.of(arms, subject) for arms in groups.values()]
-    return (
-        _sentence(_who(race) for race in races),
-        _sentence(_by_how_much(race) for race in races),
-        _sentence(_at_what_cost(race) for race in races),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Race:
-    """The arms of one aggregation, best first, and the two that are worth setting side by side."""
-
-    aggregation: str
-    ranked: tuple[ArmSummary, ...]
-    leaders: tuple[ArmSummary, ...]
-    pair: tuple[ArmSummary, ArmSummary | None]
-    lost: ArmSummary | None
-    """The best arm of the study's subject, where it is not among the leaders."""
-
-    @classmethod
-    def of(cls, arms: Sequence[ArmSummary], subject: str) -> _Race:
-        ranked = tuple(sorted(arms, key=_standing))
-        first = ranked[0]
-        leaders = tuple(arm for arm in ranked if _level(arm, first))
-        ours = next((arm for arm in ranked if arm.protocol.casefold() == subject.casefold()), None)
-        lost = ours if ours is not None and ours not in leaders else None
-        if lost is not None:
-            pair: tuple[ArmSummary, ArmSummary | None] = (lost, first)
-        else:
-            head = ours or first
-            rest = [arm for arm in ranked if arm is not head]
-            others = [arm for arm in rest if arm.protocol != head.protocol] or rest
-            pair = (head, others[0] if others else None)
-        return cls(aggregation=first.aggregation, ranked=ranked, leaders=leaders, pair=pair, lost=lost)
-
-    @property
-    def words(self) -> str:
-        return f"with {self.aggregation} aggregation" if self.aggregation else "overall"
-
-
-def _standing(arm: ArmSummary) -> tuple[float, float]:
-    rounds = math.inf if arm.rounds_to_target is None else float(arm.rounds_to_target)
-    return rounds, math.inf if math.isnan(arm.final_accuracy) else -arm.final_accuracy
-
-
-def _level(one: ArmSummary, other: ArmSummary) -> bool:
-    if one.rounds_to_target is not None or other.rounds_to_target is not None:
-        return one.rounds_to_target == other.rounds_to_target
-    return _share(one.final_accuracy) == _share(other.final_accuracy)
-
-
-def _sentence(clauses: Iterable[str]) -> str:
-    text = "; ".join(clauses) + "."
-    return text[0].upper() + text[1:]
-
-
-def _who(race: _Race) -> str:
-    first = race.ranked[0]
-    if len(race.ranked) == 1:
-        return f"{race.words} only {first.name} ran, and {_result(first)}"
-    names = _listed([arm.name for arm in race.leaders])
-    tied = len(race.leaders) > 1
-    if first.rounds_to_target is not None:
-        verb = "tied, reaching" if tied else "won, reaching"
-        text = (
-            f"{race.words} {names} {verb} accuracy {first.target:g} first, at round {first.rounds_to_target}"
-        )
-    else:
-        nobody = "" if first.target is None else f"nobody reached accuracy {first.target:g}, and "
-        verb = "ended level" if tied else "ended highest"
-        text = f"{race.words} {nobody}{names} {verb}, at {_share(first.final_accuracy)}"
-    if race.lost is not None:
-        text += f", while {race.lost.name} lost: it {_result(race.lost)}"
-    best = min(race.ranked, key=lambda arm: _standing(arm)[1])
-    if best not in race.leaders and best.final_accuracy > first.final_accuracy:
-        text += f" (the highest final accuracy is that of {best.name}, {_share(best.final_accuracy)})"
-    return text
-
-
-def _result(arm: ArmSummary) -> str:
-    if arm.rounds_to_target is not None:
-        return f"reached accuracy {arm.target:g} at round {arm.rounds_to_target}"
-    missed = "" if arm.target is None else f"never reached accuracy {arm.target:g} and "
-    return f"{missed}ended at {_share(arm.final_accuracy)}"
-
-
-def _by_how_much(race: _Race) -> str:
-    one, other = race.pair
-    if other is None:
-        return f"{race.words} {one.name} had no other arm to be compared with"
-    mine, theirs = one.rounds_to_target, other.rounds_to_target
-    text = f"{race.words} {one.name} "
-    if mine is not None and theirs is not None:
-        gap = mine - theirs
-        against = f"{abs(gap)} {'more' if gap > 0 else 'fewer'} than" if gap else "as many as"
-        text += f"needed {_rounds(mine)} to the target, {against} {other.name}, and "
-    elif mine is not None:
-        text += f"needed {_rounds(mine)} to the target, which {other.name} never reached, and "
-    elif theirs is not None:
-        text += f"never reached the target, for which {other.name} needed {_rounds(theirs)}, and "
-    return text + _accuracy_gap(one, other)
-
-
-def _accuracy_gap(one: ArmSummary, other: ArmSummary) -> str:
-    shares = f"({_share(one.final_accuracy)} against {_share(other.final_accuracy)} for {other.name})"
-    points = 100 * (one.final_accuracy - other.final_accuracy)
-    if math.isnan(points):
-        return f"cannot be compared in accuracy {shares}"
-    if abs(points) < 0.05:
-        return f"ended level in accuracy {shares}"
-    return f"ended {abs(points):.1f} points {'higher' if points > 0 else 'lower'} {shares}"
-
-
-def _at_what_cost(race: _Race) -> str:
-    one, other = race.pair
-    text = f"{race.words} {_moved(one)}"
-    if other is None:
-        return f"{text}, at an epsilon of {_epsilons(one)}"
-    text += f" ({_ratio(one, other)} {other.name}), at an epsilon of {_epsilons(one)}"
-    text += ", like" if one.epsilon == other.epsilon else f", against {_epsilons(other)} in"
-    text += f" {other.name}"
-    for arm in race.ranked:
-        if arm.protocol == one.protocol and arm not in race.pair:
-            text += f"; {_moved(arm)}, at an epsilon of {_epsilons(arm)}"
-    return text
-
-
-def _ratio(one: ArmSummary, other: ArmSummary) -> str:
-    mine, theirs = (arm.megabytes_up + arm.megabytes_down for arm in (one, other))
-    if not (mine > 0 and theirs > 0):
-        return "not comparable with"
-    ratio = mine / theirs
-    return "about as much as" if 0.95 < ratio < 1.05 else f"{ratio:.2g} times as much as"
-
-
-def _moved(arm: ArmSummary) -> str:
-    up, down = number_text(arm.megabytes_up), number_text(arm.megabytes_down)
-    return f"{arm.name} moved {up} MB up and {down} MB down"
-
-
-def _epsilons(arm: ArmSummary) -> str:
-    parts = [f"{in_words(value)} for the {party}" for party, value in arm.epsilon.items()]
-    return _listed(parts) if parts else "unknown size"
-
-
-def _rounds(count: int) -> str:
-    return f"{count} round" if count == 1 else f"{count} rounds"
-
-
-def _share(accuracy: float) -> str:
-    return "an unknown accuracy" if math.isnan(accuracy) else f"{accuracy:.3f}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -8,10 +8,10 @@ host's: the client asks for masked releases and never sees an integer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -26,7 +26,17 @@ from securefl.core.release import SERVER, Release
 from securefl.core.signing import AgreementKey
 from securefl.secagg import checks
 from securefl.secagg.agreement import Agreement, Channels, ClosedRoster, Entry, advertised
-from securefl.secagg.dealing import Pair, deal
+from securefl.secagg.client_states import (
+    ORDER,
+    Advertised,
+    Agreeing,
+    Beginning,
+    ClientState,
+    Dealing,
+    Finished,
+    Holding,
+)
+from securefl.secagg.dealing import deal
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
@@ -43,73 +53,6 @@ from securefl.secagg.messages import (
 from securefl.secagg.packing import masked
 from securefl.secagg.parameters import Policy
 from securefl.secagg.shamir import SECRET_BYTES
-
-_ORDER: Final = (RosterClosed, Dealt, Survivors, Quorum)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """`due` is the place in the order of the server's messages; `waited` counts deadlines that passed."""
-
-    due: int = 0
-    waited: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beginning(Waiting):
-    pass
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advertised(Waiting):
-    """Its keys are out. `closed`: the roster it was shown, once the host records that it deals under it."""
-
-    secret: SecretKey
-    key: AgreementKey
-    entry: Entry
-    closed: ClosedRoster | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dealing(Waiting):
-    """Its shares are out. `opened`: those of the others, once the host records under whose masks it sends."""
-
-    due: int = 1
-    key: AgreementKey
-    seed: SecretKey
-    closed: ClosedRoster = field(repr=False)
-    own: Pair
-    opened: checks.Opened | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holding(Waiting):
-    """It holds the shares of its dealers. The host masks, or the input is out and the server's turn comes."""
-
-    due: int = 2
-    closed: ClosedRoster = field(repr=False)
-    dealers: tuple[int, ...]
-    pairs: Mapping[int, Pair] = field(repr=False)
-    sent: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Agreeing(Waiting):
-    """It was shown the survivors, and the host records that it signs them. `signed`, `answered`: is done."""
-
-    due: int = 3
-    held: Holding
-    survivors: tuple[int, ...]
-    signed: bool = False
-    answered: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finished(Waiting):
-    due: int = len(_ORDER)
-
-
-ClientState = Beginning | Advertised | Dealing | Holding | Agreeing | Finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +112,7 @@ class Client:
                     state.held.closed, self.channels.own, state.held.dealers, state.survivors, message
                 )
                 return self._unmask(state)
-        if _ORDER.index(type(message)) >= state.due:
+        if ORDER.index(type(message)) >= state.due:
             raise checks.refusal("client", f"A {type(message).__name__} is not due yet.")
         return Step(state)
 
@@ -286,7 +229,7 @@ class Client:
         )
 
     def _unmask(self, state: Agreeing) -> Step[ClientState]:
-        done = replace(state, signed=True, answered=True, waited=0, due=len(_ORDER))
+        done = replace(state, signed=True, answered=True, waited=0, due=len(ORDER))
         return self._say(done, Unmask(shares=self._shares(state)), result="answered")
 
     def _record(self, act: Act, what: bytes) -> Need:

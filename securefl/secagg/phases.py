@@ -13,8 +13,9 @@ from typing import Any, Final, Literal
 from securefl.core.acts import Act, Begin
 from securefl.core.hiding import Hide
 from securefl.core.release import SERVER as TO_SERVER
-from securefl.secagg import client, server
-from securefl.secagg.client import Advertised, Beginning, Dealing, Finished, Holding
+from securefl.secagg import client_states as client
+from securefl.secagg import server_states as server
+from securefl.secagg.client_states import Advertised, Beginning, Dealing, Finished, Holding
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
@@ -27,7 +28,7 @@ from securefl.secagg.messages import (
     Survivors,
     Unmask,
 )
-from securefl.secagg.server import Advertising, Closing, Opening, Sharing, Summing, Working
+from securefl.secagg.server_states import Advertising, Closing, Opening, Sharing, Summing, Working
 from securefl.secagg.unmasking import Unmasking
 
 BEGIN: Final = "begin"

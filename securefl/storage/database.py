@@ -12,7 +12,6 @@ import hashlib
 import os
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from securefl.core.errors import DataError, SecureFLError
+from securefl.storage.connection import writable
 
 IN_MEMORY = ":memory:"
 Value = bytes | str | int | None
@@ -164,10 +164,8 @@ class Database:
         if path != IN_MEMORY:
             _only_for_its_owner(Path(path), kind)
         with self.explaining():
-            self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
+            self._db = writable(path)
             try:
-                _write_ahead(self._db)
-                self._db.execute("PRAGMA synchronous = FULL")
                 _make(self._db, kind)
                 require(self._db, path, kind)
             except BaseException:
@@ -217,18 +215,6 @@ def _only_for_its_owner(path: Path, kind: Kind) -> None:
         pass
     finally:
         os.close(file)
-
-
-def _write_ahead(db: sqlite3.Connection, *, tries: int = 600) -> None:
-    """Switch to the write-ahead log. Unlike other statements the switch does not wait for its turn."""
-    for left in reversed(range(tries)):
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if not left or error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise
-        time.sleep(0.1)
 
 
 def _make(db: sqlite3.Connection, kind: Kind) -> None:

@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from securefl.algorithm import State
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import DataError, LocalProtocolError
-from securefl.rounds import Kept, State
+from securefl.rounds import Kept
 from securefl.storage.database import Damaged, Database, Kind, check, decoding, seal
 
 KIND = Kind(

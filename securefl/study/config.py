@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from math import floor, inf
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from dp_accounting import DpEvent
-
+from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.core.legible import require_legible
 from securefl.core.reading import convert, near
-from securefl.core.release import Adjacency, Unit, neighbours_missing
 from securefl.data import NAMES, Corruption, Partition
-from securefl.dp.calibration import check_training, multiplier_beside, require_delta, sigma
 from securefl.engines.network import Faults
-from securefl.plan import Plan
-from securefl.rounds import Algorithm, Sends
-from securefl.scores import require as require_scores
 from securefl.storage.texts import read_text, toml
-from securefl.sums import words
+from securefl.study.privacy import PrivacySection
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.task import Problem
@@ -76,146 +68,6 @@ class DataSection:
             raise ValueError(
                 f"Expected source among {', '.join(NAMES)}, got {self.source!r}{near(self.source, NAMES)}."
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivacySection:
-    """What is protected, how, and against whom; nothing here has a silent default but the key size.
-
-    budget: the most epsilon per client, `inf` for none. against: the parties it must hold against.
-    unprotected: what may leave without noise; epsilon is then infinite. parameters: of CKKS; with
-    "strong-encrypted" the baseline is encrypted too (mode E); batches cannot have that, and pads have
-    parameters of their own. epsilon: what the noise is calibrated for, over all rounds, `inf` for no noise;
-    calibration: "exact", or FedLog's theorem ("paper"). dropout, corrupt: of hidden sums and distributed
-    noise, the largest shares of a cohort that may fall silent, and that may collude with the server (0: none
-    may). least_cohort: the fewest clients that are asked for one sum.
-    least_honest: the fewest honest contributors that any combination of opened sums keeps. largest_share: the
-    most of a sum's weight that one client may have. Each client checks these three. secagg: "active", against
-    a server that lies, or "semi-honest". spare: aborted aggregations that may be tried again. force_delta:
-    allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as it is.
-    """
-
-    sum: str
-    scores: Literal["clear", "ckks", "batches", "pads"]
-    noise: Literal["none", "local", "distributed", "central", "key-holder"]
-    unit: Unit
-    adjacency: Adjacency
-    delta: float
-    budget: float
-    against: tuple[Literal["server", "key-holder", "others"], ...]
-    unprotected: tuple[str, ...]
-    parameters: Literal["strong", "compact", "strong-encrypted"] = "strong"
-    epsilon: float | None = None
-    calibration: Literal["exact", "paper"] = "exact"
-    dropout: float | None = None
-    corrupt: float | None = None
-    least_cohort: int | None = None
-    least_honest: int | None = None
-    largest_share: float | None = None
-    secagg: Literal["active", "semi-honest"] = "active"
-    spare: int = 0
-    force_delta: bool = False
-
-    def __post_init__(self) -> None:
-        require_delta(self.delta)
-        if self.sum not in words():
-            known = ", ".join(map(repr, words()))
-            raise ValueError(f"Expected sum among {known}, got {self.sum!r}{near(self.sum, words())}.")
-        require_scores(self.scores, self.parameters)
-        if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
-            raise ValueError(said)
-        if not self.budget >= 0:
-            raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
-        if (self.noise == "none") != (self.epsilon is None):
-            raise ValueError("Expected `epsilon` with noise, and none without.")
-        if self.epsilon is not None and not self.epsilon > 0:
-            raise ValueError(f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}.")
-        together = self.noise == "distributed" or self.sum != "clear"
-        if together != (self.dropout is not None):
-            raise ValueError(
-                'Expected `dropout` with a `sum` other than "clear", or noise = "distributed", and else none.'
-            )
-        if self.noise == "key-holder" and self.sum != "two-server":
-            raise ValueError(
-                'Expected noise = "key-holder" with sum = "two-server" alone, where it sums pads.'
-            )
-        if together:
-            self._check_together()
-        if self.spare < 0 or (self.spare and self.sum == "clear"):
-            raise ValueError('Expected spare >= 0, and none with sum = "clear".')
-        if min(self.least_cohort or 1, self.least_honest or 1) < 1 or not 0 < (self.largest_share or 1) <= 1:
-            raise ValueError("Expected least_cohort >= 1, least_honest >= 1 and 0 < largest_share <= 1.")
-
-    def _check_together(self) -> None:
-        """What must be stated where clients stand in for each other's privacy."""
-        words = ("corrupt", "least_cohort", "least_honest", "largest_share")
-        missing = [word for word in words if getattr(self, word) is None]
-        if missing:
-            raise ValueError(
-                f"Expected {' and '.join(f'`{word}`' for word in missing)} where sums are hidden or noise is "
-                "shared: there each client leans on the others. State how many may collude (0: none) and how "
-                "few may be summed."
-            )
-        dropout, corrupt = self.dropout or 0.0, self.corrupt or 0.0
-        if not (dropout >= 0 and 0 <= corrupt < 1 - dropout):
-            raise ValueError(
-                f"Expected dropout >= 0, corrupt >= 0 and less than 1 together, got {dropout} and {corrupt}."
-            )
-
-    def plan(
-        self, rounds: int, sends: Sequence[Sends] = (), *, records: int = 2**31, clients: int = 1
-    ) -> Plan:
-        """The plan of a run in which clients send these values, in as many rounds.
-
-        records, clients: how many there are in all, public; counts in weights are clipped by them.
-        """
-        share = self.largest_share or 1.0
-        counts_are_public = self.unit == "record" and self.adjacency == "replace-one"
-        noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
-        releases = {s.name: s.asked(rounds) + (self.spare if s.how == "sum" else 0) for s in sends}
-        spent: Counter[DpEvent] = Counter()
-        for s in sends:
-            if s.training is not None and self.unit == "record":
-                spent[s.training] += releases[s.name] - s.extra
-        return Plan(
-            sum=self.sum,
-            scores=self.scores,
-            noise="none" if self.epsilon == inf else self.noise,
-            noise_multiplier=self._multiplier(sum(releases[s.name] for s in noised), spent),
-            dropout=self.dropout or 0.0,
-            corrupt=self.corrupt,
-            least_cohort=self.least_cohort or 1,
-            least_honest=self.least_honest or 1,
-            largest_share=share,
-            largest_count=max(1, floor(share * records)),
-            public_count=None if counts_are_public else max(1, round(records / clients)),
-            secagg=self.secagg,
-            spare=self.spare,
-            unit=self.unit,
-            adjacency=self.adjacency,
-            delta=self.delta,
-            budget=None if self.budget == inf else self.budget,
-            against=self.against,
-            unprotected=self.unprotected,
-            schedule=rounds,
-            releases=releases,
-        )
-
-    def _multiplier(self, releases: int, spent: Mapping[DpEvent, int]) -> float:
-        """Sigma over sensitivity, for which all releases, and the training before them, cost `epsilon`."""
-        if self.epsilon is None or self.epsilon == inf:
-            return 0.0
-        if spent and self.calibration == "paper":
-            raise ConfigError(
-                '[privacy] Expected calibration = "exact" beside private training ([dpsgd]), got "paper": '
-                "FedLog's theorem counts its own noise alone. Leave the line out."
-            )
-        if not releases:
-            check_training(self.epsilon, self.delta, spent)
-            return 0.0
-        if spent:
-            return multiplier_beside(self.epsilon, self.delta, releases=releases, spent=spent)
-        return sigma(self.epsilon, self.delta, releases=releases, sensitivity=1.0, method=self.calibration)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ from securefl.accounting.budget import most_rounds
 from securefl.accounting.composition import compose, within
 from securefl.accounting.figures import plain
 from securefl.card import learns
+from securefl.charges import events_of
 from securefl.core.release import PARTIES
-from securefl.plan import Plan, events_of
+from securefl.plan import Plan
 from securefl.rounds import Sends
 from securefl.study.config import Arm, Study
 from securefl.study.run import composition, run_arm

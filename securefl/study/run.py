@@ -15,6 +15,8 @@ import numpy as np
 
 from securefl.accounting.composition import compose, falls_short, within
 from securefl.accounting.ledger import Head, Ledger
+from securefl.algorithm import Algorithm, Device, Played, Population, State, play
+from securefl.charges import charge_of, events_of
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
 from securefl.core.streams import stream
@@ -25,8 +27,8 @@ from securefl.engines.inprocess import simulated
 from securefl.engines.network import Network
 from securefl.engines.observer import Log
 from securefl.messages import client_name
-from securefl.plan import Plan, charge_of, events_of
-from securefl.rounds import Algorithm, Answers, Ask, Device, Kept, Played, Population, Sends, State, play
+from securefl.plan import Plan
+from securefl.rounds import Answers, Ask, Kept, Sends
 from securefl.scores import way_of as score_way
 from securefl.storage.database import decoding
 from securefl.storage.files import subfolder

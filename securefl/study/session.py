@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.plan import Plan
-from securefl.rounds import Algorithm
 from securefl.storage.files import write
 from securefl.storage.texts import read_text
-from securefl.study import results, world
+from securefl.study import results, run_report, world
 from securefl.study.config import Arm, Study, parse
 from securefl.study.folder_lock import alone, require_idle
 from securefl.study.interruption import Interruption, Stop, to_stderr
@@ -173,6 +173,6 @@ def _written(
     study: Study, runs: list[ArmRun], made: _Prepared, folder: Path, out: Path
 ) -> tuple[results.Results, Path]:
     collected = results.collect(study, runs)
-    card = results.privacy_card(collected, made.arms)
+    card = run_report.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
-    return collected, results.write(study, collected, card, out, reproduce, made.first.problem.changes)
+    return collected, run_report.write(study, collected, card, out, reproduce, made.first.problem.changes)

@@ -10,11 +10,12 @@ from math import inf, prod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from securefl.algorithm import Population
 from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
 from securefl.data import Dataset, Split, load, unrelated
 from securefl.engines.party.contributing import Records
-from securefl.rounds import Floats, Population
+from securefl.rounds import Floats
 from securefl.study import cost
 from securefl.study.config import Study
 from securefl.training.task import Problem

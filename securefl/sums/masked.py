@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from securefl.charges import fewest_contributions
 from securefl.core.agreement import Directory, Identity, Roster
 from securefl.core.machine import Machine
-from securefl.plan import Plan, fewest_contributions
+from securefl.plan import Plan
 from securefl.rounds import Sends
 from securefl.secagg import Aborted, Agreement, Channels, Client, Policy, Server, Summed, centred
 from securefl.secagg.checks import CONSISTENCY, UNMASK

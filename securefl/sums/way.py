@@ -22,11 +22,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.charges import fewest_contributions
 from securefl.core.agreement import Directory, Identity, Vector
 from securefl.core.errors import ConfigError
 from securefl.core.machine import Machine
 from securefl.core.wire import Header
-from securefl.plan import Plan, fewest_contributions
+from securefl.plan import Plan
 from securefl.rounds import Sends, Sum
 from securefl.storage.own_record import Own
 

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from math import inf, isinf
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from securefl.accounting.figures import with_reason
+from securefl.accounting.figures import asked_for, says_infinite, short, with_reason
 from securefl.report import run_page
 from securefl.storage.files import write as write_file
-from securefl.study import results
+from securefl.study import run_report
 from securefl.sweep.cells import EPSILON, Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
 from securefl.sweep.svg import inline_svg, swatch
@@ -110,14 +110,14 @@ def render(
         series=series,
         groups={own.number: _groups(own, choices) for own in series},
         truths=[_truth(own, asked) for own in series],
-        asked=[_asked(value) for value in asked],
+        asked=[asked_for(value) for value in asked],
         rows=[row for own in series for row in _rows(own)],
         figures=[
             (drawing, Markup(inline_svg(drawing, series)))  # escaped by ElementTree
             for drawing in drawings(series, epsilon_swept=EPSILON in sweep.keys, legend=False)
         ],
         cards=cards(sweep, out),
-        versions=results.versions(),
+        versions=run_report.versions(),
         config=sweep.text,
         reproduce=reproduce,
         script=Markup(SCRIPT),
@@ -144,7 +144,9 @@ def cards(sweep: Sweep, out: Path) -> list[Card]:
         if not finished(folder):
             continue
         rows = facts(folder, cell)["card"]
-        like = repr([(row["party"], row["arms"], row["learns"], "∞" in row["epsilon"]) for row in rows])
+        like = repr(
+            [(row["party"], row["arms"], row["learns"], says_infinite(row["epsilon"])) for row in rows]
+        )
         first, shown, count = found.get(like, (cell.name, rows, 0))
         found[like] = (first, shown, count + 1)
     return [Card(first=first, rows=rows, others=count - 1) for first, rows, count in found.values()]
@@ -157,10 +159,6 @@ def _groups(series: Series, choices: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def _asked(epsilon: float) -> str:
-    return "no noise" if isinf(epsilon) else f"{epsilon:g}"
-
-
 def _truth(series: Series, asked: Sequence[float]) -> Truth:
     rows = series.rows
     largest = rows.groupby("asked")["epsilon_true"].max()
@@ -168,22 +166,18 @@ def _truth(series: Series, asked: Sequence[float]) -> Truth:
     whys = dict.fromkeys(rows.loc[np.isfinite(rows["asked"]) & (rows["endless"] != ""), "endless"])
     return Truth(
         series=series,
-        epsilons=[_short(float(largest[value])) if value in largest.index else "–" for value in asked],
+        epsilons=[short(float(largest[value])) if value in largest.index else "–" for value in asked],
         holds=f"per {first['unit']} ({first['adjacency']}), δ = {first['delta']:g}, "
         f"against {first['against'] or 'nobody'}",
         why=" ".join(f"{with_reason(inf, why).capitalize()}." for why in whys),
     )
 
 
-def _short(epsilon: float) -> str:
-    return "infinite" if isinf(epsilon) else f"{epsilon:.3g}"
-
-
 def _rows(series: Series) -> list[Row]:
     return [
         Row(
             series=series,
-            asked=_asked(float(str(asked))),
+            asked=asked_for(float(str(asked))),
             true=with_reason(float(own["epsilon_true"].max()), str(own["endless"].iloc[0])),
             numbers=_numbers(own),
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isinf
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from securefl.accounting.figures import plain
 from securefl.report.tables import write_csv, write_png
 from securefl.storage.files import subfolder
 from securefl.sweep import tradeoff, tradeoff_plots
@@ -43,6 +43,4 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
 def _plain(value: Any) -> Any:
     if pd.isna(value):
         return None
-    if isinstance(value, float) and isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return value
+    return plain(value) if isinstance(value, float) else value

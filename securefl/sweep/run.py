@@ -20,12 +20,10 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any, Protocol
 
-from securefl.accounting.composition import compose
+from securefl.charges import endless
 from securefl.core.errors import DataError, SecureFLError
-from securefl.plan import Plan, charge_of, noised
-from securefl.rounds import Algorithm
 from securefl.storage.files import replacing, write
-from securefl.study import results, world
+from securefl.study import run_report, world
 from securefl.study.config import Arm, Study, parse
 from securefl.study.interruption import SIGNALS, Interrupted, Interruption, Told
 from securefl.study.run import composition
@@ -254,28 +252,12 @@ def _run(study: Study, folder: Path, place: int) -> None:
     found, _ = run_study(study, folder, tell, stop=_stop, say=_quiet)
     first = world.build(study, study.study.seeds[0])
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
-    card = [vars(row) for row in results.privacy_card(found, arms)]
+    card = [vars(row) for row in run_report.privacy_card(found, arms)]
     spent = {
         arm.name: max((arm.epsilon[p] for p in study.privacy.against), default=0.0) for arm in found.summary
     }
-    words = {name: endless(*own) if isinf(spent[name]) else "" for name, own in arms.items()}
+    words = {
+        name: endless(plan, [offer.sends for offer in algorithm.offers]) if isinf(spent[name]) else ""
+        for name, (algorithm, plan) in arms.items()
+    }
     finish(folder, study, card, words)
-
-
-def endless(algorithm: Algorithm, plan: Plan) -> str:
-    """Why no epsilon holds against the parties of the plan, in words."""
-    reasons = []
-    for sends in (offer.sends for offer in algorithm.offers):
-        charge = charge_of(plan, sends).by_party()
-        open_to = [party for party in plan.against if isinf(compose({charge[party]: 1}, plan.delta))]
-        if not open_to:
-            continue
-        if plan.noise == "none":
-            reasons.append(f"the {sends.name} leaves without noise")
-        elif not noised(plan, sends):
-            reasons.append(f"one {plan.unit} moves the {sends.name} without bound, so it is not noised")
-        elif plan.unit == "record" and sends.reads == "trained":
-            reasons.append(f"the {sends.name} reads what the records have trained: no bound for a record")
-        else:
-            reasons.append(f"the {sends.name} is open to the {' and the '.join(open_to)}")
-    return "; ".join(reasons) or "there is too little noise to bound anything"

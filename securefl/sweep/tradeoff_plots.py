@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 
-from securefl.report.plots import ARM_COLOURS
+from securefl.report.style import ARM_COLOURS
 from securefl.sweep.tradeoff import Point, Series
 
 MARKERS = ("o", "s", "^", "D", "v")

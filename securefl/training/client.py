@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
+from securefl.algorithm import Job
 from securefl.dp.noise import Source
-from securefl.rounds import Job, Sends
+from securefl.rounds import Sends
 from securefl.training.local import Objective, train
 from securefl.training.task import Problem
 

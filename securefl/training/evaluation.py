@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from securefl.algorithm import Evaluation
 from securefl.core.errors import DataError
-from securefl.rounds import Evaluation
 from securefl.training.chunks import apart
 from securefl.training.losses import Loss, criterion_of, losses_of, records
 from securefl.training.tensors import in_mode

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from securefl.rounds import Evaluation
+from securefl.algorithm import Evaluation
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.evaluation import Task, evaluate
 from securefl.training.local import LocalTraining

@@ -20,7 +20,7 @@ SPEC.loader.exec_module(files_touched)
 def test_a_value_touches_few_files(way: str, most: int) -> None:
     found = files_touched.touched(*files_touched.WAYS[way])
     assert "securefl/protect.py" in found, "the trace saw nothing"
-    assert "securefl/core/wire.py" in found
+    assert "securefl/core/wire/coding.py" in found
     assert len(found) <= most, "\n".join(found)
 
 

@@ -17,13 +17,14 @@ from scipy import stats
 from support.arms import ARMS
 from support.tiny_study import run, text, world
 
+from securefl.charges import noised, reach
 from securefl.core.errors import ConfigError
 from securefl.core.release import Release, ReleaseKey
 from securefl.core.wire import Header
 from securefl.engines.inprocess import InProcess
 from securefl.engines.observer import Log
 from securefl.engines.party import contributing
-from securefl.plan import Plan, noised, reach
+from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, Sends, Value
 from securefl.study.config import Study, parse
 from securefl.study.run import composition

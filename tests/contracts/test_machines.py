@@ -25,14 +25,7 @@ from securefl.core.machine import Step
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
 from securefl.exchange import Client, Server
-from securefl.messages import (
-    REFUSED,
-    Broadcast,
-    Contribution,
-    OpenReply,
-    OpenRequest,
-    client_name,
-)
+from securefl.messages import REFUSED, Broadcast, Contribution, OpenReply, OpenRequest, client_name
 from securefl.plan import Plan
 from securefl.profiles import Query
 from securefl.rounds import Ask, Each, Sends, Sum

@@ -13,8 +13,8 @@ import pytest
 from support.tiny_study import plain, run, same_state, spied, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.charges import charge_of
 from securefl.core.errors import ConfigError
-from securefl.plan import charge_of
 from securefl.rounds import ByCount, ByDraws
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, protocol_named

@@ -22,10 +22,10 @@ from securefl.core.release import SERVER
 from securefl.engines.network import Faults
 from securefl.messages import client_name
 from securefl.secagg import Aborted, Agreement, Channels, Server, Summed, phases
-from securefl.secagg.client import ClientState, Finished
+from securefl.secagg.client_states import ClientState, Finished
 from securefl.secagg.messages import Complaint, MaskedInput
 from securefl.secagg.phases import BEGIN, DEADLINE, Row
-from securefl.secagg.server import ServerState, Summing, Working
+from securefl.secagg.server_states import ServerState, Summing, Working
 
 CLIENTS = 5  # four survive and one is corrupt
 ROWS = {"client": phases.CLIENT, "server": phases.SERVER}

@@ -24,8 +24,9 @@ from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, ByDraws, Sends, Value
 from securefl.secagg import client as machine
 from securefl.study.config import Study, parse
-from securefl.study.results import collect, privacy_card
+from securefl.study.results import collect
 from securefl.study.run import arm_folder, composition
+from securefl.study.run_report import privacy_card
 from securefl.sums.encrypted import keys
 from securefl.sums.encrypted.parts import SumEncryptor
 from securefl.sums.two_server import client as padder

@@ -17,7 +17,7 @@ from securefl.commands.main import main
 from securefl.core.acts import RecordAct
 from securefl.he.keys import KeyPair
 from securefl.storage.journal import Journal
-from securefl.study import results
+from securefl.study import run_report
 
 
 def wait(gate: Path) -> None:
@@ -58,7 +58,7 @@ if __name__ == "__main__":
     if point == "keys":
         wait_before(KeyPair, "generate", Path(gate))
     elif point == "report":
-        wait_before(results, "write", Path(gate))
+        wait_before(run_report, "write", Path(gate))
     else:
         wait_after_signing(int(point.removeprefix("sign:")), Path(gate))
     sys.argv[1:] = arguments

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from support.tiny_study import FEDAVG, FEDPROF, run, study, world
 
+from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Population, State
 from securefl.protocols.contributions import Count, Size
-from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Job, Offer, Population, State, Value
-from securefl.study import results
+from securefl.rounds import Answers, Ask, Value
+from securefl.study import results, run_report
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, ProtocolOptions
 from securefl.study.run import ArmRun, arm_folder
@@ -189,7 +190,7 @@ def test_the_privacy_card_says_what_each_protocol_shows(arm: str, scores: str, t
     here = world(of)
     algorithm = of.arms[0].options.build(here.problem)
     collected = results.collect(of, [run(of, tmp_path, here=here)])
-    server, key_holder, _ = results.privacy_card(collected, {"x": (algorithm, of.privacy.plan(1))})
+    server, key_holder, _ = run_report.privacy_card(collected, {"x": (algorithm, of.privacy.plan(1))})
     expected = CARD[arm]
     if scores == "clear" and "fedprof" in arm:
         rest = ", its number of records" if "theorem" in arm else ""
@@ -209,7 +210,7 @@ def test_arms_that_show_the_same_share_a_row(tmp_path: Path) -> None:
     here = world(of)
     runs: list[ArmRun] = [run(of, tmp_path / arm.name, here=here, arm=arm) for arm in of.arms]
     arms = {arm.name: (arm.options.build(here.problem), of.privacy.plan(1)) for arm in of.arms}
-    rows = results.privacy_card(results.collect(of, runs), arms)
+    rows = run_report.privacy_card(results.collect(of, runs), arms)
     assert [(row.party, list(row.arms)) for row in rows] == [
         ("server", ["FedAvg"]),
         ("server", ["FedProf", "Prof 2"]),

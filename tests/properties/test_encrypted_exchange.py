@@ -12,6 +12,7 @@ import pytest
 from support.tiny_parties import session
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Played, Population, State
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.wire import Header, Limit, decode, encode
 from securefl.engines.drive import Parcel
@@ -21,21 +22,7 @@ from securefl.engines.observer import Log
 from securefl.messages import REFUSED, OpenReply
 from securefl.plan import Plan
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
-from securefl.rounds import (
-    Algorithm,
-    Answers,
-    Ask,
-    Device,
-    Each,
-    Evaluation,
-    Job,
-    Offer,
-    Played,
-    Population,
-    Sends,
-    State,
-    Value,
-)
+from securefl.rounds import Answers, Ask, Each, Sends, Value
 from securefl.scores import Questions, way_of
 
 CLIENTS, LENGTH = 4, 3

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Population, State
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import Delivered
@@ -24,22 +25,7 @@ from securefl.engines.observer import Log
 from securefl.exchange import Client, Server
 from securefl.messages import Broadcast, Contribution, OpenReply
 from securefl.plan import Plan
-from securefl.rounds import (
-    Algorithm,
-    Answers,
-    Ask,
-    ByDraws,
-    Device,
-    Each,
-    Evaluation,
-    Job,
-    Offer,
-    Population,
-    Sends,
-    State,
-    Sum,
-    Value,
-)
+from securefl.rounds import Answers, Ask, ByDraws, Each, Sends, Sum, Value
 
 CLIENTS = 5
 SUM, ONE = Sends(name="vector", how="sum", reveals="it"), Sends(name="number", how="each", reveals="it")

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from securefl.rounds import Algorithm, Answers, Ask, Device, Evaluation, Offer, Played, Population, State
+from securefl.algorithm import Algorithm, Device, Evaluation, Offer, Played, Population, State
+from securefl.rounds import Answers, Ask
 from securefl.study.config import Arm, ProtocolOptions, Study, parse
 from securefl.study.run import ArmRun, run_arm
 from securefl.study.world import World, build

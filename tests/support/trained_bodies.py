@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from securefl.algorithm import Job
 from securefl.plan import Plan
-from securefl.rounds import Job
 from securefl.study.config import Study, parse
 from securefl.study.run import ArmRun, run_arm
 from securefl.study.world import World, build

@@ -10,12 +10,13 @@ import pytest
 from dp_accounting import GaussianDpEvent
 from scipy import stats
 
+from securefl.charges import charge_of
 from securefl.core.errors import LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.hiding import Concealed
 from securefl.core.keys import SecretKey
 from securefl.core.release import Release, ReleaseKey
-from securefl.plan import Plan, charge_of
+from securefl.plan import Plan
 from securefl.protect import protect
 from securefl.rounds import Sends, Value
 

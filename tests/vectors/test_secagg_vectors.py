@@ -48,9 +48,10 @@ from securefl.secagg import (
     Roster,
     Server,
     Vector,
+    client,
+    client_states,
     complaints,
 )
-from securefl.secagg import client as states
 from securefl.secagg.dealing import Dealing, Pair, _seal, leaf_of, published, seed_mark, share_key, signed
 from securefl.secagg.graph import draw, offsets_of
 from securefl.secagg.masks import apply
@@ -77,7 +78,7 @@ NUMBERS = count()
 @pytest.fixture(autouse=True)
 def _fixed_draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A client draws from a recorded secret; here that secret only names the draws of the vectors."""
-    monkeypatch.setattr(states, "drawn", lambda secret, purpose: STREAMS[secret.reveal()])
+    monkeypatch.setattr(client, "drawn", lambda secret, purpose: STREAMS[secret.reveal()])
     yield
     STREAMS.clear()
 
@@ -153,7 +154,7 @@ def recorded(one: Client, step: Any) -> Any:
 
 def holding(given: Given, number: int) -> tuple[Client, Any]:
     one, state = dealing_state(given, number)
-    held = states.Holding(closed=state.closed, dealers=tuple(given["dealers"]), pairs={}, sent=True)
+    held = client_states.Holding(closed=state.closed, dealers=tuple(given["dealers"]), pairs={}, sent=True)
     return one, held
 
 
@@ -322,7 +323,7 @@ def first_survivors(given: Given) -> Any:
 
 def first_quorum(given: Given) -> Any:
     of, (one, held) = raw(given), holding(given, given["own"])
-    state = states.Agreeing(held=held, survivors=tuple(given["survivors"]), signed=True)
+    state = client_states.Agreeing(held=held, survivors=tuple(given["survivors"]), signed=True)
     came = Quorum(
         signers=tuple(of["signers"]),
         signatures=tuple(map(Signature, of["signers"].values())),

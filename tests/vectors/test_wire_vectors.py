@@ -69,7 +69,7 @@ MESSAGES: dict[str, Any] = {
 
 
 def defects(good: bytes) -> dict[str, bytes]:
-    """Named ways to spoil an encoded order: offsets are those of the format's description in wire.py."""
+    """Named ways to spoil an encoded order: offsets are those of the format's description in `core.wire`."""
     kind_at, version_at, session_at = 5, 10, 12
     return {
         "another_magic": b"XXX\x01" + good[4:],

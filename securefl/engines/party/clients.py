@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm import Offer
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Directory, Identity, Member
 from securefl.core.errors import ConfigError, CryptoError, DataError, LocalProtocolError, RemoteProtocolError
@@ -23,7 +24,7 @@ from securefl.engines.party.contributing import Contributing, Records, Task
 from securefl.exchange import Client, Contribute
 from securefl.messages import client_name, task
 from securefl.plan import Plan
-from securefl.rounds import Kept, Offer, Sum
+from securefl.rounds import Kept, Sum
 from securefl.scores import Way as ScoreWay
 from securefl.storage.journal import Journal
 from securefl.sums import Attempt, way_of

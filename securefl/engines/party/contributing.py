@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm import Job, Offer
+from securefl.charges import charge_of
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
 from securefl.core.errors import BudgetExceeded, DataError
@@ -22,9 +24,9 @@ from securefl.dp.noise import Source
 from securefl.engines.observer import Log
 from securefl.exchange import Contribute
 from securefl.messages import Order, client_name
-from securefl.plan import Plan, charge_of
+from securefl.plan import Plan
 from securefl.protect import protect
-from securefl.rounds import Job, Kept, Offer, Sends, Value, draw_weight
+from securefl.rounds import Kept, Sends, Value, draw_weight
 from securefl.storage.journal import Journal
 
 Records = tuple[NDArray[Any], NDArray[Any]]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.charges import noised, placement, room
 from securefl.core.agreement import Directory, Identity, Question, fields, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, CryptoError
@@ -16,7 +17,7 @@ from securefl.core.keys import SecretKey
 from securefl.core.machine import Machine
 from securefl.core.signing import AgreementKey, seal
 from securefl.dp.noise import Source
-from securefl.plan import Plan, noised, placement, room
+from securefl.plan import Plan
 from securefl.protect import noise
 from securefl.rounds import Sends
 from securefl.storage.own_record import Own

@@ -15,11 +15,12 @@ from support.tiny_study import text
 from securefl.accounting.composition import Running, compose, epsilon, rdp_epsilon, within
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.charges import charge_of, own_sigma, reach
 from securefl.commands.ledger import ledger as ledger_command
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.dp.calibration import sigma
-from securefl.plan import Plan, charge_of, own_sigma, reach
+from securefl.plan import Plan
 from securefl.rounds import Sends
 from securefl.study.config import parse
 

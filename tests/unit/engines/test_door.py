@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from securefl.algorithm import Job
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.dp.calibration import sigma
 from securefl.engines.door import Door, Given
 from securefl.plan import Plan
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
-from securefl.rounds import Ask, Each, Job, Sends, Sum, Value
+from securefl.rounds import Ask, Each, Sends, Sum, Value
 
 CLIENTS, LENGTH = 5, 12
 EVERYBODY = tuple(range(CLIENTS))

@@ -12,13 +12,15 @@ import pytest
 
 from securefl.accounting.events import steps_event
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.algorithm import Job
+from securefl.charges import reach
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import NO_COST, ReleaseKey
 from securefl.engines.door import Door, Given
-from securefl.plan import Plan, reach
+from securefl.plan import Plan
 from securefl.protect import protect
-from securefl.rounds import Ask, Each, Job, Sends, Sum, Value
+from securefl.rounds import Ask, Each, Sends, Sum, Value
 
 EVERYBODY = (0, 1, 2, 3, 4)
 GRID = Grid(step=2.0**-10, bound=2.0**10)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from securefl.algorithm import Job, Population, State
 from securefl.protocols.averaging import Averaging, Update
 from securefl.protocols.baselines import CFCFM, ActiveFL, Adam, ByLoss, FedAdam, FedAvgRP, FedProx
 from securefl.protocols.fedavg import FedAvg
-from securefl.rounds import Job, Population, State
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 

@@ -14,6 +14,8 @@ from support.private_studies import client_level as study
 from support.tiny_study import run, spied, world
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm import Job
+from securefl.charges import fewest_contributions
 from securefl.core.cohort import colluding
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
@@ -23,10 +25,10 @@ from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
 from securefl.engines.inprocess import simulated
-from securefl.plan import Plan, fewest_contributions
+from securefl.plan import Plan
 from securefl.protect import noise, protect
 from securefl.protocols.contributions import Update
-from securefl.rounds import Ask, Job, Sends, Sum, Value
+from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.study.run import composition
 from securefl.study.world import World
 from securefl.training import train

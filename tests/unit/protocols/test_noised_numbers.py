@@ -17,16 +17,18 @@ from support.private_studies import noised_fedprof as fedprof
 from support.tiny_study import run, spied, world
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.algorithm import Job, Offer
+from securefl.charges import charge_of
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.release import ReleaseKey
 from securefl.core.streams import stream
 from securefl.dp.moments import Losses, Moments
-from securefl.plan import Plan, charge_of
+from securefl.plan import Plan
 from securefl.profiles import Bounds, Variant
 from securefl.protect import protect
 from securefl.protocols.contributions import SIZE, Loss, Size
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
-from securefl.rounds import Job, Offer, Sends, Value
+from securefl.rounds import Sends, Value
 from securefl.study.run import arm_folder, composition
 from securefl.training import probe_anchor
 from securefl.training.task import Problem

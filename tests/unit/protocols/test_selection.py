@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefl.algorithm import Population, State
 from securefl.core.errors import ConfigError
 from securefl.protocols.averaging import Uniform
 from securefl.protocols.baselines import ByLoss, BySize, FirstCome
 from securefl.protocols.fedprof.selection import ByProfile
 from securefl.protocols.selection import by_valuation, first_come, gumbel_top_k, with_replacement
-from securefl.rounds import Population, State
 
 
 def rng(seed: int = 0) -> np.random.Generator:

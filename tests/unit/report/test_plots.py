@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from securefl.core.errors import DataError
-from securefl.report import plots
+from securefl.report import client_plots, plots, style
 
 
 def metrics(seeds: tuple[int, ...] = (0,)) -> pd.DataFrame:
@@ -117,7 +117,7 @@ def test_accuracy_leaves_out_rounds_that_were_not_evaluated() -> None:
 
 
 def test_an_arm_keeps_its_colour_from_figure_to_figure() -> None:
-    colours = plots.arm_colours(["FedLog", "FedProf", "FedAvg"])
+    colours = style.arm_colours(["FedLog", "FedProf", "FedAvg"])
     lines = plots.accuracy(metrics(), colours=colours).axes[0].lines
     costs = plots.bytes_and_time(metrics(), colours=colours).axes[0].lines
 
@@ -135,7 +135,7 @@ def test_more_arms_than_colours_differ_in_their_dashes() -> None:
 @pytest.mark.parametrize("clients", [10, 60, 500])
 def test_participation_has_a_bar_per_client_grouped_by_quality(clients: int) -> None:
     data = participation(clients)
-    figure = plots.participation(data)
+    figure = client_plots.participation(data)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["FedAvg", "FedProf"]
 
     axes = figure.axes[1]
@@ -143,7 +143,7 @@ def test_participation_has_a_bar_per_client_grouped_by_quality(clients: int) -> 
     assert len(bars) == clients
     colours = [to_hex(bar.get_facecolor()).upper() for bar in sorted(bars, key=lambda bar: bar.get_x())]
     wanted = [
-        plots.QUALITY_COLOURS[word]
+        style.QUALITY_COLOURS[word]
         for word, count in (("clean", 2), ("noisy", 2), ("polluted", 1))
         for _ in range(count * clients // 5)
     ]
@@ -155,7 +155,7 @@ def test_participation_has_a_bar_per_client_grouped_by_quality(clients: int) -> 
 
 
 def test_the_line_of_a_group_is_its_mean_and_its_bars_fall() -> None:
-    axes = plots.participation(participation(20, arms=("FedProf",))).axes[0]
+    axes = client_plots.participation(participation(20, arms=("FedProf",))).axes[0]
     data = participation(20, arms=("FedProf",))
     clean = data[data["quality"] == "clean"]["answered"]
 
@@ -167,7 +167,7 @@ def test_the_line_of_a_group_is_its_mean_and_its_bars_fall() -> None:
 def test_a_quality_without_a_colour_of_its_own_comes_last_and_grey() -> None:
     data = participation(5, arms=("FedProf",))
     data["quality"] = data["quality"].replace("clean", "aged")
-    axes = plots.participation(data).axes[0]
+    axes = client_plots.participation(data).axes[0]
 
     assert [label.get_text().split()[0] for label in axes.get_xticklabels()] == ["noisy", "polluted", "aged"]
     last: Any = axes.patches[-1]
@@ -177,7 +177,7 @@ def test_a_quality_without_a_colour_of_its_own_comes_last_and_grey() -> None:
 @pytest.mark.parametrize("clients", [10, 500])
 def test_divergence_groups_clients_and_keeps_the_values(clients: int) -> None:
     data = scores(clients)
-    figure = plots.divergence(data)
+    figure = client_plots.divergence(data)
     axes = figure.axes[0]
 
     mesh = mesh_of(axes)
@@ -200,7 +200,7 @@ def test_divergence_draws_a_panel_per_arm_gaps_and_zeros() -> None:
     data = scores(10, arms=("clear", "encrypted"), rounds=(0, 5, 20))
     data.loc[0, "divergence"] = 0.0
     data.loc[1, "divergence"] = np.nan
-    figure = plots.divergence(data)
+    figure = client_plots.divergence(data)
 
     assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["clear", "encrypted"]
     mesh = mesh_of(figure.axes[0])
@@ -214,9 +214,9 @@ def test_divergence_draws_a_panel_per_arm_gaps_and_zeros() -> None:
 
 def test_divergence_of_one_round_and_one_value_still_draws() -> None:
     one = scores(1, rounds=(7,))
-    draw(plots.divergence(one))
+    draw(client_plots.divergence(one))
     with pytest.raises(DataError, match="above 0"):
-        plots.divergence(one.assign(divergence=0.0))
+        client_plots.divergence(one.assign(divergence=0.0))
 
 
 def test_costs_are_summed_up_and_averaged_over_seeds() -> None:
@@ -242,8 +242,8 @@ def test_costs_far_apart_are_drawn_on_a_log_scale() -> None:
 
 ALL: list[tuple[Callable[[pd.DataFrame], Figure], pd.DataFrame]] = [
     (plots.accuracy, metrics(seeds=(0, 1))),
-    (plots.participation, participation(60)),
-    (plots.divergence, scores(60)),
+    (client_plots.participation, participation(60)),
+    (client_plots.divergence, scores(60)),
     (plots.bytes_and_time, metrics()),
 ]
 

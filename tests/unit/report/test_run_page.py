@@ -21,9 +21,9 @@ from securefl.report.run_page import (
     ReportFigure,
     number_text,
     render,
-    sentences,
     write,
 )
+from securefl.report.sentences import sentences
 
 EVIL = "<script>alert('x')</script>"
 

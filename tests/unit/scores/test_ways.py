@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from securefl.charges import charge_of
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.machine import Envelope
 from securefl.core.wire import Header, Limit
 from securefl.messages import OpenRequest
-from securefl.plan import Plan, charge_of
+from securefl.plan import Plan
 from securefl.rounds import Sends
 from securefl.scores import KeyHolder, way_of
 from securefl.scores.opener import OpenItems, Ready

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.tiny_study import same_state
 
+from securefl.algorithm import State
 from securefl.core.errors import DataError, LocalProtocolError
-from securefl.rounds import State
 from securefl.study.checkpoint import Checkpoint
 
 

@@ -24,8 +24,8 @@ from securefl.accounting.chain import move, replay
 from securefl.accounting.note import END
 from securefl.accounting.statement import statement
 from securefl.accounting.store import KIND
+from securefl.algorithm import State
 from securefl.core.errors import ConfigError, DataError
-from securefl.rounds import State
 from securefl.storage.database import Database, seal
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse

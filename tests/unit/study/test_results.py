@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from support.tiny_study import FEDAVG, FEDPROF, study, world
 
-from securefl.study import results
+from securefl.study import results, run_report
 from securefl.study.run import ArmRun
 
 
@@ -102,7 +102,7 @@ def test_rounds_to_is_the_first_round_of_the_mean_over_seeds() -> None:
 
 def test_json_is_strict(collected: results.Results) -> None:
     """Infinity is no JSON number: an infinite epsilon is the text "inf"."""
-    text = json.dumps(results.as_json(collected), allow_nan=False)
+    text = json.dumps(run_report.as_json(collected), allow_nan=False)
     arms = json.loads(text)["arms"]
     assert arms[0]["epsilon"] == {"server": "inf", "key-holder": 0.0, "others": "inf"}
 
@@ -111,7 +111,7 @@ def test_a_study_without_profiles_has_an_empty_table(tmp_path: Path) -> None:
     of = study(FEDAVG)
     rows = [record(n, 0.1, arm="FedAvg", figures={}) for n in (1, 2)]
     alone = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
-    results.write(of, alone, [], tmp_path, "securefl run x")
+    run_report.write(of, alone, [], tmp_path, "securefl run x")
     table = pd.read_csv(tmp_path / "figures.csv")
     assert len(table) == 0
     assert list(table.columns) == ["arm", "seed", "round", "client", "quality", "figure", "value"]
@@ -125,24 +125,26 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     rows[1]["retired"] = [0, 2, 4]
     found = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
     said = "FedAvg: a budget of 3 bought 2 of 5 rounds; 3 of 6 clients dropped out by themselves"
-    (line,) = results.bought(of, found)
+    (line,) = run_report.bought(of, found)
     assert line.startswith(said)
     assert found.participation["retired"].tolist() == [True, False] * 3
-    page = results.write(of, found, [], tmp_path, "securefl run x", ["norm: BatchNorm2d became GroupNorm"])
+    page = run_report.write(of, found, [], tmp_path, "securefl run x", ["norm: BatchNorm2d became GroupNorm"])
     assert said in page.read_text()
     assert "BatchNorm2d became GroupNorm" in page.read_text()
-    assert results.as_json(found)["arms"][0]["retired"] == 3
+    assert run_report.as_json(found)["arms"][0]["retired"] == 3
     twice = replace(of, study=replace(of.study, seeds=(3, 4)), privacy=replace(of.privacy, budget=math.inf))
     other = [{**row, "seed": 4} for row in rows]
     both = [ArmRun(of.arms[0], replace(world(of), seed=seed), own) for seed, own in ((3, rows), (4, other))]
-    (line,) = results.bought(twice, results.collect(twice, both))
+    (line,) = run_report.bought(twice, results.collect(twice, both))
     assert "FedAvg: the schedule bought 2 of 5 rounds; 6 of 12 clients (over 2 seeds) dropped out" in line
     empty = [{**row, "answered": [0] * 6} for row in rows[1:]]
     idle = results.collect(of, [ArmRun(of.arms[0], world(of), [rows[0], *empty])])
-    assert "bought 1 of 5 rounds" in results.bought(of, idle)[0], "a round that nobody answers is not bought"
+    assert "bought 1 of 5 rounds" in run_report.bought(of, idle)[0], (
+        "a round that nobody answers is not bought"
+    )
     quiet = results.collect(of, [ArmRun(of.arms[0], world(of), rows[:1])])
-    assert results.bought(of, quiet) == []
-    assert "Changed in the model" not in results.write(of, quiet, [], tmp_path, "x").read_text()
+    assert run_report.bought(of, quiet) == []
+    assert "Changed in the model" not in run_report.write(of, quiet, [], tmp_path, "x").read_text()
 
 
 def test_finished_rounds_of_an_empty_folder(tmp_path: Path) -> None:
@@ -152,6 +154,6 @@ def test_finished_rounds_of_an_empty_folder(tmp_path: Path) -> None:
 
 
 def test_versions_name_what_figures_hang_on() -> None:
-    found = results.versions()
+    found = run_report.versions()
     assert {"python", "securefl", "numpy", "torch", "tenseal"} <= set(found)
     assert "not installed" not in found.values()

@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 from support.trained_bodies import PLAN, run, study, world
 
+from securefl.charges import charge_of
 from securefl.core.errors import ConfigError
 from securefl.core.release import UNPROTECTED
 from securefl.dp.noise import Source
-from securefl.plan import charge_of
 from securefl.protect import noise
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import GRID, Statistic

@@ -14,17 +14,19 @@ from support.tiny_fedlog import BOUNDED, UNIT, study, world
 from support.tiny_study import plain
 
 from securefl.accounting.ledger import Ledger, Terms
+from securefl.algorithm import Job
+from securefl.charges import charge_of
 from securefl.core.errors import ConfigError
 from securefl.core.release import UNPROTECTED
-from securefl.plan import Plan, charge_of
+from securefl.plan import Plan
 from securefl.protect import noise
 from securefl.protocols.fedlog.bodies import Public
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import GRID, Clipping, Statistic
-from securefl.rounds import Job
 from securefl.study.config import Study, parse
-from securefl.study.results import bought, collect
+from securefl.study.results import collect
 from securefl.study.run import ArmRun, run_arm
+from securefl.study.run_report import bought
 from securefl.study.world import World, build
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.heads import body_features, last_dense, with_head

@@ -41,6 +41,7 @@ from support.tiny_two_server import (
     summed,
 )
 
+from securefl.charges import charge_of, room
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Roster, Vector, fields, u32
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
@@ -51,7 +52,6 @@ from securefl.core.signing import seal, unseal
 from securefl.core.wire import Header, decode, encode
 from securefl.dp.noise import Source
 from securefl.messages import REFUSED, client_name
-from securefl.plan import charge_of, room
 from securefl.protect import protect
 from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.secagg.packing import unpack

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from support.read_only import bound_by_modes, content, forbid_writing
 
-from securefl.accounting.reading import read
 from securefl.core.errors import DataError
+from securefl.storage.read_only import read
 
 CODE = """
 import sys
 from pathlib import Path
-from securefl.accounting.reading import read
+from securefl.storage.read_only import read
 print(read(Path(sys.argv[1]), lambda db: db.execute("SELECT SUM(spent) FROM releases").fetchone()[0]))
 """
 

@@ -1,110 +1,38 @@
-"""Versioned, bounded, pickle-free encoding of messages.
+"""The bytes of a message: strict, bounded and without pickle.
 
-A message is a frozen dataclass marked with `message`. Its bytes are
-
-    "SFL" version | kind | kind version | session | round | attempt | stage | field | field ...
-
-all little-endian, every length checked against what is left before anything is allocated, and
-nothing may follow the last field. Who decodes says how many bytes a message may have, and how many
-elements its tuples together: an empty element takes a few bytes here and hundreds as an object.
-There is one byte string per message: decode(encode(m)) = m and no other bytes decode to m.
-
-A message sent by a client may carry only releases, public keys, shares, signatures and commitments. That is
-checked when its class is defined: a bare array, count or loss has no way into the bytes.
+All is little-endian, every length checked against what is left before anything is allocated, and nothing may
+follow the last field. Who decodes says how many bytes a message may have, and how many elements its tuples
+together: an empty element takes a few bytes here and hundreds as an object. There is one byte string per
+message: decode(encode(m)) = m and no other bytes decode to m.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
-from securefl.core.keys import Commitment, PublicKey, Share, Signature
 from securefl.core.legible import is_legible
 from securefl.core.release import Delivered, Permit, Release
+from securefl.core.wire.kinds import KEYS, Header, Limit, Spec, element
 
 MAGIC = b"SFL\x01"
-Sender = Literal["client", "server", "key-holder"]
 _DTYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
 _FORMS = ("open", "masked", "encrypted")
-_KEYS = (PublicKey, Share, Signature, Commitment)
-_FROM_CLIENTS = (Release, *_KEYS)
 _MAX_DIMENSIONS = 4
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Header:
-    """Where a message belongs: session (32 bytes), round, stage (which Ask of the round), attempt at its sum.
-
-    Attempt 0 is the exchange of order and numbers; the attempts at a hidden sum count from 1.
-    """
-
-    session: bytes
-    round: int
-    attempt: int
-    stage: int
-
-    def place(self) -> tuple[int, int, int]:
-        """Position in the session, increasing with time."""
-        return (self.round, self.stage, self.attempt)
-
-
-@dataclass(frozen=True)
-class Limit:
-    """The most that a message may hold: bytes in all, and elements of all its tuples together."""
-
-    bytes: int
-    elements: int
-
-
-@dataclass(frozen=True)
-class _Spec:
-    kind: str
-    version: int
-    sender: Sender
-    fields: tuple[tuple[str, Any], ...]
-
-
-def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], type[T]]:
-    """Mark a frozen dataclass as a message; refuse a client message with an unaccounted field."""
-
-    def mark(cls: type[T]) -> type[T]:
-        hints = get_type_hints(cls)
-        fields = tuple((f.name, hints[f.name]) for f in dataclasses.fields(cls))  # type: ignore[arg-type]
-        for name, hint in fields:
-            if get_origin(hint) is tuple and get_args(hint)[1:] != (Ellipsis,):
-                raise LocalProtocolError(
-                    f"{cls.__name__}.{name} is {hint}; the only tuples are tuple[T, ...]."
-                )
-            if sender == "client" and _element(hint) not in _FROM_CLIENTS:
-                raise LocalProtocolError(
-                    f"{cls.__name__}.{name} is {hint}, but a client may send only a Release, PublicKey, "
-                    "Share, Signature or Commitment: release the value through plan.protect."
-                )
-        cls.__wire__ = _Spec(kind, version, sender, fields)  # type: ignore[attr-defined]
-        return cls
-
-    return mark
-
-
-def _element(hint: Any) -> Any:
-    return get_args(hint)[0] if get_origin(hint) is tuple else hint
-
 
 # Encoding ---------------------------------------------------------------------------------------
 
 
 def encode(header: Header, body: Any, permit: Permit | None = None) -> bytes:
     """The bytes of `body`. Raises `UnaccountedRelease` for a release outside the permit."""
-    spec: _Spec = body.__wire__
+    spec: Spec = body.__wire__
     kind = spec.kind.encode("ascii")
     out = [
         MAGIC,
@@ -136,7 +64,7 @@ def _write(out: list[bytes], hint: Any, value: Any, permit: Permit | None) -> No
     if get_origin(hint) is tuple:
         out.append(_pack("I", len(value)))
         for item in value:
-            _write(out, _element(hint), item, permit)
+            _write(out, element(hint), item, permit)
     elif hint is int:
         out.append(_pack("q", value))
     elif hint is float:
@@ -146,7 +74,7 @@ def _write(out: list[bytes], hint: Any, value: Any, permit: Permit | None) -> No
         out += [_pack("H", len(text)), text]
     elif hint is bytes:
         out += [_pack("I", len(value)), value]
-    elif hint in _KEYS:
+    elif hint in KEYS:
         if not isinstance(value, hint):
             raise LocalProtocolError(f"Expected a {hint.__name__}, got a {type(value).__name__}.")
         out += [_pack("I", len(value.raw)), value.raw]
@@ -262,7 +190,7 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
     if came != header:
         raise _Bad(f"it belongs at {came.place()} of its session, not at {header.place()} of this one")
     for cls, most in kinds.items():
-        spec: _Spec = cls.__wire__  # type: ignore[attr-defined]
+        spec: Spec = cls.__wire__  # type: ignore[attr-defined]
         if (spec.kind, spec.version) != (kind, version):
             continue
         if len(data) > most.bytes:
@@ -278,7 +206,7 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
 
 def _read(reader: _Reader, hint: Any) -> Any:
     if get_origin(hint) is tuple:
-        return tuple(_read(reader, _element(hint)) for _ in range(reader.count()))
+        return tuple(_read(reader, element(hint)) for _ in range(reader.count()))
     if hint is int:
         return reader.unpack("q")[0]
     if hint is float:
@@ -287,7 +215,7 @@ def _read(reader: _Reader, hint: Any) -> Any:
         return reader.text(reader.unpack("H")[0])
     if hint is bytes:
         return bytes(reader.take(reader.unpack("I")[0]))
-    if hint in _KEYS:
+    if hint in KEYS:
         return hint(bytes(reader.take(reader.unpack("I")[0])))
     if hint is Release:
         return _read_release(reader)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from securefl.core.errors import DataError
+from securefl.storage.connection import readable
 
 T = TypeVar("T")
 _LOGS = ("-wal", "-journal")
@@ -59,13 +60,13 @@ def copy(path: Path, folder: Path) -> Path:
 @contextmanager
 def _open(path: Path) -> Iterator[sqlite3.Connection]:
     if not any(_filled(path, end) for end in _LOGS):
-        with closing(_connect(path, "mode=ro&immutable=1")) as db:
+        with closing(readable(path, "mode=ro&immutable=1")) as db:
             yield db
     elif _indexed(path):
-        with closing(_connect(path, "mode=ro")) as db:
+        with closing(readable(path, "mode=ro")) as db:
             yield db
     else:
-        with tempfile.TemporaryDirectory() as private, closing(_connect(copy(path, Path(private)))) as db:
+        with tempfile.TemporaryDirectory() as private, closing(readable(copy(path, Path(private)), "")) as db:
             yield db
 
 
@@ -76,10 +77,6 @@ def _indexed(path: Path) -> bool:
 def _filled(path: Path, end: str) -> bool:
     log = path.with_name(path.name + end)
     return log.exists() and log.stat().st_size > 0
-
-
-def _connect(path: Path, how: str = "") -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=60)
 
 
 def _state(path: Path) -> tuple[tuple[int, int, int] | None, ...]:

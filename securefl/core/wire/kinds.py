@@ -1,0 +1,83 @@
+"""What may be a message at all, where it belongs, and how much it may hold.
+
+A message sent by a client may carry only releases, public keys, shares, signatures and commitments. That is
+checked when its class is defined: a bare array, count or loss has no way into the bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from securefl.core.errors import LocalProtocolError
+from securefl.core.keys import Commitment, PublicKey, Share, Signature
+from securefl.core.release import Release
+
+Sender = Literal["client", "server", "key-holder"]
+KEYS = (PublicKey, Share, Signature, Commitment)
+_FROM_CLIENTS = (Release, *KEYS)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Header:
+    """Where a message belongs: session (32 bytes), round, stage (which Ask of the round), attempt at its sum.
+
+    Attempt 0 is the exchange of order and numbers; the attempts at a hidden sum count from 1.
+    """
+
+    session: bytes
+    round: int
+    attempt: int
+    stage: int
+
+    def place(self) -> tuple[int, int, int]:
+        """Position in the session, increasing with time."""
+        return (self.round, self.stage, self.attempt)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that a message may hold: bytes in all, and elements of all its tuples together."""
+
+    bytes: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What `message` notes of a class: its name in the bytes, who sends it, its fields in their order."""
+
+    kind: str
+    version: int
+    sender: Sender
+    fields: tuple[tuple[str, Any], ...]
+
+
+def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], type[T]]:
+    """Mark a frozen dataclass as a message; refuse a client message with an unaccounted field."""
+
+    def mark(cls: type[T]) -> type[T]:
+        hints = get_type_hints(cls)
+        fields = tuple((f.name, hints[f.name]) for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+        for name, hint in fields:
+            if get_origin(hint) is tuple and get_args(hint)[1:] != (Ellipsis,):
+                raise LocalProtocolError(
+                    f"{cls.__name__}.{name} is {hint}; the only tuples are tuple[T, ...]."
+                )
+            if sender == "client" and element(hint) not in _FROM_CLIENTS:
+                raise LocalProtocolError(
+                    f"{cls.__name__}.{name} is {hint}, but a client may send only a Release, PublicKey, "
+                    "Share, Signature or Commitment: release the value through plan.protect."
+                )
+        cls.__wire__ = Spec(kind, version, sender, fields)  # type: ignore[attr-defined]
+        return cls
+
+    return mark
+
+
+def element(hint: Any) -> Any:
+    """Of what a tuple field has many; else the field's own type."""
+    return get_args(hint)[0] if get_origin(hint) is tuple else hint

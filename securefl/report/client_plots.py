@@ -1,0 +1,136 @@
+"""The figures of a study that show every client: how often each took part, and how far each diverges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from securefl.core.errors import DataError
+from securefl.report.style import arms_of, blank, checked, light_frame, qualities_of, quality_colours
+
+_INK = "#222222"
+
+
+def participation(participation: pd.DataFrame, *, colours: Mapping[str, str] | None = None) -> Figure:
+    """How often each client took part, clients grouped by data quality (FedProf v2, Fig. 6); a panel per arm.
+
+    participation: columns arm, client, quality, answered (rounds taken part in). Inside a group the bars fall
+    from the busiest client on, so that the shape is readable at 500 clients too; the line is the mean of the
+    group, its number stands below.
+    colours: of the qualities, where they are not those of `QUALITY_COLOURS`.
+    Raises DataError for missing columns or an empty frame.
+    """
+    data = checked(participation, ("arm", "client", "quality", "answered"))
+    arms, qualities = arms_of(data), qualities_of(data)
+    colours = colours or quality_colours(qualities)
+    figure = blank(height=0.9 + 2.1 * len(arms))
+    panels = figure.subplots(len(arms), 1, sharey=True, squeeze=False)[:, 0]
+    for axes, arm in zip(panels, arms, strict=True):
+        _participation_panel(axes, data[data["arm"] == arm], qualities, colours)
+        axes.set_title(arm, fontsize=11, loc="left")
+        axes.set_ylabel("rounds taken part")
+    panels[-1].set_xlabel("data quality (number of clients), mean of the group")
+    panels[0].set_ylim(0, 1.15 * max(1.0, float(data["answered"].max())))
+    return figure
+
+
+def _participation_panel(
+    axes: Axes, data: pd.DataFrame, qualities: Sequence[str], colours: Mapping[str, str]
+) -> None:
+    light_frame(axes)
+    gap = max(1.0, 0.012 * len(data))
+    start, centres, names = 0.0, [], []
+    for quality in qualities:
+        counts = np.sort(data.loc[data["quality"] == quality, "answered"].to_numpy(dtype=float))[::-1]
+        if not len(counts):
+            continue
+        places = start + np.arange(len(counts))
+        # Bars that touch, without edges, stay a clean shape where a bar is less than a dot wide.
+        width = 0.85 if len(data) <= 100 else 1.0
+        axes.bar(places, counts, width=width, color=colours[quality], alpha=0.75, linewidth=0, label=quality)
+        low, high, mean = places[0] - 0.5, places[-1] + 0.5, float(counts.mean())
+        axes.plot([low, high], [mean, mean], color=_INK, linewidth=1.6)
+        centres.append((low + high) / 2)
+        # Under the group and not at the line, where bars would hide it.
+        names.append(f"{quality} ({len(counts)})\nmean {mean:.1f}")
+        start = places[-1] + 1 + gap
+    axes.set_xticks(centres, names)
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.5 - gap, start - 0.5)
+
+
+def divergence(scores: pd.DataFrame) -> Figure:
+    """Divergence of every client's profile over the rounds, a heatmap (FedProf v2, Fig. 7); a panel per arm.
+
+    scores: columns arm, round, client, quality, divergence (>= 0). Clients are grouped by quality and, inside
+    a group, ordered by their median. Colour is the divergence itself on a log scale: the score
+    exp(-alpha div) underflows, and a rank would hide how far the groups lie apart. Grey: no value for this
+    client and round.
+    Raises DataError for missing columns, an empty frame or no divergence above zero.
+    """
+    data = checked(scores, ("arm", "round", "client", "quality", "divergence"))
+    values = data["divergence"].to_numpy(dtype=float)
+    positive = values[np.isfinite(values) & (values > 0)]
+    if not len(positive):
+        raise DataError("Expected some divergence above 0 to draw, found none.")
+    # The outermost percent would otherwise use up the colours.
+    low, high = np.quantile(positive, [0.01, 0.99])
+    norm = LogNorm(vmin=low, vmax=max(high, low * 1.01))
+    arms, qualities = arms_of(data), qualities_of(data)
+    figure = blank(height=0.8 + 3.6 * len(arms))
+    panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
+    meshes = []
+    for axes, arm in zip(panels, arms, strict=True):
+        meshes.append(_divergence_panel(axes, data[data["arm"] == arm], qualities, norm))
+        axes.set_title(arm, fontsize=11, loc="left")
+    panels[-1].set_xlabel("round")
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    bar = figure.colorbar(meshes[0], ax=list(panels), extend="both", pad=0.02, aspect=25 * len(arms))
+    bar.set_label("divergence from the baseline (log scale)")
+    return figure
+
+
+def _divergence_panel(axes: Axes, data: pd.DataFrame, qualities: Sequence[str], norm: LogNorm) -> QuadMesh:
+    quality = data.groupby("client")["quality"].first()
+    median = data.groupby("client")["divergence"].median()
+    place = {name: i for i, name in enumerate(qualities)}
+    order = sorted(quality.index, key=lambda client: (place[str(quality[client])], median[client]))
+    table = data.pivot_table(index="client", columns="round", values="divergence").reindex(order)
+    values = table.to_numpy(dtype=float)
+    # A logarithm has no place for a perfect match; it takes the colour of the lowest.
+    grid = np.ma.masked_invalid(np.where(values == 0, norm.vmin or 0.0, values))
+    edges = np.arange(len(order) + 1) - 0.5
+    axes.set_facecolor("#DDDDDD")
+    mesh = axes.pcolormesh(
+        _edges(table.columns.to_numpy(dtype=float)), edges, grid, norm=norm, cmap="viridis_r", rasterized=True
+    )
+    groups = [str(quality[client]) for client in order]
+    centres, names, start = [], [], 0
+    for name in qualities:
+        count = groups.count(name)
+        if count:
+            centres.append(start + (count - 1) / 2)
+            names.append(f"{name} ({count})")
+            start += count
+            axes.axhline(start - 0.5, color="white", linewidth=2.0)
+    axes.set_yticks(centres, names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(order) - 0.5, -0.5)
+    axes.set_ylabel("clients, by data quality")
+    return mesh
+
+
+def _edges(centres: NDArray[np.float64]) -> NDArray[Any]:
+    if len(centres) == 1:
+        return np.array([centres[0] - 0.5, centres[0] + 0.5])
+    middle = (centres[1:] + centres[:-1]) / 2
+    return np.concatenate([[2 * centres[0] - middle[0]], middle, [2 * centres[-1] - middle[-1]]])

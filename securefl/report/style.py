@@ -1,0 +1,90 @@
+"""How every figure of a study looks: its colours, its frame, its legend.
+
+Colours are those of Okabe and Ito (2008), safe for colour-blind readers: one for each kind of data quality,
+and one for each arm, given in the order of the arms; hand the same `colours` to every figure of a report to
+keep them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Sized
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from securefl.core.errors import DataError
+
+ARM_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+QUALITY_COLOURS: Mapping[str, str] = {
+    "clean": "#0072B2",
+    "noisy": "#E69F00",
+    "polluted": "#D55E00",
+    "irrelevant": "#009E73",
+    "blurred": "#56B4E9",
+    "pixel": "#CC79A7",
+}
+_OTHER_QUALITY = "#777777"
+_GRID = "#E3E3E3"
+_DASHES = ("-", "--", ":", "-.")
+_WIDTH = 9.0
+
+
+def arm_colours(arms: Iterable[str]) -> dict[str, str]:
+    """A colour (hex) for each arm, by its first place in `arms`. After seven arms the colours come again."""
+    return {arm: ARM_COLOURS[i % len(ARM_COLOURS)] for i, arm in enumerate(dict.fromkeys(arms))}
+
+
+def marker(values: Sized) -> str:
+    """A curve of one point is a point: a line would not be seen."""
+    return "o" if len(values) == 1 else ""
+
+
+def blank(*, height: float) -> Figure:
+    """A figure of the width of all, in inches."""
+    return Figure(figsize=(_WIDTH, height), dpi=110, layout="constrained")
+
+
+def light_frame(axes: Axes) -> None:
+    """No lines but the axes and faint ones to read heights by."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def legend(figure: Figure, labels: Sequence[str]) -> None:
+    """Below the figure, in as many columns as fit."""
+    # About 120 characters of this size fit the width; handle and gap take 8 of each column.
+    columns = max(1, min(4, 120 // (8 + max(map(len, labels)))))
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+
+
+def dash(place: int) -> str:
+    """The line of the arm at this place: another one when the colours come again."""
+    return _DASHES[place // len(ARM_COLOURS) % len(_DASHES)]
+
+
+def checked(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The frame, if it has these columns and a row; else DataError."""
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise DataError(f"Expected the columns {', '.join(columns)} to draw this figure; missing: {missing}.")
+    if frame.empty:
+        raise DataError("Expected at least one row to draw this figure, found none.")
+    return frame
+
+
+def arms_of(data: pd.DataFrame) -> list[str]:
+    """The arms, in the order in which they come."""
+    return list(dict.fromkeys(data["arm"].astype(str)))
+
+
+def qualities_of(data: pd.DataFrame) -> list[str]:
+    """The qualities of clients, those that have a colour of their own first."""
+    found = set(data["quality"].astype(str))
+    known = [name for name in QUALITY_COLOURS if name in found]
+    return known + sorted(found - set(known))
+
+
+def quality_colours(qualities: Iterable[str]) -> dict[str, str]:
+    return {name: QUALITY_COLOURS.get(name, _OTHER_QUALITY) for name in qualities}

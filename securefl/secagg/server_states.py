@@ -1,0 +1,94 @@
+"""What the server of secure aggregation knows in each phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from securefl.core.keys import Signature
+from securefl.secagg.agreement import ClosedRoster, Entry
+from securefl.secagg.dealing import Published
+from securefl.secagg.masks import Words
+
+
+@dataclass(frozen=True)
+class Advertising:
+    """Round 0: who advertised what. `waited` counts deadlines that passed, here and in the other phases."""
+
+    phase = 0
+    entries: Mapping[int, Entry]
+    waited: int = 0
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Round 1: what each member of the closed roster dealt."""
+
+    phase = 1
+    closed: ClosedRoster = field(repr=False)
+    dealt: Mapping[int, Published] = field(repr=False)
+    waited: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summing:
+    """Round 2: the running sums, and the signature of each input in them.
+
+    `gone` are holders that complained and left, `accused` who accused whom without proof.
+    """
+
+    phase = 2
+    closed: ClosedRoster = field(repr=False)
+    dealt: Mapping[int, Published] = field(repr=False)
+    sums: tuple[Words, ...] = field(repr=False)
+    inputs: Mapping[int, Signature] = field(repr=False)
+    gone: frozenset[int] = frozenset()
+    accused: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    waited: int = 0
+
+    @property
+    def dealers(self) -> tuple[int, ...]:
+        return tuple(sorted(self.dealt))
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        return tuple(sorted(self.inputs))
+
+
+@dataclass(frozen=True)
+class Agreeing:
+    """Round 3: the signatures on the one set of survivors."""
+
+    phase = 3
+    summed: Summing
+    signatures: Mapping[int, Signature] = field(repr=False)
+    waited: int = 0
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Round 4: who answered, and the opened shares of each dealer by holder."""
+
+    phase = 4
+    summed: Summing
+    asked: tuple[int, ...]
+    answered: frozenset[int]
+    shares: Mapping[int, Mapping[int, bytes]] = field(repr=False)
+    waited: int = 0
+
+
+@dataclass(frozen=True)
+class Working:
+    """The host takes the masks off."""
+
+    phase = 5
+
+
+@dataclass(frozen=True)
+class Closing:
+    """It is over."""
+
+    phase = 6
+
+
+ServerState = Advertising | Sharing | Summing | Agreeing | Opening | Working | Closing

@@ -1,0 +1,180 @@
+"""What a finished run is told as: figures, the report and its files, a summary for scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from securefl.accounting.figures import in_words, plain
+from securefl.algorithm import Algorithm
+from securefl.card import learns
+from securefl.core.release import PARTIES
+from securefl.plan import Plan
+from securefl.report import client_plots, plots, run_page
+from securefl.report import sentences as wording
+from securefl.report.style import arm_colours
+from securefl.report.tables import write_csv, write_png
+from securefl.storage import files
+from securefl.study.config import Study
+from securefl.study.results import Results
+
+_VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
+
+
+def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
+    """The figures of a report, by file name."""
+    seed = study.study.seeds[0]
+    colours = arm_colours(arm.name for arm in study.arms)
+    made = {
+        "accuracy": run_page.ReportFigure(
+            title="Accuracy",
+            caption="Accuracy on the server's records after each round.",
+            figure=plots.accuracy(results.metrics, target=study.study.target, colours=colours),
+        ),
+        "participation": run_page.ReportFigure(
+            title="Participation by data quality",
+            caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
+            figure=client_plots.participation(_of_seed(results.participation, seed), colours=None),
+        ),
+        "cost": run_page.ReportFigure(
+            title="Bytes and time",
+            caption="What an accuracy cost in bytes, both directions, and in modelled seconds.",
+            figure=plots.bytes_and_time(results.metrics, colours=colours),
+        ),
+    }
+    divergence = results.figures[results.figures["figure"] == "divergence"]
+    if len(divergence):
+        made["divergence"] = run_page.ReportFigure(
+            title="Divergence of the clients' profiles",
+            caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
+            "the first seed.",
+            figure=client_plots.divergence(
+                _of_seed(divergence, seed).rename(columns={"value": "divergence"})
+            ),
+        )
+    return made
+
+
+def _of_seed(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
+    return frame[frame["seed"] == seed]
+
+
+def sentences(results: Results) -> tuple[str, str, str]:
+    """Who won, by how many rounds, what it cost in bytes and privacy."""
+    return wording.sentences(results.summary)
+
+
+def write(
+    study: Study,
+    results: Results,
+    privacy: Sequence[run_page.PrivacyRow],
+    folder: Path,
+    reproduce: str,
+    changes: Sequence[str] = (),
+) -> Path:
+    """Write tables, plots, versions and the report into the run folder; returns the report's path."""
+    write_csv(folder / "metrics.csv", results.metrics)
+    write_csv(folder / "participation.csv", results.participation)
+    write_csv(folder / "figures.csv", results.figures)
+    files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
+    files.write(folder / "versions.json", json.dumps(versions(), indent=2) + "\n")
+    files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
+    drawn = figures(study, results)
+    pictures = files.subfolder(folder / "plots")
+    for name, figure in drawn.items():
+        write_png(pictures / f"{name}.png", figure.figure)
+    page = run_page.ReportData(
+        title=study.study.name,
+        sentences=sentences(results),
+        privacy=privacy,
+        config=study.text,
+        summary=results.summary,
+        figures=list(drawn.values()),
+        versions=versions(),
+        seeds=study.study.seeds,
+        reproduce=reproduce,
+        bought=[*bought(study, results), *quiet(results)],
+        changes=changes,
+        ledgers=results.ledgers,
+    )
+    run_page.write(folder / "report.html", page)
+    return folder / "report.html"
+
+
+def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -> list[run_page.PrivacyRow]:
+    """Who learned what at which epsilon; arms of which the same holds share a row."""
+    spent = {arm.name: arm.epsilon for arm in results.summary}
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for party in PARTIES:
+        for arm, (algorithm, plan) in arms.items():
+            seen = learns(plan, [offer.sends for offer in algorithm.offers], party)
+            rows.setdefault((party, seen, in_words(spent[arm][party])), []).append(arm)
+    return [
+        run_page.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon)
+        for (party, seen, epsilon), arms in rows.items()
+    ]
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that figures depend on."""
+    found = {"python": platform.python_version()}
+    for name in _VERSIONED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """The summary for scripts; an infinite epsilon is the text "inf", which is valid JSON."""
+    arms = []
+    for arm in results.summary:
+        epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
+        rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
+        own = results.participation[results.participation["arm"] == arm.name]
+        retired = int(own["retired"].sum())
+        arms.append({**vars(arm), "epsilon": epsilon, "rounds": rounds, "retired": retired})
+    ledgers = [vars(ledger) for ledger in results.ledgers]
+    return {"arms": arms, "sentences": list(sentences(results)), "ledgers": ledgers}
+
+
+def bought(study: Study, results: Results) -> list[str]:
+    """What the budget bought: a sentence for each arm in which clients dropped out, theirs being spent."""
+    lines = []
+    rounds, seeds = study.study.rounds, results.participation["seed"].nunique()
+    what = f"a budget of {study.privacy.budget:g}" if study.privacy.budget < math.inf else "the schedule"
+    over = f" (over {seeds} seeds)" if seeds > 1 else ""
+    for arm, own in results.participation.groupby("arm", sort=False):
+        out = own[own["retired"]]
+        if len(out):
+            mine = results.metrics[results.metrics["arm"] == arm]
+            played = mine.loc[mine["answered"] > 0].groupby("seed")["round"].nunique().max()
+            least, most = out["answered"].min(), out["answered"].max()
+            span = f"{least}" if least == most else f"{least} to {most}"
+            lines.append(
+                f"{arm}: {what} bought {played} of {rounds} rounds; {len(out)} of {len(own)} clients{over} "
+                f"dropped out by themselves, after taking part in {span}."
+            )
+    return lines
+
+
+def quiet(results: Results) -> list[str]:
+    """A sentence for each arm that played rounds without an exchange."""
+    lines = []
+    for arm, own in results.metrics.groupby("arm", sort=False):
+        silent = int((own["asked"] == 0).groupby(own["seed"]).sum().max())
+        if silent:
+            rounds = own["round"].nunique()
+            lines.append(
+                f"{arm}: {silent} of {rounds} rounds asked nobody for anything; what its clients send cannot "
+                "change, so each gives it once."
+            )
+    return lines
