@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
@@ -15,6 +15,7 @@ from securefl.core.reading import convert, near
 from securefl.data import NAMES, Corruption, Partition
 from securefl.engines.network import Faults
 from securefl.storage.texts import read_text, toml
+from securefl.study import presets
 from securefl.study.privacy import PrivacySection
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.dpsgd_config import DPSGD
@@ -74,7 +75,7 @@ class DataSection:
 class CostSection:
     """Time and energy: a published preset (its constant message sizes), or real bytes (`real_bytes`)."""
 
-    preset: Literal["gas_turbine_v1", "gas_turbine_v2", "emnist_v1", "emnist_v2", "cifar10_v2"] = "emnist_v2"
+    preset: presets.Name = "emnist_v2"
     real_bytes: bool = True
 
 

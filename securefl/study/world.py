@@ -18,6 +18,7 @@ from securefl.engines.party.contributing import Records
 from securefl.rounds import Floats
 from securefl.study import cost
 from securefl.study.config import Study
+from securefl.study.presets import PRESETS
 from securefl.training.task import Problem
 
 
@@ -119,7 +120,7 @@ def build(study: Study, seed: int) -> World:
         seed=public_seed(seed, "model"),
         private=study.dpsgd,
     )
-    preset = _preset(study)
+    preset = PRESETS[study.cost.preset]
     return World(
         seed=seed,
         problem=problem,
@@ -152,20 +153,6 @@ def _drawn(split: Split, records: int | None, seed: int) -> Split:
         raise ConfigError(f"Expected records <= {len(split.train)}, got {records}.")
     kept = stream(seed, "records").permutation(len(split.train))[:records]
     return replace(split, train=split.train.take(np.sort(kept)))
-
-
-def _preset(study: Study) -> cost.Preset:
-    match study.cost.preset:
-        case "gas_turbine_v1":
-            return cost.gas_turbine_v1()
-        case "gas_turbine_v2":
-            return cost.gas_turbine_v2()
-        case "emnist_v1":
-            return cost.emnist_v1()
-        case "emnist_v2":
-            return cost.emnist_v2()
-        case "cifar10_v2":
-            return cost.cifar10_v2()
 
 
 def _cost(study: Study, model: cost.CostModel, shape: tuple[int, ...]) -> cost.CostModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,20 +15,15 @@ from securefl.study.cost import (
     DeviceLaw,
     Devices,
     Payload,
-    Preset,
-    cifar10_v2,
     client_costs,
     communication_seconds,
     decibel,
-    emnist_v1,
-    emnist_v2,
-    gas_turbine_v1,
-    gas_turbine_v2,
     profile_upload_seconds,
     round_seconds,
     round_watt_hours,
     training_seconds,
 )
+from securefl.study.presets import PRESETS, Name, Preset
 
 # SNR 3 makes log2(1 + SNR) = 2, so that every number below can be checked in the head.
 MODEL = CostModel(
@@ -179,7 +174,9 @@ def average_round(
 
 
 def test_gas_turbine_v2_meets_table_3() -> None:
-    mean, energy = average_round(gas_turbine_v2(), 50, 10, lambda rng: rng.normal(514, 101, 50), 1000)
+    mean, energy = average_round(
+        PRESETS["gas_turbine_v2"], 50, 10, lambda rng: rng.normal(514, 101, 50), 1000
+    )
 
     assert mean == pytest.approx(47.7 * 60 / 82, rel=0.05)
     assert energy == pytest.approx(4.59 / 82, rel=0.05)
@@ -189,28 +186,28 @@ def test_gas_turbine_v1_meets_table_2() -> None:
     def sizes(rng: np.random.Generator) -> Any:
         return np.maximum(rng.normal(514, 154, 50), 0)
 
-    mean, energy = average_round(gas_turbine_v1(), 50, 10, sizes, 1000)
+    mean, energy = average_round(PRESETS["gas_turbine_v1"], 50, 10, sizes, 1000)
 
     assert mean == pytest.approx(2869.66 / 56, rel=0.10)
     assert energy == pytest.approx(2.87 / 56, rel=0.05)
 
 
 def test_emnist_v1_meets_table_3() -> None:
-    mean, energy = average_round(emnist_v1(), 1000, 50, lambda _: 240, 200)
+    mean, energy = average_round(PRESETS["emnist_v1"], 1000, 50, lambda _: 240, 200)
 
     assert mean == pytest.approx(10407.30 / 213, rel=0.05)
     assert energy == pytest.approx(60.01 / 213, rel=0.03)
 
 
 def test_emnist_v2_meets_the_energy_of_table_4() -> None:
-    _, energy = average_round(emnist_v2(), 500, 25, lambda _: 480, 400)
+    _, energy = average_round(PRESETS["emnist_v2"], 500, 25, lambda _: 480, 400)
 
     assert energy == pytest.approx(15.83 / 103, rel=0.05)
 
 
 def test_the_time_of_emnist_v2_is_a_usual_draw_of_its_devices() -> None:
     """Its bandwidth law has density near zero, so that no mean over draws exists; a run has one draw."""
-    preset, rng = emnist_v2(), np.random.default_rng(2021)
+    preset, rng = PRESETS["emnist_v2"], np.random.default_rng(2021)
     runs = []
     for _ in range(100):
         costs = client_costs(preset.model, preset.law.draw(500, rng), 480)
@@ -222,7 +219,7 @@ def test_the_time_of_emnist_v2_is_a_usual_draw_of_its_devices() -> None:
 
 
 def test_cifar10_v2_meets_table_5_within_a_draw_of_ten_devices() -> None:
-    preset = cifar10_v2()
+    preset = PRESETS["cifar10_v2"]
     preset = replace(preset, model=replace(preset.model, model_megabytes=1.0))
     mean, energy = average_round(preset, 10, 5, lambda _: 5000, 1000)
 
@@ -231,12 +228,16 @@ def test_cifar10_v2_meets_table_5_within_a_draw_of_ten_devices() -> None:
 
 
 def test_the_v2_profile_charge_on_cifar10_is_one_epoch_in_six() -> None:
-    plain = replace(cifar10_v2().model, model_megabytes=1.0)
+    plain = replace(PRESETS["cifar10_v2"].model, model_megabytes=1.0)
     charged = replace(plain, charge_profile=True)
-    devices = cifar10_v2().law.draw(10, np.random.default_rng(0))
+    devices = PRESETS["cifar10_v2"].law.draw(10, np.random.default_rng(0))
     without, with_profile = (client_costs(m, devices, 5000) for m in (plain, charged))
 
     # Table 5, energy a round of FedProf over FedAvg: (39.67 / 14) / (93.52 / 38) = 1.15
     assert with_profile.joules.sum() / without.joules.sum() == pytest.approx(
         39.67 / 14 / (93.52 / 38), rel=0.02
     )
+
+
+def test_each_name_of_a_preset_has_one() -> None:
+    assert tuple(PRESETS) == get_args(Name)
