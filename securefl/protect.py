@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -13,7 +14,7 @@ from securefl.core.entropy import derived, fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.hiding import Conceal, Concealed
 from securefl.core.keys import SecretKey
-from securefl.core.release import Form, Release, ReleaseKey
+from securefl.core.release import Release, ReleaseKey
 from securefl.dp.gaussian import TAIL, discrete, rounded
 from securefl.dp.noise import Source
 from securefl.plan import Plan
@@ -70,49 +71,59 @@ def protect(
             there is nothing to hide it with.
     """
     charge = charge_of(plan, sends, trained=trained)
+    told: NDArray[Any]
     source = Source(None if secret is None else derived(secret, b"noise" + _place(key)))
+    _require_integers(plan, sends, value)
+    hidden = None
+    if sends.how == "sum":
+        told = _summand(plan, sends, value, weight, source)
+        if plan.hidden:
+            hidden = _concealed(sends, conceal, told.astype(np.int64))
+    else:
+        value = _number(plan, sends, value, source)
+        told = np.concatenate([value.hidden, value.clear])
+        # a way that waits for a hidden part is not sent one in the clear: it refuses an empty one
+        if plan.scores != "clear" and (value.hidden.size or conceal is not None):
+            hidden = _concealed(sends, conceal, value.hidden)
+            hidden = replace(hidden, numbers=np.concatenate([hidden.numbers, value.clear]))
+    return Release(
+        key=key,
+        unit=plan.unit,
+        form="open" if hidden is None else hidden.form,
+        charge=charge,
+        _numbers=told if hidden is None else hidden.numbers,
+        _sealed=b"" if hidden is None else hidden.sealed,
+        content=_content(plan, sends, secret, key, told),
+    )
+
+
+def _require_integers(plan: Plan, sends: Sends, value: Value) -> None:
+    """LocalProtocolError for floats where noise is charged."""
     if value.integers is None and noised(plan, sends):
         raise LocalProtocolError(
             f"{sends.name!r} is charged as noised, so its value must come as integers of its grid, with the "
             "sensitivity declared for them; floats would be rounded afterwards, by more than was declared. "
             "Send Value(integers=...), each record put on the grid by itself (`dp.clipping.to_grid`)."
         )
-    if sends.how == "each" and value.integers is not None:
+
+
+def _summand(plan: Plan, sends: Sends, value: Value, weight: float, source: Source) -> NDArray[Any]:
+    """What a client adds to a sum: its weighted value on the grid, with its part of the noise."""
+    if not 0 < weight <= 1:
+        raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
+    if value.integers is not None and noised(plan, sends):
+        return _noised_sum(plan, sends, value.integers, weight, source)
+    return sends.grid.quantise(weight * value.floats(sends.grid))
+
+
+def _number(plan: Plan, sends: Sends, value: Value, source: Source) -> Value:
+    """The floats of a value that nobody sums, with its client's noise where the plan says so."""
+    if value.integers is not None:
         sums = _with_noise(plan, sends, value.integers, source)
         value = Value(clear=sums) if value.after_noise is None else value.after_noise(sums)
-    numbers: NDArray[Any]
-    form: Form = "open"
-    sealed = b""
-    if sends.how == "sum":
-        if not 0 < weight <= 1:
-            raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
-        if value.integers is not None and noised(plan, sends):
-            numbers = _noised_sum(plan, sends, value.integers, weight, source)
-        else:
-            numbers = sends.grid.quantise(weight * value.floats(sends.grid))
-        content = _content(plan, sends, secret, key, numbers)
-        if plan.hidden:
-            hidden = _concealed(sends, conceal, numbers.astype(np.int64))
-            numbers, sealed, form = hidden.numbers, hidden.sealed, hidden.form
-    elif not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
+    if not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
         raise DataError(f"The {sends.name} is not finite; clean the records.")
-    else:
-        numbers = np.concatenate([value.hidden, value.clear])
-        content = _content(plan, sends, secret, key, numbers)
-        # a way that waits for a hidden part is not sent one in the clear: it refuses an empty one
-        if plan.scores != "clear" and (value.hidden.size or conceal is not None):
-            hidden = _concealed(sends, conceal, value.hidden)
-            numbers = np.concatenate([hidden.numbers, value.clear])
-            sealed, form = hidden.sealed, hidden.form
-    return Release(
-        key=key,
-        unit=plan.unit,
-        form=form,
-        charge=charge,
-        _numbers=numbers,
-        _sealed=sealed,
-        content=content,
-    )
+    return value
 
 
 def _concealed(sends: Sends, conceal: Conceal | None, numbers: NDArray[Any]) -> Concealed:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import isinf
 from multiprocessing.connection import Connection
 from multiprocessing.queues import SimpleQueue
@@ -119,44 +120,23 @@ def _pool(
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
     news: SimpleQueue[tuple[int, int, float]] = context.SimpleQueue()
-    running: dict[Future[str | None], tuple[Cell, int]] = {}
-    places = deque(range(workers))
-    failed: dict[str, str] = {}
     # Nobody reads from this pipe, so one word in it is seen by every worker, and there is no lock that one
     # which is killed could keep.
     hears, tells = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(news, hears))
-    broken = told = False
+    shift = _Shift(sweep, out, waiting, watch, stop, pool, deque(range(workers)))
+    told = False
     try:
-        while running or (waiting and not broken and not stop.asked):
+        while shift.running or (waiting and not shift.broken and not stop.asked):
             if stop.asked and not told:
                 tells.send_bytes(b"stop")
                 told = True
-            while waiting and places and not broken and not stop.asked:
-                cell, place = waiting.popleft(), places.popleft()
-                try:
-                    with _for_workers():
-                        future = pool.submit(_work, sweep.home(out, cell), cell.study.text, place)
-                except BrokenProcessPool:
-                    waiting.appendleft(cell)
-                    broken = True
-                    break
-                running[future] = (cell, place)
-                watch.begun(cell, place)
-            done, _ = wait(running, timeout=_BEAT, return_when=FIRST_COMPLETED)
+            shift.begin()
+            done, _ = wait(shift.running, timeout=_BEAT, return_when=FIRST_COMPLETED)
             while not news.empty():
                 watch.round(*news.get())
             for future in done:
-                cell, place = running.pop(future)
-                if isinstance(future.exception(), Interrupted):
-                    waiting.append(cell)
-                    continue
-                broken = broken or isinstance(future.exception(), BrokenProcessPool)
-                error = _error(future)
-                if error is not None:
-                    failed[cell.name] = error
-                places.append(place)
-                watch.ended(cell, place, error)
+                shift.end(future)
     except BaseException:
         # Every round is durable, so workers are ended where they stand; they heed no other signal.
         for child in set(multiprocessing.active_children()) - before:
@@ -166,7 +146,50 @@ def _pool(
         pool.shutdown(cancel_futures=True)
         for end in (news, hears, tells):
             end.close()
-    return failed
+    return shift.failed
+
+
+@dataclass
+class _Shift:
+    """What one pool has in hand: which cell runs at which place, what failed, and whether it is broken."""
+
+    sweep: Sweep
+    out: Path
+    waiting: deque[Cell]
+    watch: Watch
+    stop: Interruption
+    pool: ProcessPoolExecutor
+    places: deque[int]
+    running: dict[Future[str | None], tuple[Cell, int]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    broken: bool = False
+
+    def begin(self) -> None:
+        """Give waiting cells to free places, unless a stop was asked for or the pool is broken."""
+        while self.waiting and self.places and not self.broken and not self.stop.asked:
+            cell, place = self.waiting.popleft(), self.places.popleft()
+            try:
+                with _for_workers():
+                    future = self.pool.submit(_work, self.sweep.home(self.out, cell), cell.study.text, place)
+            except BrokenProcessPool:
+                self.waiting.appendleft(cell)
+                self.broken = True
+                break
+            self.running[future] = (cell, place)
+            self.watch.begun(cell, place)
+
+    def end(self, future: Future[str | None]) -> None:
+        """Note how a cell ended; one that was interrupted waits again."""
+        cell, place = self.running.pop(future)
+        if isinstance(future.exception(), Interrupted):
+            self.waiting.append(cell)
+            return
+        self.broken = self.broken or isinstance(future.exception(), BrokenProcessPool)
+        error = _error(future)
+        if error is not None:
+            self.failed[cell.name] = error
+        self.places.append(place)
+        self.watch.ended(cell, place, error)
 
 
 def _error(future: Future[str | None]) -> str | None:
