@@ -16,8 +16,9 @@ from securefl.charges import events_of
 from securefl.core.release import PARTIES
 from securefl.plan import Plan
 from securefl.rounds import Sends
+from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
-from securefl.study.run import composition, run_arm
+from securefl.study.run import run_arm
 from securefl.study.world import World
 
 

@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from securefl.accounting.composition import compose, falls_short, within
-from securefl.accounting.ledger import Head, Ledger
-from securefl.algorithm import Algorithm, Device, Played, Population, State, play
-from securefl.charges import charge_of, events_of
-from securefl.core.errors import ConfigError, DataError
-from securefl.core.release import PARTIES
-from securefl.core.streams import stream
-from securefl.core.wire import Header
-from securefl.dp.calibration import check_delta
-from securefl.engines.account import Asked
-from securefl.engines.inprocess import simulated
-from securefl.engines.network import Network
-from securefl.engines.observer import Log
-from securefl.messages import client_name
-from securefl.plan import Plan
-from securefl.rounds import Answers, Ask, Kept, Sends
-from securefl.scores import way_of as score_way
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm import State
 from securefl.storage.database import decoding
 from securefl.storage.files import subfolder
 from securefl.storage.journal import Journal
-from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint
+from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
 from securefl.study.interruption import Interruption, Stop
+from securefl.study.standing import Stands, require_all, stands_of
+from securefl.study.turn import Turn
 from securefl.study.world import World
-from securefl.sums import way_of
 
 Tell = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class ArmRun:
-    """A finished arm under one seed: the records of all its rounds (see `_record`)."""
+    """A finished arm under one seed: the records of all its rounds (see `turn`)."""
 
     arm: Arm
     world: World
@@ -63,54 +45,6 @@ def _made(folder: Path, arm: Arm, seed: int) -> Path:
     for part in reversed(home.relative_to(folder).parents):
         subfolder(folder / part)
     return subfolder(home)
-
-
-def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
-    """The arm's algorithm and plan. Raises ConfigError for a release that the plan could never allow."""
-    unit, problem = study.privacy.unit, world.problem
-    holders = problem.records if unit == "record" else problem.clients
-    check_delta(study.privacy.delta, holders, force=study.privacy.force_delta)
-    algorithm = arm.options.build(problem)
-    sent = [offer.sends for offer in algorithm.offers]
-    plan = study.privacy.plan(study.study.rounds, sent, records=problem.records, clients=problem.clients)
-    for offer in algorithm.offers:
-        charge = charge_of(plan, offer.sends).by_party()
-        endless = [party for party in plan.against if compose({charge[party]: 1}, plan.delta) == inf]
-        if plan.budget is not None and endless:
-            raise ConfigError(
-                f"{offer.sends.name!r} leaves without noise, which no budget bears: every client would "
-                f"refuse. Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
-            )
-    if plan.budget is not None:
-        for party in plan.against:
-            first = events_of(plan, sent, party, 1)
-            if not within(first, plan.delta, plan.budget):
-                cost = compose(first, plan.delta)
-                raise ConfigError(
-                    f"{arm.name}: round 1 costs a client epsilon {cost:.4g} against the {party}, and the "
-                    f"budget is {plan.budget:g}: it bears not one round. Raise it, or add noise."
-                )
-    _check_cohorts(plan, sent, study.data.clients)
-    algorithm.start()  # builds the model: a layer that does not exist is told here
-    return algorithm, plan
-
-
-def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
-    """ConfigError for a hidden sum over cohorts of which none would ever be opened.
-
-    A cohort whose size is not known beforehand counts as one of all clients.
-    """
-    way = way_of(plan)
-    for sends in sent:
-        size = sends.cohort or clients
-        if way is None or sends.how != "sum":
-            continue
-        if size < 2:
-            raise ConfigError(
-                f"{sends.name!r} is summed over cohorts of {size}, whose sum would be its own value: it is "
-                "never opened. Ask more clients a round."
-            )
-        way.check(sends, size)
 
 
 def run_arm(
@@ -143,14 +77,10 @@ def run_arm(
             ledger=ledger.identity,
             journal=journal.identity,
         )
-        state, records = checkpoint.load()
-        with checkpoint.explaining(), decoding():
-            stands = [_stands(record, world.problem.clients) for record in records]
-        if stands:
-            _require_all(ledger, stands[-1])
+        state, records, stands = _resumed(checkpoint, ledger, world.problem.clients)
         for record in records:
             tell(record)
-        turn = _Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, stands)
+        turn = Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, stands)
         state = state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
@@ -164,226 +94,13 @@ def run_arm(
     return ArmRun(arm, world, records)
 
 
-@dataclass(frozen=True)
-class _Stands:
-    """What a run goes on with after a round."""
-
-    number: int
-    head: Head
-    epsilon: Mapping[str, float]
-    culprits: frozenset[int]
-    retired: frozenset[int]
-    spare: int
-    charged: tuple[Asked, ...]
-    ended: bool
-
-
-def _stands(record: Mapping[str, Any], clients: int) -> _Stands:
-    """What the record of a round says of it. Raises any error for a record that cannot be one."""
-    culprits, retired = (frozenset(map(int, record[name])) for name in ("culprits", "retired"))
-    if not culprits | retired <= set(range(clients)) or set(record["epsilon"]) != set(PARTIES):
-        raise ValueError("a record names clients or parties that there are not")
-    for name in ("accuracy", "loss", "bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
-        float(record[name])
-    if not len(record["selected"]) == len(record["answered"]) == clients:
-        raise ValueError("a record is not of all clients")
-    return _Stands(
-        number=int(record["round"]),
-        head=Head(int(record["ledger"]["count"]), bytes.fromhex(record["ledger"]["head"])),
-        epsilon={party: float(spent) for party, spent in record["epsilon"].items()},
-        culprits=culprits,
-        retired=retired,
-        spare=int(record["spare"]),
-        charged=tuple((str(n), bool(i), tuple(map(int, own))) for n, i, own in record["charged"]),
-        ended=bool(record["ended"]),
-    )
-
-
-def _require_all(ledger: Ledger, stands: _Stands) -> None:
-    """DataError where the ledger holds less than it did when this round ended.
-
-    By its chain; and by its epsilons, for a chain that somebody made anew.
-    """
-    ledger.require(stands.head)
-    for party, spent in stands.epsilon.items():
-        found = ledger.worst(party)
-        if falls_short(found, spent):
-            raise DataError(
-                f"The ledger says epsilon {found:.4g} against the {party}, and round {stands.number} ended "
-                f"with {spent:.4g}: releases are missing. Restore the run folder from one backup, or begin a "
-                "new run in another folder."
-            )
-
-
-class _Turn:
-    """Plays single rounds of one arm and records what an observer saw."""
-
-    def __init__(
-        self,
-        study: Study,
-        arm: Arm,
-        world: World,
-        algorithm: Algorithm,
-        plan: Plan,
-        ledger: Ledger,
-        checkpoint: Checkpoint,
-        journal: Journal,
-        stands: Sequence[_Stands],
-    ) -> None:
-        self._study, self._arm, self._world = study, arm, world
-        self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
-        self._population = world.population()
-        self._session = plan.session(_names(self._population), checkpoint.nonce())
-        self._check_ages(journal, len(stands))
-        self._engine = simulated(
-            plan,
-            algorithm.offers,
-            ledger,
-            world.records,
-            rng=lambda number, client: stream(world.seed, "client", number, client),
-            scores=score_way(
-                plan,
-                parameters=study.privacy.parameters,
-                asks=2 * study.study.rounds,
-                clients=study.data.clients,
-            ),
-            kept=checkpoint.kept(),
-            culprits=stands[-1].culprits if stands else (),
-            spare=stands[-1].spare if stands else None,
-            journal=journal,
-        )
-        self._engine.server.account.restore(own.charged for own in stands)
-        # A budget that bears not one round is refused before; what a cut-off round has spent retires nobody
-        # from it.
-        self._retired = stands[-1].retired if stands else frozenset[int]()
-        self._logs: list[tuple[Ask, Log]] = []
-
-    def _check_ages(self, journal: Journal, finished: int) -> None:
-        """DataError where journal or checkpoint are older than what stands beside them, or begun anew."""
-        if {*journal.sessions(), *self._ledger.sessions()} - {self._session}:
-            raise DataError(
-                "The checkpoint of this run is lost: the ledger or the journal beside it has another "
-                "session, whose rounds would be played and charged a second time. Restore it, or begin a new "
-                "run elsewhere."
-            )
-        known, charged = journal.newest(self._session), self._ledger.newest(self._session)
-        if (self._plan.hidden or self._plan.noise != "none") and known < charged:
-            raise DataError(
-                "The journal beside this run's ledger is an older copy: it does not know the round that the "
-                "ledger has releases of, and another sum of it could be opened. Restore it, or begin a new "
-                "run elsewhere."
-            )
-        if max(known, charged) > finished + 1:
-            raise DataError(
-                f"The checkpoint of this run is an older copy: it ends with round {finished}, and clients "
-                f"have been in round {max(known, charged)}. Restore it, or begin a new run elsewhere."
-            )
-
-    def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, Kept]]:
-        """The next state, the round's record, and what clients keep since."""
-        before = dict(self._engine.kept)
-        began = time.perf_counter()
-        world, study = self._world, self._study
-        # A round's late parcels end with it: a resumed run must meet what an uninterrupted one meets.
-        network = Network(study.network, rng=stream(world.seed, "network", number))
-        self._logs = []
-
-        def ask(question: Ask, stage: int) -> Answers:
-            header = Header(self._session, number, 0, stage)
-            answers, log = self._engine.ask(question, header, network)
-            self._logs.append((question, log))
-            return answers
-
-        population = replace(self._population, retired=self._out())
-        rng = stream(world.seed, "selection", number)
-        played = play(self._algorithm, state, population, number, rng, ask)
-        changed = {k: own for k, own in self._engine.kept.items() if own is not before.get(k)}
-        return played.state, self._record(number, played, time.perf_counter() - began), changed
-
-    def _record(self, number: int, played: Played, wall: float) -> dict[str, Any]:
-        """One finished round in numbers: what the server knows, and what only an observer sees."""
-        evaluation = self._algorithm.evaluate(played.state, self._devices())
-        clients, head = range(self._population.clients), self._ledger.head
-        up, down = self._bytes()
-        if number < self._study.study.rounds:
-            self._retired |= self._engine.server.account.retired(number + 1)
-        seconds, watt_hours = self._cost()
-        return {
-            "arm": self._arm.name,
-            "seed": self._world.seed,
-            "round": number,
-            "accuracy": evaluation.accuracy,
-            "loss": evaluation.loss,
-            "bytes_up": int(up.sum()),
-            "bytes_down": int(down.sum()),
-            "seconds": seconds,
-            "watt_hours": watt_hours,
-            "wall_seconds": wall,
-            "epsilon": {party: self._ledger.worst(party) for party in PARTIES},
-            "ledger": {"count": head.count, "head": head.digest.hex()},
-            "selected": [played.drawn.get(k, 0) for k in clients],
-            "answered": [int(k in played.survivors) for k in clients],
-            "figures": {name: list(map(float, values)) for name, values in played.figures.items()},
-            "error_bound": self._engine.server.error_bound(),
-            "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
-            "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
-            "clipped": {k: v for _, log in self._logs for k, (v, _) in log.moved.items() if v},
-            "floored": {k: v for _, log in self._logs for k, (_, v) in log.moved.items() if v},
-            "retired": sorted(self._retired),
-            "culprits": sorted(self._engine.server.culprits),
-            "spare": self._engine.server.spare,
-            "asked": len(self._logs),
-            "charged": [
-                [name, introduction, list(own)]
-                for name, introduction, own in self._engine.server.account.news()
-            ],
-            "ended": len(self._out()) == self._population.clients,
-        }
-
-    def _out(self) -> frozenset[int]:
-        """Whom nobody asks any more: whose budget is spent, and who was proven to cheat."""
-        return self._engine.server.culprits | self._retired
-
-    def _devices(self) -> list[Device]:
-        kept = self._engine.kept
-        return [Device(x=x, y=y, kept=kept.get(k, {})) for k, (x, y) in enumerate(self._world.tests)]
-
-    def _bytes(self) -> tuple[cost.Floats, cost.Floats]:
-        clients = _names(self._population)
-        up, down = np.zeros(len(clients)), np.zeros(len(clients))
-        for _, log in self._logs:
-            up += [log.traffic.sent.get(name, 0) for name in clients]
-            down += [log.traffic.received.get(name, 0) for name in clients]
-        return up, down
-
-    def _cost(self) -> tuple[float, float]:
-        """Seconds and watt-hours of the round by the cost model: its exchanges one after the other."""
-        exchanges = [(self._client_costs(ask, log), ask.cohort) for ask, log in self._logs]
-        return (
-            sum(cost.round_seconds(costs, cohort) for costs, cohort in exchanges),
-            sum(cost.round_watt_hours(costs, cohort) for costs, cohort in exchanges),
-        )
-
-    def _client_costs(self, ask: Ask, log: Log) -> cost.ClientCosts:
-        """What one exchange costs each client; it trains where it is asked for a sum.
-
-        Real bytes are all charged as communication. With a preset's constant model size the profile is
-        charged beside it, and an exchange without a model by its real bytes.
-        """
-        sent = [question.sends for question in ask.sums]
-        world, trains = self._world, any(s.reads != "nothing" or s.training is not None for s in sent)
-        profiles = [each for each in ask.each if each.query is not None]
-        constant = world.cost_model.model_megabytes if trains else None
-        model = replace(world.cost_model, model_megabytes=constant, charge_profile=bool(profiles))
-        names = _names(self._population)
-        traffic = cost.Payload(
-            down=[log.traffic.received.get(name, 0) for name in names],
-            up=[log.traffic.sent.get(name, 0) for name in names],
-            profile=0 if constant is None else sum(map(self._engine.server.number_bytes, profiles)),
-        )
-        passes = world.passes(world.sizes) if trains else 0
-        return cost.client_costs(model, world.devices, world.sizes, traffic, passes)
-
-
-def _names(population: Population) -> list[str]:
-    return [client_name(k) for k in range(population.clients)]
+def _resumed(
+    checkpoint: Checkpoint, ledger: Ledger, clients: int
+) -> tuple[State | None, list[dict[str, Any]], list[Stands]]:
+    """What a run goes on with: the state, None where none began, the finished rounds and how they stood."""
+    state, records = checkpoint.load()
+    with checkpoint.explaining(), decoding():
+        stands = [stands_of(record, clients) for record in records]
+    if stands:
+        require_all(ledger, stands[-1])
+    return state, records, stands

@@ -16,10 +16,11 @@ from securefl.plan import Plan
 from securefl.storage.files import write
 from securefl.storage.texts import read_text
 from securefl.study import results, run_report, world
+from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
 from securefl.study.folder_lock import alone, require_idle
 from securefl.study.interruption import Interruption, Stop, to_stderr
-from securefl.study.run import ArmRun, composition, run_arm
+from securefl.study.run import ArmRun, run_arm
 from securefl.training import single_thread
 
 CONFIG = "study.toml"

@@ -25,9 +25,9 @@ from securefl.charges import endless
 from securefl.core.errors import DataError, SecureFLError
 from securefl.storage.files import replacing, write
 from securefl.study import run_report, world
+from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
 from securefl.study.interruption import SIGNALS, Interrupted, Interruption, Told
-from securefl.study.run import composition
 from securefl.study.session import run_study
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread

@@ -26,8 +26,8 @@ from securefl.engines.observer import Log
 from securefl.engines.party import contributing
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, Sends, Value
+from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.run import composition
 from securefl.sums import words
 
 Combination = tuple[tuple[str, str], str, str]

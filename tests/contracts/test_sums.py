@@ -23,9 +23,10 @@ from securefl.he.keys import KeyPair
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, ByDraws, Sends, Value
 from securefl.secagg import client as machine
+from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.results import collect
-from securefl.study.run import arm_folder, composition
+from securefl.study.run import arm_folder
 from securefl.study.run_report import privacy_card
 from securefl.sums.encrypted import keys
 from securefl.sums.encrypted.parts import SumEncryptor

@@ -29,7 +29,7 @@ from securefl.plan import Plan
 from securefl.protect import noise, protect
 from securefl.protocols.contributions import Update
 from securefl.rounds import Ask, Sends, Sum, Value
-from securefl.study.run import composition
+from securefl.study.composition import composition
 from securefl.study.world import World
 from securefl.training import train
 

@@ -11,7 +11,7 @@ from support.trained_bodies import job, study, world
 
 from securefl.core.errors import ConfigError
 from securefl.protocols.lg_fedavg import LastLayers, LGFedAvg
-from securefl.study.run import composition
+from securefl.study.composition import composition
 from securefl.training.bodies import Bodies
 
 LG = 'name = "LG"\nprotocol = "lg_fedavg"'

@@ -29,7 +29,8 @@ from securefl.protect import protect
 from securefl.protocols.contributions import SIZE, Loss, Size
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.rounds import Sends, Value
-from securefl.study.run import arm_folder, composition
+from securefl.study.composition import composition
+from securefl.study.run import arm_folder
 from securefl.training import probe_anchor
 from securefl.training.task import Problem
 

@@ -6,9 +6,9 @@ import pytest
 
 from securefl.core.errors import DataError
 from securefl.study import world
+from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.packaged import packaged
-from securefl.study.run import composition
 from securefl.sweep.cells import has_sweep, parse_sweep
 
 SLOW = ("cifar10_fedprof", "fedprof_private")

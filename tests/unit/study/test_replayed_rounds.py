@@ -23,8 +23,9 @@ from securefl.storage.database import Database
 from securefl.storage.journal import Journal
 from securefl.study import run
 from securefl.study.checkpoint import Checkpoint
+from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.run import arm_folder, composition, run_arm
+from securefl.study.run import arm_folder, run_arm
 
 NETWORK = "\n[network]\nreorder = true\nduplicate = 0.2\ndropout = {}\n"
 LOST = 0.08

@@ -31,8 +31,9 @@ from securefl.plan import Plan
 from securefl.rounds import Sends
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
+from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.run import arm_folder, composition, run_arm
+from securefl.study.run import arm_folder, run_arm
 from securefl.sums import Attempt, masked
 
 CLIENTS = 7

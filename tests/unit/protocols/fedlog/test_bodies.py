@@ -25,8 +25,8 @@ from securefl.protocols.fedlog.head import solve
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import GRID
 from securefl.protocols.lg_fedavg import LGFedAvg
+from securefl.study.composition import composition
 from securefl.study.config import Study
-from securefl.study.run import composition
 from securefl.training import client
 from securefl.training.bodies import Bodies
 from securefl.training.dpsgd_config import DPSGD

@@ -18,8 +18,8 @@ from securefl.dp.noise import Source
 from securefl.protect import noise
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import GRID, Statistic
+from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.run import composition
 
 
 def sends() -> Any:

@@ -1,0 +1,69 @@
+"""An arm's algorithm under the study's plan, refused before it runs where it could never end well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from securefl.accounting.composition import compose, within
+from securefl.algorithm import Algorithm
+from securefl.charges import events_of, open_to
+from securefl.core.errors import ConfigError
+from securefl.dp.calibration import check_delta
+from securefl.plan import Plan
+from securefl.rounds import Sends
+from securefl.study.config import Arm, Study
+from securefl.study.world import World
+from securefl.sums import way_of
+
+
+def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
+    """The arm's algorithm and plan. Raises ConfigError for a release that the plan could never allow."""
+    unit, problem = study.privacy.unit, world.problem
+    holders = problem.records if unit == "record" else problem.clients
+    check_delta(study.privacy.delta, holders, force=study.privacy.force_delta)
+    algorithm = arm.options.build(problem)
+    sent = [offer.sends for offer in algorithm.offers]
+    plan = study.privacy.plan(study.study.rounds, sent, records=problem.records, clients=problem.clients)
+    _check_budget(plan, sent, arm.name)
+    _check_cohorts(plan, sent, study.data.clients)
+    algorithm.start()  # builds the model: a layer that does not exist is told here
+    return algorithm, plan
+
+
+def _check_budget(plan: Plan, sent: Sequence[Sends], arm: str) -> None:
+    """ConfigError for a value that may not leave at all, or a budget that bears not one round."""
+    for sends in sent:
+        endless = open_to(plan, sends)
+        if plan.budget is not None and endless:
+            raise ConfigError(
+                f"{sends.name!r} leaves without noise, which no budget bears: every client would "
+                f"refuse. Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
+            )
+    if plan.budget is None:
+        return
+    for party in plan.against:
+        first = events_of(plan, sent, party, 1)
+        if not within(first, plan.delta, plan.budget):
+            cost = compose(first, plan.delta)
+            raise ConfigError(
+                f"{arm}: round 1 costs a client epsilon {cost:.4g} against the {party}, and the "
+                f"budget is {plan.budget:g}: it bears not one round. Raise it, or add noise."
+            )
+
+
+def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
+    """ConfigError for a hidden sum over cohorts of which none would ever be opened.
+
+    A cohort whose size is not known beforehand counts as one of all clients.
+    """
+    way = way_of(plan)
+    for sends in sent:
+        size = sends.cohort or clients
+        if way is None or sends.how != "sum":
+            continue
+        if size < 2:
+            raise ConfigError(
+                f"{sends.name!r} is summed over cohorts of {size}, whose sum would be its own value: it is "
+                "never opened. Ask more clients a round."
+            )
+        way.check(sends, size)
