@@ -8,8 +8,8 @@ it knows from its own count.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -23,41 +23,16 @@ from securefl.engines.calls import AskCall, SumCall, said
 from securefl.engines.central import with_noise
 from securefl.engines.drive import Drive
 from securefl.engines.observer import Log
+from securefl.engines.scoring import NO_SCORES, Scores, begin
+from securefl.engines.transport import Transport
 from securefl.exchange import Server, limits
 from securefl.exchange.server import broadcast_of, order_of
 from securefl.messages import client_name, task
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, Each, Sends
-from securefl.scores import Questions, Scoring
 from securefl.scores import Way as ScoreWay
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums import Attempt, Opened, way_of
-
-
-class Transport(Protocol):
-    """How a server reaches the other parties. It moves bytes, and reads none."""
-
-    def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
-        """Give a call to these parties; by party, what each said of its own key. Who is absent is silent."""
-        ...
-
-    def run(self, drive: Drive) -> None:
-        """Move messages between this drive and the parties that were called, until the drive is finished."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Scores:
-    """What conceals the numbers of one Ask. fits: whether there is a key; if not, only `others` are asked."""
-
-    scoring: Scoring | None = None
-    asked: Questions | None = None
-    key: bytes = b""
-    fits: bool = True
-    others: tuple[Each, ...] = ()
-
-
-_NO_SCORES = _Scores()
 
 
 class ServerParty:
@@ -132,7 +107,7 @@ class ServerParty:
         if ask.sums and len(ask.cohort) < enough:  # to ask would cost budgets, and open nothing
             self.log.tell(SERVER, f"{len(ask.cohort)} clients are left, a sum needs {enough}.")
             return nobody(ask)
-        scores = self._begin_scores(ask, header, transport)
+        scores = begin(self.scores, ask, header, transport, self.log.tell)
         asked = ask if scores.fits else replace(ask, each=scores.others)
         if self._sums is None or not ask.sums:
             answers = self._exchange(asked, header, transport, scores)
@@ -164,7 +139,7 @@ class ServerParty:
         ask: Ask,
         header: Header,
         transport: Transport,
-        scores: _Scores,
+        scores: Scores,
         *,
         hidden: bool = False,
         again: int = 0,
@@ -181,20 +156,6 @@ class ServerParty:
         answers: Answers | None = self._run(machine, header, transport)
         return nobody(ask) if answers is None else answers
 
-    def _begin_scores(self, ask: Ask, header: Header, transport: Transport) -> _Scores:
-        """What the numbers of this Ask are concealed with. The key holder is called first, for its key."""
-        concealed = [each for each in ask.each if each.query is not None]
-        if self.scores is None or not concealed:
-            return _NO_SCORES
-        asked, (told, _) = Questions.of(concealed, len(ask.cohort)), limits(ask, 0)
-        key = transport.call([KEY_HOLDER], said(header, AskCall.of(told, asked))).get(KEY_HOLDER, b"")
-        try:
-            scoring = self.scores.begin(concealed, len(ask.cohort), header, key, self.log.tell)
-        except CryptoError:  # to ask would cost budgets, and open nothing
-            self.log.tell(KEY_HOLDER, "It gave no key of its own, so nobody was asked for a number.")
-            return _Scores(fits=False, others=tuple(each for each in ask.each if each.query is None))
-        return _Scores(scoring, asked, key)
-
     def _run(self, machine: Any, header: Header, transport: Transport) -> Any:
         drive = Drive({SERVER: machine}, header, self)
         transport.run(drive)
@@ -203,7 +164,7 @@ class ServerParty:
 
     # Hidden sums --------------------------------------------------------------------------------------
 
-    def _hidden(self, ask: Ask, header: Header, transport: Transport, scores: _Scores) -> Answers:
+    def _hidden(self, ask: Ask, header: Header, transport: Transport, scores: Scores) -> Answers:
         """Orders and numbers, then attempts at the sums.
 
         An attempt that ends before anybody has signed is tried again while there is a spare one. Afterwards a
@@ -223,7 +184,7 @@ class ServerParty:
             self.spare -= 1
             again, header = again + 1, _next(header)
             ask = replace(ask, each=())
-            self._exchange(ask, header, transport, _NO_SCORES, hidden=True, again=again)
+            self._exchange(ask, header, transport, NO_SCORES, hidden=True, again=again)
 
     def _attempts(
         self, ask: Ask, header: Header, told: bytes, again: int, transport: Transport

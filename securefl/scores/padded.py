@@ -3,41 +3,36 @@
     turn 0   server: signed lists of the fresh keys that came     key holder: ciphertexts of their pads
     turn 1   server: masked sums, one request a list              key holder: the sums
 
-The parts, and what each party sees, stand in `pads`. A fresh key that two clients sent is listed for neither:
-one of them copied it, and nobody can say which.
+The parts, and what each party sees, stand in `pads`, and the server's slow work in `pad_work`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from math import ceil
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
-
-import numpy as np
 
 from securefl.core.agreement import Directory, u32
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Conceal, Concealed
 from securefl.core.keys import PublicKey
-from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey
+from securefl.core.release import SERVER
+from securefl.core.signing import SIGNATURE_BYTES, AgreementKey
 from securefl.core.wire import Header, Limit
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
 from securefl.he.ring import Ring
-from securefl.messages import OVERHEAD, REFUSED
+from securefl.messages import OVERHEAD
 from securefl.profiles import Floats
 from securefl.rounds import Each
-from securefl.scores.opener import KeyHolder, Score, opened_by
-from securefl.scores.pad_evaluator import PadEvaluator, PadOpening
+from securefl.scores.opener import KeyHolder, opened_by
 from securefl.scores.pad_terms import KEY, PARAMETERS, PadTerms
-from securefl.scores.pads import Masked, PadKeyHolder, admit, mask
-from securefl.scores.way import Asked, Found, Kind, Place, Questions, Scoring, Sent, Tell, blaming
+from securefl.scores.pad_work import NOTHING_CLEAR, PadScoring, lists_of
+from securefl.scores.pads import PadKeyHolder, mask
+from securefl.scores.way import Kind, Questions, Scoring, Tell
 from securefl.storage.own_record import Own
 
 
@@ -127,7 +122,7 @@ class PadKeyHolderSide:
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
         p, terms = PARAMETERS, self._way.terms(asked.kind, header)
-        lists = _lists(asked, terms)
+        lists = lists_of(asked, terms)
         sums = gate.residues_size(1, p.primes, p.poly_modulus_degree)
         sums += terms.block * (2 + gate.integer_size(p.modulus)) + SIGNATURE_BYTES + 8
         holder = PadKeyHolder(
@@ -151,11 +146,6 @@ def _public(directory: Directory, key: bytes) -> tuple[PublicKey, EncryptionKey]
     return PublicKey(raw[:KEY]), EncryptionKey(PARAMETERS, PublicKey(raw[KEY:]))
 
 
-def _lists(asked: Questions, terms: PadTerms) -> int:
-    """How many lists of fresh keys there are at most: a block of clients in each."""
-    return len(asked.names) * ceil(asked.cohort / terms.block)
-
-
 def terms_of(kind: Kind, header: Header, openings: int) -> PadTerms:
     """The terms of one exchange: pads of another session, round, stage or attempt are others."""
     return PadTerms(
@@ -167,135 +157,8 @@ def terms_of(kind: Kind, header: Header, openings: int) -> PadTerms:
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PadScoring:
-    """One exchange under pads, as the server has it."""
-
-    public: EncryptionKey
-    signing: SigningKey
-    ring: Ring
-    terms: PadTerms
-    each: tuple[Each, ...]
-    cohort: int
-    tell: Tell
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        return frozenset(one.sends.name for one in self.each)
-
-    @property
-    def sealed_bytes(self) -> int:
-        return self.terms.message_bytes
-
-    @property
-    def replies(self) -> Limit:
-        ciphertext = gate.residues_size(2, PARAMETERS.primes, PARAMETERS.poly_modulus_degree)
-        lists = _lists(Questions.of(self.each, self.cohort), self.terms)
-        return Limit((ciphertext + 8) * lists + OVERHEAD, lists)
-
-    def admit(self, sender: str, sealed: bytes) -> None:
-        admit(sealed, _NOTHING_CLEAR, self.terms, sender=sender)
-
-    def score(self, sent: tuple[Sent, ...]) -> ListPads:
-        return ListPads(self, sent)
-
-
-_NOTHING_CLEAR: Floats = np.zeros(0)
-
-
 def _masked(terms: PadTerms, key_holder: PublicKey, hidden: Floats) -> Concealed:
-    return Concealed("encrypted", sealed=mask(hidden, _NOTHING_CLEAR, terms, key_holder).packed)
-
-
-@dataclass(frozen=True, eq=False)
-class Listed:
-    """Clients whose pads stand in one ciphertext, in this order, and what they are matched with."""
-
-    evaluator: PadEvaluator
-    sent: tuple[Sent, ...]
-    masked: tuple[Masked, ...] = field(repr=False)
-
-
-@dataclass(frozen=True, eq=False)
-class ListPads:
-    """Slow work of the server: list the fresh keys that came, for each question in as many as fit."""
-
-    part: PadScoring
-    sent: tuple[Sent, ...]
-
-    def run(self) -> Asked | Found:
-        masked = {one.place: self._read(one) for one in self.sent}
-        uses = Counter(own.fresh.raw for own in masked.values())
-        for own in masked.values():
-            if uses[own.fresh.raw] > 1:
-                self.part.tell(own.sender, "Its fresh key came in another message too; neither is scored.")
-        once = [one for one in self.sent if uses[masked[one.place].fresh.raw] == 1]
-        lists = [own for each in self.part.each for own in self._lists(each, once, masked)]
-        if not lists:
-            return Found({})
-        items = tuple(own.evaluator.list(own.masked) for own in lists)
-        return Asked(items, partial(AskSums, self.part, tuple(lists)))
-
-    def _read(self, one: Sent) -> Masked:
-        return admit(one.sealed, one.clear, self.part.terms, sender=one.sender)
-
-    def _lists(self, each: Each, sent: Sequence[Sent], masked: Mapping[Place, Masked]) -> list[Listed]:
-        own = [one for one in sent if one.each is each]
-        if not own or each.query is None:
-            return []
-        part, terms = self.part, self.part.terms
-        evaluator = PadEvaluator(part.public, terms, part.signing, each.query, ring=part.ring)
-        blocks = (tuple(own[i : i + terms.block]) for i in range(0, len(own), terms.block))
-        return [Listed(evaluator, some, tuple(masked[one.place] for one in some)) for some in blocks]
-
-
-@dataclass(frozen=True, eq=False)
-class AskSums:
-    """Slow work of the server: multiply the pads by the weights, and ask for the sums, masked."""
-
-    part: PadScoring
-    lists: tuple[Listed, ...]
-    replies: tuple[bytes, ...]
-
-    def run(self) -> Asked | Found:
-        openings = []
-        for listed, reply in zip(self.lists, self.replies, strict=True):
-            if reply != REFUSED:
-                with blaming(self.part.tell):
-                    opening = listed.evaluator.request(reply, 0, listed.masked, sender=KEY_HOLDER)
-                    openings.append((listed, opening))
-        if not openings:
-            return Found({})
-        items = tuple(opening.request for _, opening in openings)
-        return Asked(items, partial(Unpad, self.part, tuple(openings)))
-
-
-@dataclass(frozen=True, eq=False)
-class Unpad:
-    """Slow work of the server: take the pads off the products."""
-
-    part: PadScoring
-    openings: tuple[tuple[Listed, PadOpening], ...]
-    replies: tuple[bytes, ...]
-
-    def run(self) -> Found:
-        found: dict[Place, float] = {}
-        for (listed, opening), reply in zip(self.openings, self.replies, strict=True):
-            if reply != REFUSED:
-                with blaming(self.part.tell):
-                    own = listed.evaluator.scores(opening, reply, listed.masked, sender=KEY_HOLDER)
-                    found |= self._right(listed, own)
-        return Found(found)
-
-    def _right(self, listed: Listed, scores: Mapping[int, Score | RemoteProtocolError]) -> dict[Place, float]:
-        """The numbers of those who have one; why another has none is told."""
-        found = {}
-        for client, score in scores.items():
-            if isinstance(score, RemoteProtocolError):
-                self.part.tell(score.sender, str(score))
-            else:
-                found[listed.sent[client].place] = score.value
-        return found
+    return Concealed("encrypted", sealed=mask(hidden, NOTHING_CLEAR, terms, key_holder).packed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -119,7 +119,7 @@ PUBLIC = {
     "securefl.scores.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
     "securefl.scores.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
     "securefl.scores.way.Sent": "what a client shows the server, concealed",
-    "securefl.scores.padded.Listed": "masked messages, in the order of a list",
+    "securefl.scores.pad_work.Listed": "masked messages, in the order of a list",
     "securefl.scores.pads.Masked": "a client's masked message",
     "securefl.sums.encrypted.parts.EncryptedTotal": "ciphertexts",
     "securefl.sums.two_server.server.Adding": "padded vectors, uniform to the server that has them",
