@@ -14,7 +14,6 @@ from securefl.accounting.events import History, dump_charge, load_charge
 from securefl.accounting.store import Terms
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import NO_COST, UNPROTECTED, Charge
-from securefl.storage.database import Database
 
 _LARGEST_MEMORY = 4096
 Counted = Mapping[tuple[str, str], int]
@@ -28,24 +27,6 @@ class Releases(Protocol):
     def counted(self, holder: str) -> Counted: ...
 
     def all_counted(self) -> Mapping[str, Counted]: ...
-
-
-class Filed:
-    """The releases in a ledger's file."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-
-    def counted(self, holder: str) -> Counted:
-        query = "SELECT name, charge, COUNT(*) FROM releases WHERE holder = ? GROUP BY name, charge"
-        return {(name, charge): count for name, charge, count in self._db.rows(query, (holder,))}
-
-    def all_counted(self) -> Mapping[str, Counted]:
-        query = "SELECT holder, name, charge, COUNT(*) FROM releases GROUP BY holder, name, charge"
-        found: dict[str, dict[tuple[str, str], int]] = {}
-        for holder, name, charge, count in self._db.rows(query):
-            found.setdefault(holder, {})[name, charge] = count
-        return found
 
 
 class Budget:

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.accounting.budget import Budget, Filed
+from securefl.accounting.budget import Budget
 from securefl.accounting.chain import Head, head, move, replay
 from securefl.accounting.events import dump_charge
+from securefl.accounting.filed import Filed
 from securefl.accounting.note import Note
 from securefl.accounting.store import IDENTITY, KIND, Terms, connect, now
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
@@ -42,7 +43,8 @@ class Ledger:
         self.terms = terms
         self._clock = clock
         self._db = connect(path, terms)
-        self._budget = Budget(Filed(self._db), terms)
+        self._filed = Filed(self._db)
+        self._budget = Budget(self._filed, terms)
         try:
             with self._db.explaining():
                 self._note = Note(path)
@@ -121,7 +123,7 @@ class Ledger:
             for holder, asked in _by_holder(wants).items():
                 charges = [(key, charge) for key, charge in asked if not self._stands(key, charge)]
                 counted = {key: most for key, most in (introductions or {}).items() if key.holder == holder}
-                refusal = self._introduced(counted) or self.refusal(
+                refusal = self._filed.introduced(counted) or self.refusal(
                     holder, [(key.name, charge) for key, charge in charges]
                 )
                 if refusal is not None:
@@ -130,21 +132,6 @@ class Ledger:
                 for key, charge in charges:
                     self._insert(key, charge, introduction=key in counted)
         return refused
-
-    def _introduced(self, counted: Mapping[ReleaseKey, int]) -> BudgetExceeded | None:
-        """Why a holder's introductions are used up, in whatever session; None where they are not."""
-        for key, most in counted.items():
-            query = (
-                "SELECT session, round, stage FROM releases WHERE holder = ? AND name = ? AND introduction"
-            )
-            done = {(bytes(row[0]), *row[1:]) for row in self._db.rows(query, (key.holder, key.name))}
-            asked = {(k.session, k.round, k.stage) for k in counted if k.name == key.name}
-            if asked - done and len(asked | done) > most:
-                return BudgetExceeded(
-                    f"{key.holder}: {len(done)} of {most} declared introductions of {key.name!r} are "
-                    "done, and one more is asked for. Ask for it in a round, where its training is charged."
-                )
-        return None
 
     def _stands(self, key: ReleaseKey, charge: Charge) -> bool:
         """Whether this charge is on file for this key."""

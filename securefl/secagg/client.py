@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from numpy.typing import NDArray
-
 from securefl.core.acts import Act, RecordAct, entering
-from securefl.core.agreement import Vector, digest
+from securefl.core.agreement import digest
 from securefl.core.entropy import drawn
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import Concealed, Hide
+from securefl.core.hiding import Hide
 from securefl.core.keys import Commitment, SecretKey, Share
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import SERVER, Release
@@ -50,7 +48,7 @@ from securefl.secagg.messages import (
     Unmask,
     from_server,
 )
-from securefl.secagg.packing import masked
+from securefl.secagg.packing import Masker
 from securefl.secagg.parameters import Policy
 from securefl.secagg.shamir import SECRET_BYTES
 
@@ -188,7 +186,7 @@ class Client:
         order = Hide(client=self.name, header=self.agreement.header, conceal=conceal)
         return Step(held, need=Need(order))
 
-    def _masker(self, state: Dealing, near: Sequence[int]) -> _Masker:
+    def _masker(self, state: Dealing, near: Sequence[int]) -> Masker:
         own = self.channels.own
         try:
             seeds = {other: state.closed.mask_seed(own, state.key, other) for other in near}
@@ -196,7 +194,7 @@ class Client:
             raise checks.refusal(checks.MASK, "A mask key cannot be agreed with.") from None
         plus = [seed for other, seed in seeds.items() if own < other]
         minus = [seed for other, seed in seeds.items() if other < own]
-        return _Masker(self.agreement.vectors, (*plus, state.seed), tuple(minus))
+        return Masker(self.agreement.vectors, (*plus, state.seed), tuple(minus))
 
     def _send(self, state: Holding, releases: tuple[Release, ...] | None) -> Step[ClientState]:
         if releases is None:
@@ -246,22 +244,3 @@ class Client:
     @staticmethod
     def _say(state: ClientState, message: Any, result: str | None = None) -> Step[ClientState]:
         return Step(state, out=(Envelope((SERVER,), message),), result=result)
-
-
-class _Masker:
-    """Masks each vector once."""
-
-    def __init__(
-        self, vectors: tuple[Vector, ...], add: tuple[SecretKey, ...], subtract: tuple[SecretKey, ...]
-    ) -> None:
-        self._vectors = vectors
-        self._add = add
-        self._subtract = subtract
-        self._left = set(range(len(vectors)))
-
-    def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
-        if number not in self._left:
-            raise LocalProtocolError(f"Vector {number} is masked already, or unknown: a mask serves once.")
-        hidden = masked(self._vectors[number], number, integers, add=self._add, subtract=self._subtract)
-        self._left.remove(number)
-        return Concealed("masked", hidden)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from securefl.core.agreement import LEAST_BITS, MOST_BITS, Vector
 from securefl.core.errors import CryptoError, LocalProtocolError
+from securefl.core.hiding import Concealed
 from securefl.core.keys import SecretKey
 from securefl.secagg.masks import Words, apply
 
@@ -130,3 +131,22 @@ def _shifted(values: NDArray[Any], shift: int) -> NDArray[Any]:
     amount = values.dtype.type(abs(shift))
     shifted: NDArray[Any] = values << amount if shift >= 0 else values >> amount
     return shifted
+
+
+class Masker:
+    """Masks each vector once."""
+
+    def __init__(
+        self, vectors: tuple[Vector, ...], add: tuple[SecretKey, ...], subtract: tuple[SecretKey, ...]
+    ) -> None:
+        self._vectors = vectors
+        self._add = add
+        self._subtract = subtract
+        self._left = set(range(len(vectors)))
+
+    def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
+        if number not in self._left:
+            raise LocalProtocolError(f"Vector {number} is masked already, or unknown: a mask serves once.")
+        hidden = masked(self._vectors[number], number, integers, add=self._add, subtract=self._subtract)
+        self._left.remove(number)
+        return Concealed("masked", hidden)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.core.machine import Expects, Step
+from securefl.secagg import server_opening as opening
 from securefl.secagg import server_rounds as rounds
 from securefl.secagg.agreement import Agreement
 from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
@@ -73,9 +74,9 @@ class Server:
                 case Summing(), MaskedInput():
                     return rounds.masked(self.agreement, state, number, message)
                 case Agreeing(), Consistent():
-                    return rounds.signed(self.agreement, state, number, message)
+                    return opening.signed(self.agreement, state, number, message)
                 case Opening(), Unmask():
-                    return rounds.opened(self.agreement, state, number, message)
+                    return opening.opened(self.agreement, state, number, message)
         except CryptoError as error:
             raise RemoteProtocolError(str(error), sender=sender, phase=_phase(state)) from None
         if _DUE[type(message)] > state.phase:
@@ -104,9 +105,9 @@ class Server:
             case Summing():
                 return rounds.close_sums(self.agreement, state)
             case Agreeing():
-                return rounds.close_signatures(self.agreement, state)
+                return opening.close_signatures(self.agreement, state)
             case Opening():
-                return rounds.close_shares(self.agreement, state)
+                return opening.close_shares(self.agreement, state)
 
 
 def _phase(state: ServerState) -> str:

@@ -22,7 +22,7 @@ from securefl.engines.party import contributing
 from securefl.he.keys import KeyPair
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, ByDraws, Sends, Value
-from securefl.secagg import client as machine
+from securefl.secagg.packing import Masker
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.results import collect
@@ -146,7 +146,7 @@ def test_distributed_noise_in_a_hidden_sum_has_the_epsilon_of_the_sum(how: str, 
         assert {row[7] for row in ledger.rows()} == {"committed"}
 
 
-@pytest.mark.parametrize(("how", "hides"), [("masked", machine._Masker), ("two-server", padder.Padder)])
+@pytest.mark.parametrize(("how", "hides"), [("masked", Masker), ("two-server", padder.Padder)])
 def test_the_server_never_sees_a_single_contribution(
     how: str, hides: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

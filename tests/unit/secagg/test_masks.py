@@ -16,8 +16,7 @@ from support.tiny_secagg import agreement, entropy, integers
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.keys import SecretKey
 from securefl.secagg import Vector, masks
-from securefl.secagg.client import _Masker
-from securefl.secagg.packing import centred, reduce, unpack, words
+from securefl.secagg.packing import Masker, centred, reduce, unpack, words
 
 SEED = SecretKey(bytes(range(32)))
 
@@ -65,7 +64,7 @@ def test_a_masked_vector_is_uniform() -> None:
 
     The randomness is fixed, so it never flickers; a mask of 19 bits or one left out goes red.
     """
-    masker = _Masker((VECTOR,), (SEED,), (SecretKey(bytes(32)),))
+    masker = Masker((VECTOR,), (SEED,), (SecretKey(bytes(32)),))
     packed = np.asarray(masker(0, np.full(VECTOR.length, 7)).numbers)
     words = unpack(packed, VECTOR.length, 20)
     counts = np.bincount(words >> 14, minlength=64)
@@ -78,7 +77,7 @@ def test_a_masked_vector_is_uniform() -> None:
 
 
 def test_a_mask_serves_once() -> None:
-    masker = _Masker((VECTOR,), (SEED,), ())
+    masker = Masker((VECTOR,), (SEED,), ())
     masker(0, integers(1, VECTOR))
     with pytest.raises(LocalProtocolError, match="a mask serves once"):
         masker(0, integers(2, VECTOR))
@@ -88,7 +87,7 @@ def test_a_mask_serves_once() -> None:
     "bad", [np.full(20_000, 101), np.full(20_000, -101), np.zeros(19_999, int), np.zeros(20_000)]
 )
 def test_values_outside_the_declared_vector_are_refused(bad: Any) -> None:
-    masker = _Masker((VECTOR,), (SEED,), ())
+    masker = Masker((VECTOR,), (SEED,), ())
     with pytest.raises(LocalProtocolError):
         masker(0, bad)
     masker(0, integers(1, VECTOR))  # the refusal has not used the mask up
