@@ -9,7 +9,7 @@ import click
 
 from securefl.commands.choices import FILE, OUT, chosen_options, not_over, tell_floored, with_options
 from securefl.matching import document
-from securefl.matching.evaluator import PUBLIC_KIND, EvaluatorPublic
+from securefl.matching.evaluator_keys import PUBLIC_KIND, EvaluatorPublic
 from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
 from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options

@@ -14,7 +14,7 @@ from securefl.commands.choices import FILE
 from securefl.core.errors import DataError
 from securefl.he.openings import Openings
 from securefl.matching import document
-from securefl.matching.evaluator import PUBLIC_KIND, EvaluatorPublic
+from securefl.matching.evaluator_keys import PUBLIC_KIND, EvaluatorPublic
 from securefl.matching.key_holder import KIND as SECRET_KIND
 from securefl.matching.key_holder import KeyHolder, Revealed
 from securefl.matching.sealed import SCORES, Scores

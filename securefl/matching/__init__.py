@@ -13,7 +13,8 @@ limits volume, not that.
 """
 
 from securefl.matching.admission import NothingLeft
-from securefl.matching.evaluator import Evaluator, EvaluatorPublic
+from securefl.matching.evaluator import Evaluator
+from securefl.matching.evaluator_keys import EvaluatorPublic
 from securefl.matching.key_holder import KeyHolder, Revealed
 from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options

@@ -6,7 +6,6 @@ openings of its own making, and with it every profile.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,11 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from securefl.core.errors import CryptoError, DataError, RemoteProtocolError
-from securefl.core.keys import PublicKey, SecretKey, Signature
-from securefl.core.signing import AgreementKey, SigningKey, unseal, verify
+from securefl.core.keys import SecretKey
+from securefl.core.signing import AgreementKey, SigningKey, unseal
 from securefl.matching.admission import Candidate, NothingLeft, differs_from, fitting
 from securefl.matching.document import Document
-from securefl.matching.keys import PublicKeys, hexadecimal
+from securefl.matching.evaluator_keys import EvaluatorPublic, evaluator_statement
+from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options
 from securefl.matching.sealed import BASELINE, PROFILE, Profile, Refused, Scores, Sealed
 from securefl.scores.encryptor import Encryptor
@@ -26,41 +26,6 @@ from securefl.scores.evaluator import Baseline, ScoreEvaluator
 from securefl.scores.terms import ScoreTerms
 
 KIND: Final = "evaluator-key"
-PUBLIC_KIND: Final = "evaluator-public"
-
-
-@dataclass(frozen=True)
-class EvaluatorPublic:
-    """What the evaluator gives to clients (`sealing`, X25519) and to the key holder (`signing`, Ed25519)."""
-
-    sealing: PublicKey
-    signing: PublicKey
-
-    @property
-    def fingerprint(self) -> str:
-        """32 hex digits; every file for or from this evaluator carries them."""
-        return hashlib.sha256(self.sealing.raw + self.signing.raw).hexdigest()[:32]
-
-    def to_document(self, signature: Signature) -> Document:
-        header = {
-            "session": self.fingerprint,
-            "sealing": self.sealing.raw.hex(),
-            "signing": self.signing.raw.hex(),
-        }
-        return Document(PUBLIC_KIND, header, signature.raw)
-
-    @classmethod
-    def from_document(cls, content: Document) -> EvaluatorPublic:
-        """Raises DataError for a file that its evaluator did not sign."""
-        sealing, signing = (hexadecimal(content.header.get(name), 32) for name in ("sealing", "signing"))
-        found = cls(PublicKey(sealing), PublicKey(signing))
-        if content.header.get("session") != found.fingerprint:
-            raise DataError("The evaluator's keys are not those its header names.")
-        try:
-            verify(found.signing, Signature(content.body), _statement(sealing + signing))
-        except CryptoError as error:
-            raise DataError(f"The evaluator's keys are forged or damaged: {error}") from None
-        return found
 
 
 @dataclass(frozen=True)
@@ -202,7 +167,7 @@ class Evaluator:
         """The secret file and the public one."""
         own = self.public
         secret = self.agreement.secret.reveal() + self.signing.secret.reveal()
-        signature = self.signing.sign(_statement(own.sealing.raw + own.signing.raw))
+        signature = self.signing.sign(evaluator_statement(own.sealing.raw + own.signing.raw))
         return Document(KIND, {"session": own.fingerprint}, secret), own.to_document(signature)
 
     @classmethod
@@ -217,8 +182,3 @@ class Evaluator:
 
 def _in_order(refused: Sequence[Refused]) -> tuple[Refused, ...]:
     return tuple(sorted(refused, key=lambda one: one.place))
-
-
-def _statement(keys: bytes) -> bytes:
-    """What an evaluator signs of its own keys."""
-    return b"securefl/matching/evaluator/1|" + keys

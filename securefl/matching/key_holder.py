@@ -24,7 +24,7 @@ from securefl.core.signing import SIGNATURE_BYTES, SigningKey, verify
 from securefl.he.keys import KeyPair
 from securefl.he.openings import Openings
 from securefl.matching.document import Document
-from securefl.matching.evaluator import EvaluatorPublic
+from securefl.matching.evaluator_keys import EvaluatorPublic
 from securefl.matching.keys import SETS, PublicKeys, statement
 from securefl.matching.options import Options
 from securefl.matching.sealed import Scores

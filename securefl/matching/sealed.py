@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from securefl.core.errors import DataError
 from securefl.core.legible import is_legible
 from securefl.core.signing import seal
 from securefl.matching.document import Document
+from securefl.matching.evaluator_keys import EvaluatorPublic
 from securefl.matching.keys import PublicKeys
 from securefl.matching.options import Options
 from securefl.scores.encryptor import Encryptor
-
-if TYPE_CHECKING:
-    from securefl.matching.evaluator import EvaluatorPublic
 
 PROFILE: Final = "encrypted-profile"
 BASELINE: Final = "encrypted-baseline"

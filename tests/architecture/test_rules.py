@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -144,3 +145,27 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 def test_every_command_helps_with_an_example(name: str, command: click.Command) -> None:
     assert command.help, name
     assert f"Example:  securefl {name.split()[0]}" in (command.epilog or "")
+
+
+def circle(imports: Mapping[str, set[str]]) -> set[str]:
+    """The modules that stand in a circle of imports, or between two."""
+    left = dict(imports)
+    while done := [module for module, wanted in left.items() if not wanted & set(left)]:
+        for module in done:
+            del left[module]
+    while spared := [module for module in left if not any(module in wanted for wanted in left.values())]:
+        for module in spared:
+            del left[module]
+    return set(left)
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """Inside a room too, and for the type checker alone too."""
+    graph = grimp.build_graph("securefl", cache_dir=None)
+    found = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert sum(map(len, found.values())) > 1000, "the imports were not found"
+    assert circle(found) == set()
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == {"b", "c"}

@@ -32,7 +32,7 @@ from securefl.matching import KeyHolder, Options, Profile, PublicKeys, Scores, S
 from securefl.matching import options as options_of
 from securefl.matching import sealed as sealed_of
 from securefl.matching.document import Document
-from securefl.matching.evaluator import EvaluatorPublic
+from securefl.matching.evaluator_keys import EvaluatorPublic
 from securefl.profiles import Anchor, Bounds, Variant, features, query
 from securefl.profiles import Profile as Plain
 from securefl.scores import evaluator as match_of

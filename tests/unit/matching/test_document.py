@@ -22,8 +22,8 @@ from securefl.matching import (
     Scores,
     Sealed,
 )
-from securefl.matching import evaluator as evaluator_of
 from securefl.matching.document import LIMITS, Document, read, write
+from securefl.matching.evaluator_keys import evaluator_statement
 from securefl.matching.keys import statement
 
 ONE = Profile(np.array([0.5, 0.0]), np.array([1.0, 2.0]), 77)
@@ -207,7 +207,7 @@ def test_signing_keys_of_small_order_are_refused_wherever_they_come_in() -> None
 
 def test_a_sealing_key_of_small_order_is_refused() -> None:
     content = EvaluatorPublic(PublicKey(bytes(32)), SERVER.public.signing)
-    signed = SERVER.signing.sign(evaluator_of._statement(bytes(32) + SERVER.public.signing.raw))
+    signed = SERVER.signing.sign(evaluator_statement(bytes(32) + SERVER.public.signing.raw))
     read_back = EvaluatorPublic.from_document(content.to_document(signed))
     with pytest.raises(CryptoError, match="cannot be agreed with"):
         ONE.encrypt(KEYS.public, read_back)
