@@ -1,4 +1,4 @@
-"""The plan of a run, and what each release costs under it: from public inputs alone."""
+"""The plan of a run, and the charge of each release under it, from public inputs alone."""
 
 from __future__ import annotations
 
@@ -33,40 +33,44 @@ from securefl.dp.gaussian import TAIL, discrete_event, share
 from securefl.rounds import Sends
 
 CLEAR: Final = "clear"
-"""The word of sums in which the server sees each contribution."""
+"""The word for sums in which the server sees each contribution."""
 _NOISES: Final = ("none", "local", "distributed", "central", "key-holder")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that a guarantee hangs on; its digest names the session.
+    """Everything that a guarantee hangs on. Its digest names the session.
 
     Attributes:
-        sum: how sums are summed: "clear"; or by a way of which the server learns the total alone, such as
+        sum: how sums are summed: "clear", or a way by which the server learns the total alone, such as
             "masked", "ckks" or "two-server" (`sums`).
-        scores: how `each` numbers are opened: "clear", or by a way of which the server learns the numbers and
-            the key holder nothing (`scores`): "ckks", "batches" or "pads".
-        noise: where noise is added to sums that declare a sensitivity: by each client ("local"), in shares of
-            which the honest survivors' add up to enough ("distributed"), once by the server that sums
-            ("central", which trusts it), or once by the key holder of a two-server sum ("key-holder", which
-            trusts that one alone); sigma is `noise_multiplier` times that. An `each` of declared sensitivity
-            is noised by its client, whichever it is: nobody sums it.
-        dropout, corrupt: of hidden sums and distributed noise, the largest shares of a cohort that fall
+        scores: how `each` numbers are opened: "clear", or a way by which the server learns the numbers and
+        the key
+            holder nothing: "ckks", "batches" or "pads" (`scores`).
+        noise: where noise is added to sums that declare a sensitivity. "local": by each client.
+            "distributed": in shares, of which those of the honest survivors add up to enough. "central": once
+            by the server that sums, which is trusted. "key-holder": once by the key holder of a two-server
+            sum, which alone is trusted. Sigma is `noise_multiplier` times the sensitivity. An `each` of
+            declared sensitivity is always noised by its client, since nobody sums it.
+        dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that fall
             silent (rounded down), and that collude with the server (rounded up). `corrupt` has no default
             there.
-        least_cohort: the fewest clients that are asked for one sum; each client of a hidden sum checks it.
-        least_honest: the fewest honest contributors that any combination of opened sums keeps; likewise.
-        largest_share: the most of a sum's weight that one client may have; each client checks it.
-        largest_count: what a client clips its number of records to where it weighs its value by it.
-        public_count: what it says in place of that number where the number is data; None where it is public.
+        least_cohort: least number of clients that are asked for one sum. Each client of a hidden sum checks
+        it.
+        least_honest: least number of honest contributors that any combination of opened sums keeps. Each
+            client of a hidden sum checks it.
+        largest_share: largest share of a sum's weight that one client may have. Each client checks it.
+        largest_count: a client that weighs its value by its number of records clips the number to this.
+        public_count: the number that a client says in its place if its number of records is data. None if
+            that is public.
         secagg: against a server that may lie ("active"), or one that follows the protocol ("semi-honest").
-        spare: how many aggregations that abort may be tried again, in the whole run.
-        unit, adjacency, delta: what epsilon means.
-        unprotected: names of values that may leave without noise; epsilon is then infinite.
-        against: parties that the budget must hold against; the rest are trusted by name.
-        budget: the most epsilon per holder; None is no limit.
-        schedule: declared number of rounds; there is no release after it.
-        releases: by name, the most releases of one holder that the noise was calibrated for.
+        spare: how many aborted aggregations may be tried again, in the whole run.
+        unit, adjacency, delta: the meaning of epsilon.
+        unprotected: names of values that may leave without noise. Epsilon is then infinite.
+        against: parties that the budget must hold against. The others are trusted by name.
+        budget: the largest epsilon of a holder. None is no limit.
+        schedule: the declared number of rounds. Nothing is released after it.
+        releases: for each name, the most releases of one holder that the noise was calibrated for.
     """
 
     sum: str = CLEAR
@@ -97,8 +101,9 @@ class Plan:
             raise ConfigError(said)
         if self.corrupt is None and (self.hidden or self.noise == "distributed"):
             raise ConfigError(
-                "Expected `corrupt`, the largest share of a cohort that may collude with the server: sums "
-                "are hidden or noise is shared among clients. State it; 0 says that none may collude."
+                "Expected `corrupt`, the largest share of a cohort that may collude with the server, got "
+                "none, though sums are hidden or noise is shared among clients. State it; 0 says that none "
+                "may collude."
             )
         if not (0 <= self.dropout < 1 and 0 <= (self.corrupt or 0.0) <= 1):
             raise ConfigError(
@@ -127,7 +132,7 @@ class Plan:
         return self.sum != CLEAR
 
     def survivors(self, cohort: int) -> int:
-        """The least number of contributions in a sum over this many clients; of fewer there is no sum."""
+        """The least number of contributions in a sum over this many clients. With fewer there is no sum."""
         return cohort - dropping(self.dropout, cohort)
 
     def colluding(self, cohort: int) -> int:
@@ -135,18 +140,19 @@ class Plan:
         return colluding(self.corrupt or 0.0, cohort)
 
     def knowing(self, cohort: int) -> int:
-        """The most clients of a cohort whose shares of noise hide nothing.
+        """The largest number of clients in a cohort whose shares of noise hide nothing.
 
-        Who colludes knows its share; and where the promise holds against other clients, each knows its own.
+        A colluding client knows its share. If the promise must hold against other clients, each of them knows
+        its own share.
         """
         return max(self.colluding(cohort), 1 if OTHERS in self.against else 0)
 
     def count(self, records: int) -> int:
-        """What a client with so many records may let others know of that number, at least 1."""
+        """The number that a client with so many records may let others know, at least 1."""
         return max(1, min(records if self.public_count is None else self.public_count, self.largest_count))
 
     def terms(self) -> Terms:
-        """Of the ledger that holds to this plan."""
+        """The terms of a ledger under this plan."""
         return Terms(
             unit=self.unit,
             adjacency=self.adjacency,
@@ -158,11 +164,12 @@ class Plan:
 
     def session(self, clients: Sequence[str], nonce: bytes) -> bytes:
         """32 bytes that bind every message to the plan, to these clients and to one run (`nonce`)."""
+        # The nonce keeps runs of one study apart: a message of one run must not fit into another.
         who = ",".join(clients)
         return hashlib.sha256(b"securefl session v1" + self.digest() + who.encode() + nonce).digest()
 
     def digest(self) -> bytes:
-        """SHA-256 of the canonical plan: parties that agree on it agree on every charge."""
+        """SHA-256 of the canonical plan. Parties that agree on it agree on every charge."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
 
 
@@ -186,15 +193,12 @@ def charge_of(plan: Plan, sends: Sends, *, trained: bool = True) -> Charge:
 
 
 def events_of(plan: Plan, sent: Sequence[Sends], party: str, rounds: int) -> Counter[DpEvent]:
-    """What a client that takes part in every round has released to a party after as many rounds.
-
-    The exchanges that introduce it included.
-    """
+    """The releases to a party of a client that takes part in all of so many rounds and introductions."""
     events: Counter[DpEvent] = Counter()
     for sends in sent:
         events[charge_of(plan, sends).by_party()[party]] += sends.asked(rounds) - sends.extra
         events[charge_of(plan, sends, trained=False).by_party()[party]] += sends.extra
-    return +events
+    return +events  # a Counter's plus drops the events that occur 0 times
 
 
 def _both(own: DpEvent, training: DpEvent) -> DpEvent:
@@ -202,7 +206,8 @@ def _both(own: DpEvent, training: DpEvent) -> DpEvent:
 
 
 def _own_charge(plan: Plan, sends: Sends) -> Charge:
-    """Of the value alone, given what was trained before."""
+    """The charge of the value alone, given the model that was trained before."""
+    # A declared 0 says that no neighbour changes the value, such as a count under replace-one.
     if sends.sensitivity.get((plan.unit, plan.adjacency)) == 0:
         return NO_COST
     if sends.reads == "nothing" and _accounted(plan):
@@ -219,7 +224,7 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
             case "central" if SERVER not in plan.against:
                 return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
             case "key-holder" if KEY_HOLDER not in plan.against:
-                # it sees no total, but whoever knows the noise can take it off a published one
+                # The key holder sees no total. But it knows the noise, and can take it off a published total.
                 return Charge(server=event, key_holder=NonPrivateDpEvent(), others=event)
     if sends.name not in plan.unprotected:
         raise ConfigError(
@@ -235,67 +240,69 @@ def _accounted(plan: Plan) -> bool:
 
 
 def noised(plan: Plan, sends: Sends) -> bool:
-    """Whether this plan adds noise to these values: those of declared sensitivity in the plan's unit."""
+    """Whether this plan adds noise to these values. It does if their sensitivity in its unit is declared."""
     return plan.noise != "none" and sends.sensitivity.get((plan.unit, plan.adjacency), 0.0) > 0
 
 
 def fewest_contributions(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
-    """The fewest contributions that a sum of these values over so many clients may have.
+    """The least number of contributions that a sum of these values over so many clients may have.
 
-    Shares of noise were sized for the declared cohorts: of fewer clients, more must answer; and of more, more
-    may be corrupt.
+    Shares of noise were sized for the declared cohorts. In a smaller cohort a larger part must answer. In a
+    larger cohort more clients may be corrupt.
     """
     declared = max((s.cohort for s in sends if noised(plan, s)), default=0)
     if plan.noise != "distributed" or not declared:
         return plan.survivors(cohort)
+    # The first bound is for smaller cohorts than declared, the second for larger ones.
     enough = plan.survivors(max(cohort, declared))
     honest = plan.survivors(declared) - plan.knowing(declared)
     return max(enough, honest + plan.knowing(cohort))
 
 
 def placement(plan: Plan, sends: Sends) -> str:
-    """Where noise is added to these values; what nobody sums, its client noises."""
+    """Where noise is added to these values. A client noises a value that nobody sums."""
     return "local" if sends.how == "each" else plan.noise
 
 
 def room(plan: Plan, sends: Sends) -> int:
-    """How far the key holder's noise reaches beyond a sum, in grid units; 0 where it adds none."""
+    """How far the key holder's noise reaches beyond a sum, in grid units. 0 if it adds none."""
     if placement(plan, sends) != "key-holder" or not noised(plan, sends):
         return 0
     return ceil(TAIL * plan.noise_multiplier * reach(plan, sends)) + 1
 
 
 def _voided(plan: Plan, sends: Sends) -> bool:
-    """Whether the sensitivity is not one: trained state moves with every record, and is not bounded.
-
-    A client's whole contribution is bounded, whatever was trained on.
-    """
+    """Whether the declared sensitivity does not hold, since trained state moves with every record."""
+    # Per client the bound is on the whole contribution, so it holds whatever was trained on the records.
     if plan.unit == "client":
         return False
     return not _accounted(plan) if sends.training is not None else sends.reads == "trained"
 
 
 def _check_grid(plan: Plan, sends: Sends) -> None:
-    """ConfigError for a grid that is too coarse for the noise, or too fine or narrow for a share of it.
+    """Raises ConfigError for a grid that is too coarse for the noise, or too fine or narrow for a share of
+    it.
 
-    A share that its grid's bound cuts off is no share any more: the sum would have less noise than it says.
+    If the grid's bound cut shares off, the sum would have less noise than is charged.
     """
     discrete_event(_total(plan, sends), reach(plan, sends))
     farthest = reach(plan, sends) + TAIL * own_sigma(plan, sends)
     if farthest > sends.grid.limit:
         raise ConfigError(
-            f"Expected {sends.name!r} and its share of the noise within {sends.grid.limit} grid units, they "
-            f"reach {farthest:.3g}: the bound would cut the noise off. Take a coarser grid, or less noise."
+            f"Expected {sends.name!r} and its share of the noise within {sends.grid.limit} grid units, got "
+            f"{farthest:.3g}: the bound would cut the noise off. Take a coarser grid, or less noise."
         )
 
 
 def _own_share(plan: Plan, sends: Sends) -> DpEvent:
-    """What a server that sums in the clear sees of one client: its value with its own share of the noise."""
+    """The event against a server that sums in the clear, and sees values with one share of noise each."""
     return GaussianDpEvent(sqrt(own_sigma(plan, sends) ** 2 - 4) / reach(plan, sends))
 
 
 def _others(plan: Plan, sends: Sends) -> DpEvent:
-    """What another client sees of the sum: it knows its own share of the noise, which may be one too many."""
+    """The event against another client, which knows its own share of the noise in the sum."""
+    # If shares were sized with one known share to spare, the promised noise remains; otherwise one share
+    # less.
     honest = plan.survivors(sends.cohort) - max(plan.colluding(sends.cohort), 1)
     if plan.knowing(sends.cohort) >= 1:
         return GaussianDpEvent(plan.noise_multiplier)
@@ -310,15 +317,17 @@ def reach(plan: Plan, sends: Sends) -> float:
 
 
 def _total(plan: Plan, sends: Sends) -> float:
-    """Sigma of the sum of the honest shares, in grid units: what discreteness costs is added beforehand."""
+    """Sigma of the sum of the honest shares, in grid units."""
+    # `discrete_event` takes 4 off sigma^2 for discreteness; added here, the event has the plan's multiplier
     return sqrt((plan.noise_multiplier * reach(plan, sends)) ** 2 + 4)
 
 
 def own_sigma(plan: Plan, sends: Sends) -> float:
-    """Sigma of a client's share of the noise, in grid units. ConfigError where none can be sized."""
+    """Sigma of a client's share of the noise, in grid units. Raises ConfigError if no share can be sized."""
     if not sends.cohort:
         raise ConfigError(
-            f"The cohorts of {sends.name!r} have no least size, from which shares could be sized."
+            f"Expected a least size of the cohorts of {sends.name!r} to size shares of noise from, got none. "
+            "Noise them otherwise."
         )
     return share(_total(plan, sends), plan.survivors(sends.cohort), plan.knowing(sends.cohort))
 

@@ -4,10 +4,10 @@ A message is a frozen dataclass marked with `message`. Its bytes are
 
     "SFL" version | kind | kind version | session | round | attempt | stage | field | field ...
 
-all little-endian, every length checked against what is left before anything is allocated, and
-nothing may follow the last field. Who decodes says how many bytes a message may have, and how many
-elements its tuples together: an empty element takes a few bytes here and hundreds as an object.
-There is one byte string per message: decode(encode(m)) = m and no other bytes decode to m.
+all little-endian. Every length is checked against the bytes that are left before anything is allocated.
+Nothing may follow the last field. The caller of `decode` says how many bytes a message may have, and how many
+elements all its tuples together: an empty element takes a few bytes here and hundreds as an object. There is
+one byte string per message: decode(encode(m)) = m and no other bytes decode to m.
 
 A message sent by a client may carry only releases, public keys, shares, signatures and commitments. That is
 checked when its class is defined: a bare array, count or loss has no way into the bytes.
@@ -42,9 +42,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Header:
-    """Where a message belongs: session (32 bytes), round, stage (which Ask of the round), attempt at its sum.
+    """The place of a message: session (32 bytes), round, stage (which Ask of the round), attempt at its sum.
 
-    Attempt 0 is the exchange of order and numbers; the attempts at a hidden sum count from 1.
+    Attempt 0 is the exchange of order and numbers. The attempts at a hidden sum count from 1.
     """
 
     session: bytes
@@ -82,12 +82,12 @@ def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], t
         for name, hint in fields:
             if get_origin(hint) is tuple and get_args(hint)[1:] != (Ellipsis,):
                 raise LocalProtocolError(
-                    f"{cls.__name__}.{name} is {hint}; the only tuples are tuple[T, ...]."
+                    f"Expected tuples as tuple[T, ...] alone, got {hint} for {cls.__name__}.{name}."
                 )
             if sender == "client" and _element(hint) not in _FROM_CLIENTS:
                 raise LocalProtocolError(
-                    f"{cls.__name__}.{name} is {hint}, but a client may send only a Release, PublicKey, "
-                    "Share, Signature or Commitment: release the value through plan.protect."
+                    "Expected only a Release, PublicKey, Share, Signature or Commitment from a client, got "
+                    f"{hint} for {cls.__name__}.{name}. Release the value through `protect`."
                 )
         cls.__wire__ = _Spec(kind, version, sender, fields)  # type: ignore[attr-defined]
         return cls
@@ -123,7 +123,9 @@ def _pack(layout: str, *values: Any) -> bytes:
     try:
         return struct.pack("<" + layout, *values)
     except struct.error as error:
-        raise LocalProtocolError(f"{values} does not fit the layout {layout!r}: {error}.") from None
+        raise LocalProtocolError(
+            f"Expected values of the layout {layout!r}, got {values}: {error}."
+        ) from None
 
 
 def _sized(value: bytes, length: int) -> bytes:
@@ -152,7 +154,7 @@ def _write(out: list[bytes], hint: Any, value: Any, permit: Permit | None) -> No
         out += [_pack("I", len(value.raw)), value.raw]
     elif hint is Release:
         if permit is None or not isinstance(value, Release):
-            raise UnaccountedRelease(f"{value!r} can be encoded by Ledger.send alone.")
+            raise UnaccountedRelease(f"Expected a release with its permit, got {value!r}. Use Ledger.send.")
         numbers, sealed = permit.contents(value)
         _write(out, str, value.key.name, None)
         out.append(_pack("B", _FORMS.index(value.form)))
@@ -163,7 +165,7 @@ def _write(out: list[bytes], hint: Any, value: Any, permit: Permit | None) -> No
             raise LocalProtocolError(f"Expected an array as {hint}, got {value.dtype}.")
         _write_array(out, value)
     else:
-        raise LocalProtocolError(f"No encoding for a field of type {hint}.")
+        raise LocalProtocolError(f"Expected a field of a type that has an encoding, got {hint}.")
 
 
 def _declared(hint: Any, dtype: np.dtype[Any]) -> bool:
@@ -175,9 +177,13 @@ def _declared(hint: Any, dtype: np.dtype[Any]) -> bool:
 def _write_array(out: list[bytes], value: NDArray[Any]) -> None:
     code = value.dtype.newbyteorder("<").str
     if code not in _DTYPES or value.ndim > _MAX_DIMENSIONS:
-        raise LocalProtocolError(f"No encoding for an array of {value.dtype} with {value.ndim} dimensions.")
+        raise LocalProtocolError(
+            f"Expected an array of {', '.join(_DTYPES)} with at most {_MAX_DIMENSIONS} dimensions, got "
+            f"{value.dtype} with {value.ndim}."
+        )
     out.append(_pack("BB", _DTYPES.index(code), value.ndim))
     out.append(_pack(f"{value.ndim}I", *value.shape))
+    # in one byte order and layout, so that equal arrays have equal bytes on every machine
     out.append(np.ascontiguousarray(value, dtype=code).tobytes())
 
 
@@ -191,11 +197,11 @@ class _Reader:
         self._elements = 0
 
     def allow(self, elements: int) -> None:
-        """So many elements may still be read."""
+        """Allow so many more elements."""
         self._elements = elements
 
     def count(self) -> int:
-        """How many elements a tuple has, before any of them is made."""
+        """The number of elements of a tuple, checked before any of them is made."""
         (count,) = self.unpack("I")
         if count > self._elements:
             raise _Bad(f"{count} elements came where at most {self._elements} more are expected")
@@ -205,6 +211,7 @@ class _Reader:
     def take(self, count: int) -> memoryview:
         if count > len(self._data) - self._at:
             raise _Bad(f"expected {count} more bytes, {len(self._data) - self._at} are left")
+        # a view, not a copy: nothing is allocated for bytes that turn out to be wrong
         piece = self._data[self._at : self._at + count]
         self._at += count
         return piece
@@ -223,7 +230,7 @@ class _Reader:
 
 
 class _Bad(Exception):
-    """What is wrong with the bytes; becomes a RemoteProtocolError with the sender's name."""
+    """The fault in the bytes. It becomes a RemoteProtocolError with the sender's name."""
 
 
 def peek(data: bytes, sender: str) -> Header:
@@ -235,7 +242,7 @@ def decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: 
     """Decode a message that belongs at `header` and is one of `kinds`.
 
     Raises:
-        RemoteProtocolError: anything else: another place, kind, version, length or content.
+        RemoteProtocolError: the bytes have another place, kind, version, length or content.
     """
     return _guarded(lambda: _decode(data, header, kinds), sender)
 
@@ -259,6 +266,8 @@ def _read_header(reader: _Reader) -> tuple[str, int, Header]:
 def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
     reader = _Reader(data)
     kind, version, came = _read_header(reader)
+    # Whole headers are compared: a message replayed from another session, round or attempt is refused here,
+    # before any machine sees it.
     if came != header:
         raise _Bad(f"it belongs at {came.place()} of its session, not at {header.place()} of this one")
     for cls, most in kinds.items():

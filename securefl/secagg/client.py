@@ -1,9 +1,9 @@
 """A client of secure aggregation.
 
 It begins an attempt, advertises, deals shares, sends its masked input, signs the survivors (in active mode)
-and answers one request to unmask. All it draws comes from a secret that its record keeps for the attempt: a
-client that is started again says the same, or nothing. Training, quantising, noise and the ledger are the
-host's: the client asks for masked releases and never sees an integer.
+and answers one request to unmask. Everything it draws comes from a secret that its record keeps for the
+attempt. So a client that is started again says the same, or nothing. The host trains, quantises, adds noise
+and keeps the ledger. The client asks for masked releases and never sees an integer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ORDER: Final = (RosterClosed, Dealt, Survivors, Quorum)
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """`due` is the place in the order of the server's messages; `waited` counts deadlines that passed."""
+    """`due` is the place in the order of the server's messages. `waited` counts deadlines that passed."""
 
     due: int = 0
     waited: int = 0
@@ -62,7 +62,10 @@ class Beginning(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Advertised(Waiting):
-    """Its keys are out. `closed`: the roster it was shown, once the host records that it deals under it."""
+    """Its keys are out.
+
+    `closed` is the roster it was shown, while the host records that it deals under it.
+    """
 
     secret: SecretKey
     key: AgreementKey
@@ -72,7 +75,10 @@ class Advertised(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Dealing(Waiting):
-    """Its shares are out. `opened`: those of the others, once the host records under whose masks it sends."""
+    """Its shares are out.
+
+    `opened` are the others' shares, while the host records under whose masks it sends.
+    """
 
     due: int = 1
     key: AgreementKey
@@ -84,7 +90,7 @@ class Dealing(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Holding(Waiting):
-    """It holds the shares of its dealers. The host masks, or the input is out and the server's turn comes."""
+    """It holds the shares of its dealers. The host masks; with `sent` the input is out, and it waits."""
 
     due: int = 2
     closed: ClosedRoster = field(repr=False)
@@ -95,7 +101,10 @@ class Holding(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Agreeing(Waiting):
-    """It was shown the survivors, and the host records that it signs them. `signed`, `answered`: is done."""
+    """It was shown the survivors.
+
+    `signed` and `answered` say whether it signed them and opened its shares.
+    """
 
     due: int = 3
     held: Holding
@@ -119,8 +128,8 @@ class Client:
     Args:
         agreement: from this client's own configuration and the order it was given, not from the server.
         channels: its keys and its secrets with the others, kept over the rounds of a session.
-        policy: below what it insists on it does not begin (ConfigError).
-        patience: deadlines that may pass in one state before it counts itself out.
+        policy: what it insists on. With weaker parameters it does not begin (ConfigError).
+        patience: deadlines that may pass in one state before it gives up.
 
     Results: "answered", "abstained", "missed", "complained" (a dealer was bad), "refused" (on record).
     """
@@ -148,12 +157,19 @@ class Client:
         return Expects(self.agreement.header, from_server(self.agreement))
 
     def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
-        """Harmless: what came before. Refused: what is not due, not signed, or not what was shown."""
+        """Take in a message of the server.
+
+        A message that came before is ignored. RemoteProtocolError for one that is not due, not signed, or
+        contradicts what was shown before.
+        """
         if sender != SERVER:
-            raise RemoteProtocolError("Only the server speaks to clients.", sender=sender, phase="client")
+            raise RemoteProtocolError(
+                f"Expected messages from the server, got one from {sender}.", sender=sender, phase="client"
+            )
         match state, message:
             case Advertised(closed=None), RosterClosed():
                 closed = checks.read_roster(self.agreement, self.channels.own, state.entry, message)
+                # On record before any share leaves: after a restart it may not deal under another roster.
                 return Step(
                     replace(state, closed=closed, waited=0, due=1),
                     need=self._record("deal", digest(b"record", b"", closed.context)),
@@ -170,11 +186,13 @@ class Client:
                 )
                 return self._unmask(state)
         if _ORDER.index(type(message)) >= state.due:
-            raise checks.refusal("client", f"A {type(message).__name__} is not due yet.")
+            raise checks.refusal(
+                "client", f"Expected {_ORDER[state.due].__name__}, got {type(message).__name__}, not due yet."
+            )
         return Step(state)
 
     def provide(self, state: ClientState, answer: Any) -> Step[ClientState]:
-        """The host's answer to the last need; it comes to nothing once the client is out."""
+        """Take in the host's answer to the last need. It is ignored once the client is out."""
         match state:
             case Finished():
                 return Step(state)
@@ -194,10 +212,14 @@ class Client:
                 text = state.held.closed.survival(state.held.dealers, state.survivors)
                 signature = self.channels.identity.signing.sign(text)
                 return self._say(replace(state, signed=True, waited=0), Consistent(signature=signature))
-        raise LocalProtocolError(f"Nothing was asked of the host in {type(state).__name__}.")
+        raise LocalProtocolError(
+            f"Expected an answer only to a need, got one in {type(state).__name__}. Provide what a step "
+            "asked for."
+        )
 
     def deadline(self, state: ClientState) -> Step[ClientState]:
-        """A phase of somebody's is over; only after `patience` of them does this client give up."""
+        """A deadline passed. The client gives up once more than `patience` passed in one state."""
+        # An answered client cannot miss anything more, and `answered` is its result already.
         if isinstance(state, Finished) or (isinstance(state, Agreeing) and state.answered):
             return Step(state)
         if state.waited < self.patience:
@@ -251,6 +273,9 @@ class Client:
             seeds = {other: state.closed.mask_seed(own, state.key, other) for other in near}
         except CryptoError:
             raise checks.refusal(checks.MASK, "A mask key cannot be agreed with.") from None
+        # Of a pair the member with the smaller number adds the mask and the other one subtracts it, so that
+        # it falls out of their sum. The self-mask covers an input that arrives after its sender was called
+        # dropped.
         plus = [seed for other, seed in seeds.items() if own < other]
         minus = [seed for other, seed in seeds.items() if other < own]
         return _Masker(self.agreement.vectors, (*plus, state.seed), tuple(minus))
@@ -279,6 +304,8 @@ class Client:
 
     def _shares(self, state: Agreeing) -> tuple[Share, ...]:
         """For every dealer whose shares are held: of its seed if it survived, of its key if it dropped."""
+        # Never both: a survivor's key and seed together open its input. The record of the survivors, made
+        # before this, holds that over restarts.
         alive = set(state.survivors)
         return tuple(
             Share(pair.seed if dealer in alive else pair.key)
@@ -318,7 +345,10 @@ class _Masker:
 
     def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
         if number not in self._left:
-            raise LocalProtocolError(f"Vector {number} is masked already, or unknown: a mask serves once.")
+            raise LocalProtocolError(
+                f"Expected a vector that is not masked yet, got number {number}. A mask serves once: two "
+                "vectors under one mask would show their difference."
+            )
         hidden = masked(self._vectors[number], number, integers, add=self._add, subtract=self._subtract)
         self._left.remove(number)
         return Concealed("masked", hidden)

@@ -1,8 +1,8 @@
 """The server of secure aggregation: closes each phase when everybody answered or at its deadline.
 
-Whoever is silent in a phase has dropped from there on. Vectors are added as they arrive, and late ones
-are discarded. What one client sends badly costs that client its place; what proves a bad dealer ends
-the attempt with its name.
+A client that is silent in a phase has dropped from there on. Vectors are added as they arrive, and late ones
+are discarded. A bad message costs its sender its place. A proof against a dealer ends the attempt with the
+dealer's name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))  # any key tells a 
 
 @dataclass(frozen=True)
 class Advertising:
-    """Round 0: who advertised what. `waited` counts deadlines that passed, here and in the other phases."""
+    """Round 0: the members' advertisements. In every phase `waited` counts the deadlines that passed."""
 
     phase = 0
     entries: Mapping[int, Entry]
@@ -54,7 +54,7 @@ class Advertising:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Round 1: what each member of the closed roster dealt."""
+    """Round 1: the dealings of the closed roster's members."""
 
     phase = 1
     closed: ClosedRoster = field(repr=False)
@@ -66,7 +66,8 @@ class Sharing:
 class Summing:
     """Round 2: the running sums, and the signature of each input in them.
 
-    `gone` are holders that complained and left, `accused` who accused whom without proof.
+    `gone` are the holders that complained and left. `accused` has, for each dealer, who accused it without
+    proof.
     """
 
     phase = 2
@@ -130,25 +131,31 @@ ServerState = Advertising | Sharing | Summing | Agreeing | Opening | Working | C
 class Server:
     """The server of one aggregation. Its result is `Summed` or `Aborted`.
 
-    `patience` is how many deadlines a phase lets pass: 0 for an engine that starts its clock with each
-    phase, 1 for one whose clock runs through, so that no phase is cut short.
+    `patience` is how many deadlines a phase lets pass: 0 for an engine that starts its clock with each phase.
+    An engine whose clock runs through needs 1, so that no phase is cut short.
     """
 
     agreement: Agreement
     patience: int = 1
 
     def begin(self) -> Step[ServerState]:
-        """It waits: every client begins by itself."""
+        """Wait for advertisements. Every client begins by itself."""
         return Step(Advertising({}))
 
     def expects(self, state: ServerState) -> Expects:
         return Expects(self.agreement.header, from_clients(self.agreement))
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
-        """Harmless: what came before, or comes late. What is not due or fails a check costs its sender."""
+        """Take in a client's message.
+
+        A message that came before, or comes late, is ignored. RemoteProtocolError for one that is not due or
+        fails a check: it costs its sender the place in the attempt.
+        """
         number = self.agreement.roster.numbers.get(sender)
         if number is None:
-            raise RemoteProtocolError("It is not in the pinned roster.", sender=sender, phase="server")
+            raise RemoteProtocolError(
+                f"Expected a member of the pinned roster, got {sender}.", sender=sender, phase="server"
+            )
         try:
             match state, message:
                 case Advertising(), Advertise():
@@ -167,18 +174,23 @@ class Server:
             raise RemoteProtocolError(str(error), sender=sender, phase=_phase(state)) from None
         if _DUE[type(message)] > state.phase:
             raise RemoteProtocolError(
-                f"A {type(message).__name__} is not due yet.", sender=sender, phase=_phase(state)
+                f"Expected a message of phase {_phase(state)!r}, got {type(message).__name__}, not due yet.",
+                sender=sender,
+                phase=_phase(state),
             )
         return Step(state)
 
     def provide(self, state: ServerState, answer: Summed | Aborted) -> Step[ServerState]:
-        """What `Unmasking.run` returned."""
+        """Take in what `Unmasking.run` returned."""
         if not isinstance(state, Working):
-            raise LocalProtocolError(f"Nothing was asked of the host in {type(state).__name__}.")
+            raise LocalProtocolError(
+                f"Expected an answer only to a need, got one in {type(state).__name__}. Provide what a step "
+                "asked for."
+            )
         return Step(Closing(), result=answer)
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
-        """Go on with who answered, or abort with the reason."""
+        """Go on with the clients that answered, or abort with the reason."""
         if isinstance(state, Working | Closing):
             return Step(state)
         if state.waited < self.patience:
@@ -202,6 +214,7 @@ class Server:
             return Step(state)
         entry = Entry(said.key, said.nonce, said.signature)
         entry.check(self.agreement, number)
+        # A weak key would fail at every neighbour, after the roster closed; here it costs its sender alone.
         _PROBE.agree(said.key, b"probe")
         state = replace(state, entries={**state.entries, number: entry})
         everybody = len(state.entries) == self.agreement.parameters.clients
@@ -249,9 +262,10 @@ class Server:
         )
 
     def _complained(self, state: Summing, number: int, said: Complaint) -> Step[ServerState]:
-        """A proof ends the attempt; without one the holder leaves, and too many accusers are a proof.
+        """A proof ends the attempt. Without a proof the holder leaves. More accusers than may lie are a
+        proof.
 
-        One word against another is none, though nobody at all is assumed to lie.
+        A single accuser is never a proof, even if `corrupt` is 0: it is one word against another.
         """
         if number in state.gone or number in state.inputs:
             return Step(state)
@@ -259,7 +273,7 @@ class Server:
         accused, liars = dict(state.accused), max(self.agreement.parameters.corrupt, 1)
         for dealer, proven in complaints.judge(state.closed, state.dealt, number, said.keys):
             accused[dealer] = accused.get(dealer, frozenset()) | {number}
-            # One of more accusers than there are liars is honest.
+            # If there are more accusers than liars, one of them is honest.
             if proven or len(accused[dealer]) > liars:
                 name = self.agreement.roster.members[dealer].name
                 reason = f"{name} dealt shares that do not match what it signed, or cannot be opened."
@@ -275,6 +289,8 @@ class Server:
         self._admit(number, state.dealers, MASK)
         vectors: tuple[Any, ...] = said.releases
         pieces = self._unpacked(vectors)
+        # The clients ask for this signature in round 3, for a survivor that did not sign. An input whose
+        # sender was shown other dealers would stop the whole opening there, so it is left out here.
         text = state.closed.input_of(number, state.dealers)
         self.agreement.check(number, said.signature, text)
         sums = tuple(total + piece for total, piece in zip(state.sums, pieces, strict=True))
@@ -356,7 +372,7 @@ class Server:
 
     @staticmethod
     def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None:
-        """A share that is not the one its dealer published a hash of is the holder's fault."""
+        """Raises CryptoError for a share without its dealer's published hash. That is the holder's fault."""
         marks = state.dealt[dealer].marks(holder).raw
         kind, wanted = (SEED, marks[:32]) if dealer in state.inputs else (KEY, marks[32:])
         if len(share.raw) != OPENED_BYTES:
@@ -384,14 +400,18 @@ class Server:
     def _admit(self, number: int, allowed: tuple[int, ...], phase: str) -> None:
         if number not in allowed:
             name = self.agreement.roster.members[number].name
-            raise RemoteProtocolError("It dropped out before.", sender=name, phase=phase)
+            raise RemoteProtocolError(
+                f"Expected a member that takes part in {phase!r}, got {name}, which dropped out before.",
+                sender=name,
+                phase=phase,
+            )
 
     def _to(self, members: tuple[int, ...], message: Any) -> Envelope:
         return Envelope(self.agreement.roster.names(members), message)
 
     def _too_few(self, phase: str, did: str, number: int) -> Step[ServerState]:
         least = self.agreement.parameters.least_survivors
-        return self._abort(phase, f"Expected at least {least} clients, {number} {did}.")
+        return self._abort(phase, f"Expected at least {least} clients, got {number} that {did}.")
 
     @staticmethod
     def _abort(phase: str, reason: str, culprit: str | None = None) -> Step[ServerState]:

@@ -40,9 +40,9 @@ class Results:
         answer), and epsilon against each party.
     participation: arm, seed, client, quality, selected and answered (rounds; a client that is drawn
         twice takes part once), retired (whether its budget bore no further round at the end).
-    figures: arm, seed, round, client, quality, figure, value: what an algorithm shows the observer of its
-        clients, such as their divergence; none for a client of which it is not known.
-    ledgers: of each arm and seed, the head of its ledger's chain after the last round.
+    figures: arm, seed, round, client, quality, figure, value: an algorithm's figures of its clients for the
+        observer, such as their divergence. A client of unknown figure has no row.
+    ledgers: for each arm and seed, the head of its ledger's chain after the last round.
     """
 
     metrics: pd.DataFrame
@@ -81,6 +81,7 @@ def _metric(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _participation(run: ArmRun) -> list[dict[str, Any]]:
+    # the sign, since a client that is drawn twice in a round takes part once
     selected = np.sum([np.sign(record["selected"]) for record in run.records], axis=0)
     answered = np.sum([record["answered"] for record in run.records], axis=0)
     return [
@@ -148,7 +149,7 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
 
 
 def _aggregation(arm: Arm) -> str:
-    """Only arms of one aggregation are compared; a system that averages no models has none."""
+    """Only arms of one aggregation are compared. A system that averages no models has no aggregation."""
     averaging = "fraction" in vars(arm.options)
     return str(getattr(arm.options, "aggregation", "partial" if averaging else ""))
 
@@ -202,7 +203,7 @@ def write(
     reproduce: str,
     changes: Sequence[str] = (),
 ) -> Path:
-    """Write tables, plots, versions and the report into the run folder; returns the report's path."""
+    """Write tables, plots, versions and the report into the run folder. Returns the report's path."""
     write_csv(folder / "metrics.csv", results.metrics)
     write_csv(folder / "participation.csv", results.participation)
     write_csv(folder / "figures.csv", results.figures)
@@ -232,7 +233,7 @@ def write(
 
 
 def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -> list[run_page.PrivacyRow]:
-    """Who learned what at which epsilon; arms of which the same holds share a row."""
+    """Who learned what at which epsilon. Arms with the same answer share a row."""
     spent = {arm.name: arm.epsilon for arm in results.summary}
     rows: dict[tuple[str, str, str], list[str]] = {}
     for party in PARTIES:
@@ -257,7 +258,7 @@ def versions() -> dict[str, str]:
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """The summary for scripts; an infinite epsilon is the text "inf", which is valid JSON."""
+    """The summary for scripts. An infinite epsilon is the text "inf", which is valid JSON."""
     arms = []
     for arm in results.summary:
         epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
@@ -270,7 +271,7 @@ def as_json(results: Results) -> dict[str, Any]:
 
 
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
-    """How many rounds of this arm and seed a run folder holds; all of them where budgets ended it early."""
+    """The number of finished rounds of an arm and seed in a run folder, or all if budgets ended it early."""
     path = arm_folder(folder, arm, seed) / "checkpoint.sqlite"
     if not path.is_file():
         return 0
@@ -280,7 +281,7 @@ def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
 
 
 def bought(study: Study, results: Results) -> list[str]:
-    """What the budget bought: a sentence for each arm in which clients dropped out, theirs being spent."""
+    """The rounds that the budget bought: a sentence for each arm in which clients' budgets were spent."""
     lines = []
     rounds, seeds = study.study.rounds, results.participation["seed"].nunique()
     what = f"a budget of {study.privacy.budget:g}" if study.privacy.budget < math.inf else "the schedule"

@@ -54,7 +54,7 @@ def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
 
 
 def _made(folder: Path, arm: Arm, seed: int) -> Path:
-    """The folder of one arm and seed, made where there is none. DataError where a part of it is a link."""
+    """Make the folder of one arm and seed, if there is none. Raises DataError if a part of it is a link."""
     home = arm_folder(folder, arm, seed)
     for part in reversed(home.relative_to(folder).parents):
         subfolder(folder / part)
@@ -74,8 +74,9 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
         endless = [party for party in plan.against if compose({charge[party]: 1}, plan.delta) == inf]
         if plan.budget is not None and endless:
             raise ConfigError(
-                f"{offer.sends.name!r} leaves without noise, which no budget bears: every client would "
-                f"refuse. Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
+                f"Expected noise on every value under a budget, got {offer.sends.name!r}, which leaves "
+                "without noise, which no budget bears: every client would refuse. Set budget = inf in "
+                f"[privacy], or trust {endless} by leaving them out of `against`."
             )
     if plan.budget is not None:
         for party in plan.against:
@@ -83,8 +84,9 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
             if not within(first, plan.delta, plan.budget):
                 cost = compose(first, plan.delta)
                 raise ConfigError(
-                    f"{arm.name}: round 1 costs a client epsilon {cost:.4g} against the {party}, and the "
-                    f"budget is {plan.budget:g}: it bears not one round. Raise it, or add noise."
+                    f"{arm.name}: expected round 1 to cost a client at most the budget {plan.budget:g} "
+                    f"against the {party}, got epsilon {cost:.4g}: it bears not one round. Raise it, or add "
+                    "noise."
                 )
     _check_cohorts(plan, sent, study.data.clients)
     algorithm.start()  # builds the model: a layer that does not exist is told here
@@ -92,9 +94,9 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
 
 
 def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
-    """ConfigError for a hidden sum over cohorts of which none would ever be opened.
+    """Raises ConfigError for a hidden sum over cohorts that would never be opened.
 
-    A cohort whose size is not known beforehand counts as one of all clients.
+    A cohort of unknown size counts as one of all clients.
     """
     with Journal() as journal:
         way = way_of(plan, journal)
@@ -104,8 +106,8 @@ def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
             continue
         if size < 2:
             raise ConfigError(
-                f"{sends.name!r} is summed over cohorts of {size}, whose sum would be its own value: it is "
-                "never opened. Ask more clients a round."
+                f"Expected cohorts of two or more for the hidden sum of {sends.name!r}, got {size}, whose "
+                "sum would be its own value: it is never opened. Ask more clients a round."
             )
         way.check(sends, size)
 
@@ -120,11 +122,11 @@ def run_arm(
     rounds: int | None = None,
     stop: Stop | None = None,
 ) -> ArmRun:
-    """Run one arm to its last round, from wherever it stands, telling every round's record.
+    """Run one arm to its last round, from where it was cut off. `tell` gets every round's record.
 
-    rounds: play no more than so many of the study's.
-    stop: raises Interrupted between two rounds where it is asked to.
-    Each arm has a ledger of its own: it is accounted as if it were the only one that was run.
+    rounds: the largest number of the study's rounds to play.
+    stop: raises Interrupted between two rounds, if it is asked to.
+    Each arm has a ledger of its own. It is accounted as if no other arm had run.
     """
     stop = stop or Interruption()
     algorithm, plan = composition(study, arm, world)
@@ -152,6 +154,8 @@ def run_arm(
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
                 break
+            # The checkpoint comes last: a round that is cut off before it is played again as it was, from the
+            # journal's secrets.
             with stop.finishing("this round"):
                 state, record, kept = turn.play(number, state)
                 checkpoint.save(number, state, record, kept)
@@ -163,7 +167,7 @@ def run_arm(
 
 @dataclass(frozen=True)
 class _Stands:
-    """What a run goes on with after a round."""
+    """The figures of a round's record with which a run goes on."""
 
     number: int
     head: Head
@@ -175,7 +179,7 @@ class _Stands:
 
 
 def _stands(record: Mapping[str, Any], clients: int) -> _Stands:
-    """What the record of a round says of it. Raises any error for a record that cannot be one."""
+    """Read a round's record. Raises any error for a record that cannot be one."""
     culprits, retired = (frozenset(map(int, record[name])) for name in ("culprits", "retired"))
     if not culprits | retired <= set(range(clients)) or set(record["epsilon"]) != set(PARTIES):
         raise ValueError("a record names clients or parties that there are not")
@@ -195,10 +199,8 @@ def _stands(record: Mapping[str, Any], clients: int) -> _Stands:
 
 
 def _require_all(ledger: Ledger, stands: _Stands) -> None:
-    """DataError where the ledger holds less than it did when this round ended.
-
-    By its chain; and by its epsilons, for a chain that somebody made anew.
-    """
+    """Raises DataError if the ledger holds less than it did when this round ended."""
+    # Its chain shows a loss. Its epsilons show one even if somebody made the chain anew.
     ledger.require(stands.head)
     for party, spent in stands.epsilon.items():
         found = ledger.worst(party)
@@ -247,13 +249,13 @@ class _Turn:
             spare=stands[-1].spare if stands else None,
             journal=journal,
         )
-        # A budget that bears not one round is refused before; what a cut-off round has spent retires nobody
-        # from it.
+        # From the record, not from the ledger: what a cut-off round has spent must not retire a client from
+        # it.
         self._retired = stands[-1].retired if stands else frozenset[int]()
         self._logs: list[tuple[Ask, Log]] = []
 
     def _check_ages(self, journal: Journal, finished: int) -> None:
-        """DataError where journal or checkpoint are older than what stands beside them, or begun anew."""
+        """Raises DataError if journal or checkpoint are older than the files beside them, or begun anew."""
         if {*journal.sessions(), *self._ledger.sessions()} - {self._session}:
             raise DataError(
                 "The checkpoint of this run is lost: the ledger or the journal beside it has another "
@@ -274,11 +276,14 @@ class _Turn:
             )
 
     def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, Kept]]:
-        """The next state, the round's record, and what clients keep since."""
+        """Play a round.
+
+        Returns the next state, the round's record, and the changes in the clients' kept state.
+        """
         before = dict(self._host.kept)
         began = time.perf_counter()
         world, study = self._world, self._study
-        # A round's late parcels end with it: a resumed run must meet what an uninterrupted one meets.
+        # A new network for each round, whose late parcels end with it: a resumed run has none of them either.
         engine = InProcess(self._host.worker, faults=study.network, rng=stream(world.seed, "network", number))
         self._logs = []
 
@@ -331,7 +336,7 @@ class _Turn:
         }
 
     def _out(self) -> frozenset[int]:
-        """Whom nobody asks any more: whose budget is spent, and who was proven to cheat."""
+        """The clients that nobody asks any more: their budget is spent, or they were proven to cheat."""
         return self._host.culprits() | self._retired
 
     def _devices(self) -> list[Device]:
