@@ -1,10 +1,10 @@
-"""What the model-averaging systems share: the loop and the two aggregations.
+"""The shared parts of the model-averaging systems: the loop and the two aggregations.
 
 FedAvg, FedProx, FedAdam, FedProf and their baselines differ in four parts only:
 
     selection  x  local training  x  aggregation  x  server update
 
-and privacy (how sums are summed, what is noised) is none of them: it is in the plan.
+Privacy (how sums are summed, what is noised) is not among them. It is in the plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Cohort = Mapping[int, int]
 
 
 def known_or_mean(sizes: Floats) -> Floats:
-    """n_k of every client, (N,); one that is not known yet counts as the mean of the known ones."""
+    """n_k of every client, (N,). An unknown n_k counts as the mean of the known ones."""
+    # As 0 an unknown client could never be drawn.
     known = sizes[~np.isnan(sizes)]
     return np.where(np.isnan(sizes), known.mean() if known.size else 1.0, sizes)
 
@@ -38,7 +39,10 @@ def known_or_mean(sizes: Floats) -> Floats:
 
 
 class Selection(Protocol):
-    """Who takes part. `watch` is asked of every client once, and of the cohort in every round."""
+    """Who takes part.
+
+    `watch` has the numbers asked of every client once, and of the cohort in every round.
+    """
 
     @property
     def offers(self) -> tuple[Offer, ...]: ...
@@ -50,7 +54,7 @@ class Selection(Protocol):
     ) -> Cohort: ...
 
     def figures(self, state: State) -> Mapping[str, Floats]:
-        """What an observer is shown of the choice, by name, (N,)."""
+        """The figures behind the choice for an observer, by name, (N,)."""
         ...
 
 
@@ -71,7 +75,7 @@ class Uniform:
 
 
 class Part(Protocol):
-    """Which part of the models is averaged; what is left of them, clients keep."""
+    """Which part of the models is averaged. Clients keep the rest."""
 
     @property
     def initial(self) -> Float32s: ...
@@ -113,7 +117,9 @@ class Replace:
 
 
 def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> ByDraws | ByCount | None:
-    """What the chosen clients weigh: draws / K (partial), or n_k / n with their own n_k (full)."""
+    """The weights of the chosen clients: draws / K (partial), or n_k / n with their own n_k (full)."""
+    # The server sets neither: draws are whole numbers that the whole cohort signs, and n_k is the client's
+    # own. Weights of the server's choice would let it give one client nearly all of a hidden sum.
     if aggregation == "full":
         return ByCount(int(state.memory["records"][0]))
     return ByDraws(cohort) if cohort else None
@@ -122,8 +128,8 @@ def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> ByDraws |
 def step_of(aggregation: Aggregation, total: Total) -> Floats:
     """The aggregated step: the mean over the survivors (partial), or the plain weighted sum (full).
 
-    Full aggregation is w + sum over the selected of (n_k / n)(w_k - w): whoever is absent counts
-    with the old model.
+    Full aggregation is w + sum over the selected of (n_k / n)(w_k - w). An absent client counts with the old
+    model.
     """
     if aggregation == "full" or total.weight == 0:
         return total.value
@@ -157,6 +163,7 @@ class Averaging:
 
     def _count(self, clients: int) -> int:
         """K."""
+        # 0.07 * 100 is a little above 7 in floats, and must not become 8
         return max(1, ceil(self.fraction * clients - 1e-9))
 
     @property
@@ -208,10 +215,11 @@ class Averaging:
         watch: tuple[Each, ...],
         public: Mapping[str, Floats],
     ) -> Generator[Ask, Answers, State]:
-        """Ask whoever the server does not know yet, in round 1 everybody, for the watched numbers."""
+        """Ask the clients with unknown numbers for the watched numbers. In round 1 these are all clients."""
         sizes = (ask_size(self.problem),) if "size" in self._watched() else ()
         each = (*watch, *sizes)
-        for question in each:  # one at a time: a number that cannot be had any more costs no other
+        # One at a time: a client whose budget refuses one number would otherwise give none of them.
+        for question in each:
             known = state.memory[question.sends.name]
             cohort = tuple(k for k in population.everyone() if np.isnan(known[k]))
             if cohort:
@@ -227,11 +235,8 @@ class Averaging:
         return state
 
     def _count_records(self, state: State, population: Population) -> Generator[Ask, Answers, State]:
-        """n, from one sum over all clients in the whole run; a client that is absent counts as an average
-        one.
-
-        Sums of n_k over the cohorts of every round would give each n_k by linear algebra.
-        """
+        """n, from one sum over all clients in the whole run. An absent client counts as an average one."""
+        # Once: sums of n_k over the changing cohorts of many rounds would give each n_k by linear algebra.
         if "records" in state.memory:
             return state
         question = Sum(self._count_of_records.sends, 1)
@@ -240,7 +245,7 @@ class Averaging:
         total = self.problem.records  # public, where nobody answered
         if counted:
             total = round(float(answers.totals[COUNT.name].value[0]) * population.clients / counted)
-        # A client can claim a false number, within the grid: n stays what it can be.
+        # A client can claim a false number within the grid. n is kept between the values that it can have.
         within = min(max(total, population.clients), self.problem.records)
         return state.remember(records=np.array([within]))
 
@@ -249,7 +254,7 @@ class Averaging:
 
 
 def _learn(state: State, answers: Answers) -> State:
-    """Remember each client's newest numbers; one whose number could not be opened keeps the older."""
+    """Remember each client's newest numbers. A client without an opened number keeps its older one."""
     news: dict[str, NDArray[Any]] = {}
     for name, numbers in answers.each.items():
         news[name] = state.memory[name].copy()

@@ -29,6 +29,7 @@ class BySize:
         return (), {}
 
     def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+        # log-weights, so that -inf can say who must not be drawn
         return with_replacement(population.among(np.log(known_or_mean(state.memory["size"]))), count, rng)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
@@ -67,6 +68,7 @@ class FedProx:
             raise ValueError(f"Expected mu >= 0 and finite, got {self.mu}.")
 
     def build(self, problem: Problem) -> Algorithm:
+        # in both: whichever of them trains reads its own
         private = problem.private and replace(problem.private, proximal=self.mu)
         local = replace(problem.local, proximal=self.mu)
         proximal = replace(problem, local=local, private=private)
@@ -106,7 +108,10 @@ class FedAdam:
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
         if not (self.learning_rate > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError("Expected learning_rate > 0 and 0 <= beta1, beta2 < 1.")
+            raise ValueError(
+                "Expected learning_rate > 0 and 0 <= beta1, beta2 < 1, got "
+                f"{self.learning_rate}, {self.beta1} and {self.beta2}."
+            )
 
     def build(self, problem: Problem) -> Algorithm:
         adam = Adam(learning_rate=self.learning_rate, beta1=self.beta1, beta2=self.beta2)
@@ -175,6 +180,7 @@ class ByLoss:
         return (self._loss.ask,), {}
 
     def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+        # the paper's valuation: sqrt(n_k) times the mean loss
         valuations = np.sqrt(known_or_mean(state.memory[SIZE.name])) * state.memory[LOSS.name]
         return by_valuation(
             population.among(valuations),
@@ -193,7 +199,7 @@ class ByLoss:
 class ActiveFL:
     """Active federated learning (Goetz et al. 2019): alpha_1 0.75, alpha_2 0.01, alpha_3 0.1.
 
-    loss_bound: what a record's loss is clipped to; without it losses cannot be noised.
+    loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
     """
 
     fraction: float
@@ -205,7 +211,10 @@ class ActiveFL:
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
         if not (0 <= self.excluded < 1 and self.temperature >= 0 and 0 <= self.explored <= 1):
-            raise ValueError("Expected 0 <= excluded < 1, temperature >= 0 and 0 <= explored <= 1.")
+            raise ValueError(
+                "Expected 0 <= excluded < 1, temperature >= 0 and 0 <= explored <= 1, got "
+                f"{self.excluded}, {self.temperature} and {self.explored}."
+            )
         if self.loss_bound is not None and not 0 < self.loss_bound <= LARGEST_LOSS:
             raise ValueError(f"Expected 0 < loss_bound <= {LARGEST_LOSS:g}, got {self.loss_bound}.")
 

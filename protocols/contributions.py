@@ -1,6 +1,6 @@
-"""What clients of the model-averaging systems send: updates, sizes and losses.
+"""The contributions of clients to the model-averaging systems: updates, sizes and losses.
 
-A size and a loss are ready for noise: where a plan adds none, they leave as they are.
+A size and a loss are ready for noise. If a plan adds none, they leave as they are.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
 
 
 def update_sends(problem: Problem, cohort: int) -> Sends:
-    """A client's update, of declared sensitivity per client where the problem bounds it.
+    """A client's update. If the problem bounds it, its sensitivity per client is declared.
 
-    cohort: the fewest clients that are asked for one sum, 0 where that is not known.
+    cohort: the least number of clients that are asked for one sum, 0 if that is not known.
     """
     sends = replace(with_training(UPDATE, problem), cohort=cohort)
     bound = problem.local.update_bound
@@ -74,9 +74,9 @@ def update_sends(problem: Problem, cohort: int) -> Sends:
 
 
 def bounded(problem: Problem, job: Job, update: Callable[[Job], Floats]) -> Value:
-    """The update that this job gives; under the problem's bound scaled down to it, as integers of the grid.
+    """The update of this job. Under the problem's bound it is scaled down and put on the grid, as integers.
 
-    Under a bound a client is never silent, which would tell of its records: those it cannot use take no
+    Under a bound a client is never silent, since silence would tell of its records. Unusable records take no
     part, and an update that diverges is 0.
     """
     bound = problem.local.update_bound
@@ -89,11 +89,13 @@ def bounded(problem: Problem, job: Job, update: Callable[[Job], Floats]) -> Valu
     if not np.isfinite(step).all():
         step = np.zeros(len(job.broadcast))
     grid = _grid(bound)
+    # to_grid scales down to the bound, so that the integers' norm is within it exactly
     return Value(integers=clipping.to_grid(step[None], grid.step, int(bound / grid.step))[0])
 
 
 def _grid(bound: float) -> Grid:
-    """From 2^14 to 2^15 steps to the bound: fine beside any noise, and coarse enough for tables of it."""
+    """A grid with 2^14 to 2^15 steps to the bound."""
+    # fine beside any noise, and coarse enough for the noise to stay below 2^24 steps
     step = float(2.0 ** (floor(log2(bound)) - 14))
     return Grid(step=step, bound=step * 2**24)
 
@@ -126,7 +128,7 @@ class Size:
     sends: Sends = SIZE
 
     def compute(self, job: Job) -> Value:
-        units = round(1 / self.sends.grid.step)  # finer than whole records, so that little noise is some
+        units = round(1 / self.sends.grid.step)  # finer than whole records: little noise would round to none
         return Value(integers=np.array([len(job.x) * units], dtype=np.int64), after_noise=self._possible)
 
     def _possible(self, noised: Floats) -> Value:
@@ -135,17 +137,17 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class Count:
-    """n_k as far as others may know it, to be summed over all clients once: n of a weight n_k / n.
+    """n_k as far as others may know it, summed over all clients once. The sum is n in the weights n_k / n.
 
-    The plan says what that is: the clipped number of records where it is public, and else a public number in
-    its place. So it costs nothing.
+    The plan says which number that is: the clipped number of records if it is public, or else a public number
+    in its place. So it costs nothing.
     """
 
     problem: Problem
 
     @property
     def sends(self) -> Sends:
-        """On a grid that ends at the declared records of all clients together: nobody can claim more."""
+        """On a grid that ends at the declared records of all clients, so that nobody can claim more."""
         problem = self.problem
         return replace(COUNT, cohort=problem.clients, grid=Grid(step=1.0, bound=float(problem.records)))
 
@@ -157,7 +159,7 @@ class Count:
 class Loss:
     """Mean loss of the broadcast model on the client's records.
 
-    bound: a record's largest loss, public; without it the mean cannot be noised, for a record moves it
+    bound: a record's largest loss, public. Without it the mean cannot be noised, for one record moves it
     without bound.
     """
 

@@ -1,4 +1,4 @@
-"""LG-FedAvg (Liang et al. 2020): the last layers are averaged, the bodies stay with their clients."""
+"""LG-FedAvg (Liang et al. 2020): the last layers are averaged, and the bodies stay with their clients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LGFedAvg:
 
 @dataclass(frozen=True, eq=False)
 class LastLayers:
-    """The last dense layers are shared; each client keeps the rest of its model."""
+    """The last dense layers are shared. Each client keeps the rest of its model."""
 
     bodies: Bodies
     layers: int
@@ -65,6 +65,7 @@ class LastLayers:
         return LastLayersUpdate(self, cohort)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        # each client's own model, on records like its own: there is no common model to test
         return pooled(
             [
                 (len(device.x), self._evaluated(client, shared, device))
@@ -83,6 +84,7 @@ class LastLayers:
         problem = self.bodies.of(client)
         vector: Float32s = np.array(kept.get("model", problem.initial), dtype=np.float32)
         places = self._shared(problem)
+        # places depend on the body's length, the number of shared values does not
         if shared.shape != places.shape:
             raise DataError(f"Expected {len(places)} shared values, got the shape {shared.shape}.")
         vector[places] = shared
@@ -99,7 +101,7 @@ class LastLayers:
 
 @dataclass(frozen=True, eq=False)
 class LastLayersUpdate:
-    """The shared layers after local training, less the broadcast ones; the rest is kept."""
+    """The change of the shared layers in local training. The rest of the model is kept."""
 
     part: LastLayers
     cohort: int = 0
@@ -109,6 +111,7 @@ class LastLayersUpdate:
         return update_sends(self.part.bodies.problem, self.cohort)
 
     def compute(self, job: Job) -> Value:
+        # empty where training diverged: the client then keeps the body that it had
         kept: dict[str, Float32s] = {}
 
         def step(job: Job) -> Floats:

@@ -1,4 +1,4 @@
-"""Drawing cohorts: the rules the published systems select by, as functions of public numbers."""
+"""Drawing cohorts: the selection rules of the published systems, as functions of public numbers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from securefl.rounds import Floats
 def gumbel_top_k(log_weights: Floats, count: int, rng: np.random.Generator) -> dict[int, int]:
     """`count` distinct clients, drawn one after the other with probability proportional to the weight.
 
-    Adding Gumbel noise to log-weights and taking the largest gives exactly that law (Kool et al.
-    2019), and works where the weights themselves underflow. A log-weight of -inf or NaN is never
-    drawn; equal log-weights draw uniformly. Fewer are drawn where fewer have a finite log-weight.
+    Adding Gumbel noise to log-weights and taking the largest gives exactly that law (Kool et al. 2019). It
+    works even if the weights themselves underflow. A client with a log-weight of -inf or NaN is never drawn.
+    Equal log-weights draw uniformly. Fewer are drawn if fewer have a finite log-weight.
 
     Raises ConfigError for count > N.
     """
     if count > len(log_weights):
         raise ConfigError(f"Expected K <= N, got K = {count} of N = {len(log_weights)}; lower the fraction.")
+    # one number for every client, so that the stream does not depend on who can be drawn
     keys = log_weights + rng.gumbel(size=len(log_weights))
     keys[~np.isfinite(log_weights)] = -np.inf
     best = np.argsort(-keys, kind="stable")[:count]
@@ -33,13 +34,17 @@ def with_replacement(log_weights: Floats, count: int, rng: np.random.Generator) 
     usable = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     if not np.isfinite(usable).any():
         return {}
+    # less the largest, so that at least one weight does not underflow
     chance = np.exp(usable - usable.max())
     drawn = rng.choice(len(chance), size=count, p=chance / chance.sum())
     return dict(Counter(int(k) for k in drawn))
 
 
 def first_come(seconds: Floats, last: Floats, count: int) -> Mapping[int, int]:
-    """The first `count` by speed, those not picked in the last round first; nobody of infinite time."""
+    """The `count` fastest, those not picked in the last round first.
+
+    Clients of infinite time are left out.
+    """
     order = np.lexsort((seconds, last > 0))
     return {int(k): 1 for k in order[np.isfinite(seconds[order])][:count]}
 
@@ -55,10 +60,9 @@ def by_valuation(
 ) -> dict[int, int]:
     """Active FL's draw (Goetz et al. 2019, Algorithm 1): alpha_1, alpha_2, alpha_3 in that order.
 
-    The `excluded` share with the lowest valuation gets probability 0; (1 - explored) * count are
-    drawn without replacement with probability proportional to exp(temperature * valuation), the
-    rest uniformly from those not drawn yet. A valuation that is not known is NaN, that of a client which must
-    not be drawn -inf.
+    The `excluded` share with the lowest valuation gets probability 0. (1 - explored) * count are drawn
+    without replacement with probability proportional to exp(temperature * valuation). The rest are drawn
+    uniformly from those not drawn yet. An unknown valuation is NaN. A client that must not be drawn has -inf.
     """
     usable = np.isfinite(valuations)
     log_weights = np.where(usable, temperature * valuations, -np.inf)
@@ -66,6 +70,7 @@ def by_valuation(
     log_weights[lowest[: int(excluded * len(valuations))]] = -np.inf
     exploited = min(count - int(explored * count), int(np.isfinite(log_weights).sum()))
     chosen = gumbel_top_k(log_weights, exploited, rng)
+    # exploration may find clients of unknown value too, and only those of -inf stay out
     rest = np.where(np.isneginf(valuations), -np.inf, 0.0)
     rest[list(chosen)] = -np.inf
     return {**chosen, **gumbel_top_k(rest, count - len(chosen), rng)}

@@ -21,9 +21,9 @@ from securefl.rounds import Answers, Ask, Float32s, Floats, Kept, Sends, Value
 class Population:
     """Who may be asked: clients 0 .. clients - 1, and how long each device takes (seconds).
 
-    retired: clients whose ledgers do not bear this round, or that were proven to cheat; not to be asked.
-    Public knowledge only: a time that depends on a client's records would be a release, while what a ledger
-    bears follows from what was asked before.
+    retired: clients whose ledgers do not bear this round, or that were proven to cheat. They must not be
+    asked. All of this is public knowledge. A time that depends on a client's records would be a release. What
+    a ledger bears follows from what was asked before.
     """
 
     clients: int
@@ -31,11 +31,11 @@ class Population:
     retired: frozenset[int] = frozenset()
 
     def everyone(self) -> tuple[int, ...]:
-        """All but the retired."""
+        """All clients except the retired."""
         return tuple(k for k in range(self.clients) if k not in self.retired)
 
     def among(self, log_weights: Floats) -> Floats:
-        """Log-weights of all clients, (N,), with -inf for the retired, which is never drawn."""
+        """Log-weights of all clients, (N,), with -inf for the retired, so that they are never drawn."""
         weights = np.array(log_weights, dtype=np.float64)
         weights[list(self.retired)] = -np.inf
         return weights
@@ -43,9 +43,9 @@ class Population:
 
 @dataclass(frozen=True)
 class State:
-    """What the server remembers between rounds: what it broadcasts, and named arrays beside it.
+    """The server's memory between rounds: its broadcast, and named arrays beside it.
 
-    The arrays are the algorithm's own; nobody else reads them.
+    The arrays are the algorithm's own. Nobody else reads them.
     """
 
     broadcast: Float32s
@@ -57,12 +57,12 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What a round of an algorithm ends in: the next state, and what an observer of a study is told.
+    """The end of an algorithm's round: the next state, and figures for the observer of a study.
 
     Attributes:
-        drawn: how often each client was drawn for the round's sums; a client that is absent was not.
-        survivors: whose contributions are in them.
-        figures: further figures for the observer by name, float64 (N,), nan where there is none for a client.
+        drawn: how often each client was drawn for the round's sums. An absent client was not drawn.
+        survivors: the clients whose contributions are in the sums.
+        figures: further figures for the observer by name, float64 (N,), nan for a client without one.
     """
 
     state: State
@@ -73,12 +73,13 @@ class Played:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a client has at hand when it computes a value: its records, the broadcast, and what it kept.
+    """The inputs of a client when it computes a value: its records, the broadcast, and its kept state.
 
-    `rng` is the client's own stream for this round; `round` counts from 1. `count` is the number of records
-    as others may know it. `introduction` is that of the Ask: in one that is not 0 nothing is trained.
-    `source` gives the randomness of private training, the same if the round is cut off and played again;
-    None draws from the operating system.
+    `kept` is the state kept before this Ask. Changes apply once the exchange is over, so that a retry
+    computes the same value. `rng` is the client's own stream for this round. `round` counts from 1. `count`
+    is the number of records as others may know it. `introduction` is that of the Ask. If it is not 0, nothing
+    is trained. `source` gives the randomness of private training, the same if the round is cut off and played
+    again. None draws from the operating system.
     """
 
     client: int
@@ -104,7 +105,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Device:
-    """What the observer of a study sees of a client: test records that are like its own, what it keeps."""
+    """The observer's view of a client: test records that are like its own, and its kept state."""
 
     x: NDArray[Any]
     y: NDArray[Any]
@@ -112,7 +113,7 @@ class Device:
 
 
 class Offer(Protocol):
-    """A client's side: what it sends and how it computes it."""
+    """A client's side: a value that it sends, and how it computes that value."""
 
     @property
     def sends(self) -> Sends: ...
@@ -133,7 +134,7 @@ class Algorithm(Protocol):
     ) -> Generator[Ask, Answers, Played]: ...
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        """How good the models are; an observer's figure, which no party of the protocol sees."""
+        """The quality of the models. It is an observer's figure, and no party of the protocol sees it."""
         ...
 
 
@@ -145,16 +146,17 @@ def play(
     rng: np.random.Generator,
     ask: Callable[[Ask, int], Answers],
 ) -> Played:
-    """One round: answer the algorithm's asks until it returns what the round ends in.
+    """Play one round: answer the algorithm's asks until it returns the round's end.
 
     Args:
-        number: of the round, from 1.
-        ask: runs one Ask as the stage of that number, and answers it.
+        number: the round's number, from 1.
+        ask: runs one Ask as the stage of the given number, and answers it.
     """
     turn = algorithm.round(state, population, number, rng)
     stage = 0
     try:
         question = next(turn)
+        # `send` raises StopIteration with the generator's result, which ends the loop
         while True:
             question, stage = turn.send(ask(question, stage)), stage + 1
     except StopIteration as done:

@@ -12,7 +12,7 @@ from securefl.sums import way_of
 
 
 def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
-    """What `party` sees of clients that send these values under this plan, for the privacy card."""
+    """What `party` sees of clients that send these values under this plan, in words for the privacy card."""
     encrypted = [s for s in sends if plan.scores != CLEAR and s.reveals_encrypted]
     match party:
         case "server":
@@ -35,14 +35,14 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
 
 
 def _colluding(plan: Plan) -> str:
-    """Who may stand with the server without a sum telling more than its total."""
+    """How many clients may collude with the server before a sum tells more than its total."""
     if not plan.corrupt:
         return "none may collude with it"
     return f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"
 
 
 def _told(plan: Plan, sends: Sends, reveals: str) -> str:
-    """`reveals`, and what protects it."""
+    """`reveals`, and its protection."""
     if not noised(plan, sends):
         return reveals if sends.training is None else f"{reveals}, trained privately"
     match placement(plan, sends):

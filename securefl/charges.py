@@ -36,15 +36,12 @@ def charge_of(plan: Plan, sends: Sends, *, trained: bool = True) -> Charge:
 
 
 def events_of(plan: Plan, sent: Sequence[Sends], party: str, rounds: int) -> Counter[DpEvent]:
-    """What a client that takes part in every round has released to a party after as many rounds.
-
-    The exchanges that introduce it included.
-    """
+    """The releases to a party of a client that takes part in all of so many rounds and introductions."""
     events: Counter[DpEvent] = Counter()
     for sends in sent:
         events[charge_of(plan, sends).by_party()[party]] += sends.asked(rounds) - sends.extra
         events[charge_of(plan, sends, trained=False).by_party()[party]] += sends.extra
-    return +events
+    return +events  # a Counter's plus drops the events that occur 0 times
 
 
 def _both(own: DpEvent, training: DpEvent) -> DpEvent:
@@ -52,7 +49,8 @@ def _both(own: DpEvent, training: DpEvent) -> DpEvent:
 
 
 def _own_charge(plan: Plan, sends: Sends) -> Charge:
-    """Of the value alone, given what was trained before."""
+    """The charge of the value alone, given the model that was trained before."""
+    # A declared 0 says that no neighbour changes the value, such as a count under replace-one.
     if sends.sensitivity.get((plan.unit, plan.adjacency)) == 0:
         return NO_COST
     if sends.reads == "nothing" and _accounted(plan):
@@ -69,7 +67,7 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
             case "central" if SERVER not in plan.against:
                 return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
             case "key-holder" if KEY_HOLDER not in plan.against:
-                # it sees no total, but whoever knows the noise can take it off a published one
+                # The key holder sees no total. But it knows the noise, and can take it off a published total.
                 return Charge(server=event, key_holder=NonPrivateDpEvent(), others=event)
     if sends.name not in plan.unprotected:
         raise ConfigError(
@@ -85,67 +83,69 @@ def _accounted(plan: Plan) -> bool:
 
 
 def noised(plan: Plan, sends: Sends) -> bool:
-    """Whether this plan adds noise to these values: those of declared sensitivity in the plan's unit."""
+    """Whether this plan adds noise to these values. It does if their sensitivity in its unit is declared."""
     return plan.noise != "none" and sends.sensitivity.get((plan.unit, plan.adjacency), 0.0) > 0
 
 
 def fewest_contributions(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
-    """The fewest contributions that a sum of these values over so many clients may have.
+    """The least number of contributions that a sum of these values over so many clients may have.
 
-    Shares of noise were sized for the declared cohorts: of fewer clients, more must answer; and of more, more
-    may be corrupt.
+    Shares of noise were sized for the declared cohorts. In a smaller cohort a larger part must answer. In a
+    larger cohort more clients may be corrupt.
     """
     declared = max((s.cohort for s in sends if noised(plan, s)), default=0)
     if plan.noise != "distributed" or not declared:
         return plan.survivors(cohort)
+    # The first bound is for smaller cohorts than declared, the second for larger ones.
     enough = plan.survivors(max(cohort, declared))
     honest = plan.survivors(declared) - plan.knowing(declared)
     return max(enough, honest + plan.knowing(cohort))
 
 
 def placement(plan: Plan, sends: Sends) -> str:
-    """Where noise is added to these values; what nobody sums, its client noises."""
+    """Where noise is added to these values. A client noises a value that nobody sums."""
     return "local" if sends.how == "each" else plan.noise
 
 
 def room(plan: Plan, sends: Sends) -> int:
-    """How far the key holder's noise reaches beyond a sum, in grid units; 0 where it adds none."""
+    """How far the key holder's noise reaches beyond a sum, in grid units. 0 if it adds none."""
     if placement(plan, sends) != "key-holder" or not noised(plan, sends):
         return 0
     return ceil(TAIL * plan.noise_multiplier * reach(plan, sends)) + 1
 
 
 def _voided(plan: Plan, sends: Sends) -> bool:
-    """Whether the sensitivity is not one: trained state moves with every record, and is not bounded.
-
-    A client's whole contribution is bounded, whatever was trained on.
-    """
+    """Whether the declared sensitivity does not hold, since trained state moves with every record."""
+    # Per client the bound is on the whole contribution, so it holds whatever was trained on the records.
     if plan.unit == "client":
         return False
     return not _accounted(plan) if sends.training is not None else sends.reads == "trained"
 
 
 def _check_grid(plan: Plan, sends: Sends) -> None:
-    """ConfigError for a grid that is too coarse for the noise, or too fine or narrow for a share of it.
+    """Raises ConfigError for a grid that is too coarse for the noise, or too fine or narrow for a share of
+    it.
 
-    A share that its grid's bound cuts off is no share any more: the sum would have less noise than it says.
+    If the grid's bound cut shares off, the sum would have less noise than is charged.
     """
     discrete_event(_total(plan, sends), reach(plan, sends))
     farthest = reach(plan, sends) + TAIL * own_sigma(plan, sends)
     if farthest > sends.grid.limit:
         raise ConfigError(
-            f"Expected {sends.name!r} and its share of the noise within {sends.grid.limit} grid units, they "
-            f"reach {farthest:.3g}: the bound would cut the noise off. Take a coarser grid, or less noise."
+            f"Expected {sends.name!r} and its share of the noise within {sends.grid.limit} grid units, got "
+            f"{farthest:.3g}: the bound would cut the noise off. Take a coarser grid, or less noise."
         )
 
 
 def _own_share(plan: Plan, sends: Sends) -> DpEvent:
-    """What a server that sums in the clear sees of one client: its value with its own share of the noise."""
+    """The event against a server that sums in the clear, and sees values with one share of noise each."""
     return GaussianDpEvent(sqrt(own_sigma(plan, sends) ** 2 - 4) / reach(plan, sends))
 
 
 def _others(plan: Plan, sends: Sends) -> DpEvent:
-    """What another client sees of the sum: it knows its own share of the noise, which may be one too many."""
+    """The event against another client, which knows its own share of the noise in the sum."""
+    # If shares were sized with one known share to spare, the promised noise remains; otherwise one share
+    # less.
     honest = plan.survivors(sends.cohort) - max(plan.colluding(sends.cohort), 1)
     if plan.knowing(sends.cohort) >= 1:
         return GaussianDpEvent(plan.noise_multiplier)
@@ -160,15 +160,17 @@ def reach(plan: Plan, sends: Sends) -> float:
 
 
 def _total(plan: Plan, sends: Sends) -> float:
-    """Sigma of the sum of the honest shares, in grid units: what discreteness costs is added beforehand."""
+    """Sigma of the sum of the honest shares, in grid units."""
+    # `discrete_event` takes 4 off sigma^2 for discreteness; added here, the event has the plan's multiplier
     return sqrt((plan.noise_multiplier * reach(plan, sends)) ** 2 + 4)
 
 
 def own_sigma(plan: Plan, sends: Sends) -> float:
-    """Sigma of a client's share of the noise, in grid units. ConfigError where none can be sized."""
+    """Sigma of a client's share of the noise, in grid units. Raises ConfigError if no share can be sized."""
     if not sends.cohort:
         raise ConfigError(
-            f"The cohorts of {sends.name!r} have no least size, from which shares could be sized."
+            f"Expected a least size of the cohorts of {sends.name!r} to size shares of noise from, got none. "
+            "Noise them otherwise."
         )
     return share(_total(plan, sends), plan.survivors(sends.cohort), plan.knowing(sends.cohort))
 
@@ -180,7 +182,7 @@ def open_to(plan: Plan, sends: Sends) -> list[str]:
 
 
 def endless(plan: Plan, sent: Sequence[Sends]) -> str:
-    """Why no epsilon holds against the parties of the plan, in words."""
+    """The reason why no epsilon holds against the parties of the plan, in words."""
     reasons = []
     for sends in sent:
         parties = open_to(plan, sends)

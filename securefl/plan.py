@@ -16,40 +16,44 @@ from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_m
 from securefl.dp.calibration import require_delta
 
 CLEAR: Final = "clear"
-"""The word of sums in which the server sees each contribution."""
+"""The word for sums in which the server sees each contribution."""
 _NOISES: Final = ("none", "local", "distributed", "central", "key-holder")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that a guarantee hangs on; its digest names the session.
+    """Everything that a guarantee hangs on. Its digest names the session.
 
     Attributes:
-        sum: how sums are summed: "clear"; or by a way of which the server learns the total alone, such as
+        sum: how sums are summed: "clear", or a way by which the server learns the total alone, such as
             "masked", "ckks" or "two-server" (`sums`).
-        scores: how `each` numbers are opened: "clear", or by a way of which the server learns the numbers and
-            the key holder nothing (`scores`): "ckks", "batches" or "pads".
-        noise: where noise is added to sums that declare a sensitivity: by each client ("local"), in shares of
-            which the honest survivors' add up to enough ("distributed"), once by the server that sums
-            ("central", which trusts it), or once by the key holder of a two-server sum ("key-holder", which
-            trusts that one alone); sigma is `noise_multiplier` times that. An `each` of declared sensitivity
-            is noised by its client, whichever it is: nobody sums it.
-        dropout, corrupt: of hidden sums and distributed noise, the largest shares of a cohort that fall
+        scores: how `each` numbers are opened: "clear", or a way by which the server learns the numbers and
+        the key
+            holder nothing: "ckks", "batches" or "pads" (`scores`).
+        noise: where noise is added to sums that declare a sensitivity. "local": by each client.
+            "distributed": in shares, of which those of the honest survivors add up to enough. "central": once
+            by the server that sums, which is trusted. "key-holder": once by the key holder of a two-server
+            sum, which alone is trusted. Sigma is `noise_multiplier` times the sensitivity. An `each` of
+            declared sensitivity is always noised by its client, since nobody sums it.
+        dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that fall
             silent (rounded down), and that collude with the server (rounded up). `corrupt` has no default
             there.
-        least_cohort: the fewest clients that are asked for one sum; each client of a hidden sum checks it.
-        least_honest: the fewest honest contributors that any combination of opened sums keeps; likewise.
-        largest_share: the most of a sum's weight that one client may have; each client checks it.
-        largest_count: what a client clips its number of records to where it weighs its value by it.
-        public_count: what it says in place of that number where the number is data; None where it is public.
+        least_cohort: least number of clients that are asked for one sum. Each client of a hidden sum checks
+        it.
+        least_honest: least number of honest contributors that any combination of opened sums keeps. Each
+            client of a hidden sum checks it.
+        largest_share: largest share of a sum's weight that one client may have. Each client checks it.
+        largest_count: a client that weighs its value by its number of records clips the number to this.
+        public_count: the number that a client says in its place if its number of records is data. None if
+            that is public.
         secagg: against a server that may lie ("active"), or one that follows the protocol ("semi-honest").
-        spare: how many aggregations that abort may be tried again, in the whole run.
-        unit, adjacency, delta: what epsilon means.
-        unprotected: names of values that may leave without noise; epsilon is then infinite.
-        against: parties that the budget must hold against; the rest are trusted by name.
-        budget: the most epsilon per holder; None is no limit.
-        schedule: declared number of rounds; there is no release after it.
-        releases: by name, the most releases of one holder that the noise was calibrated for.
+        spare: how many aborted aggregations may be tried again, in the whole run.
+        unit, adjacency, delta: the meaning of epsilon.
+        unprotected: names of values that may leave without noise. Epsilon is then infinite.
+        against: parties that the budget must hold against. The others are trusted by name.
+        budget: the largest epsilon of a holder. None is no limit.
+        schedule: the declared number of rounds. Nothing is released after it.
+        releases: for each name, the most releases of one holder that the noise was calibrated for.
     """
 
     sum: str = CLEAR
@@ -80,8 +84,9 @@ class Plan:
             raise ConfigError(said)
         if self.corrupt is None and (self.hidden or self.noise == "distributed"):
             raise ConfigError(
-                "Expected `corrupt`, the largest share of a cohort that may collude with the server: sums "
-                "are hidden or noise is shared among clients. State it; 0 says that none may collude."
+                "Expected `corrupt`, the largest share of a cohort that may collude with the server, got "
+                "none, though sums are hidden or noise is shared among clients. State it; 0 says that none "
+                "may collude."
             )
         if not (0 <= self.dropout < 1 and 0 <= (self.corrupt or 0.0) <= 1):
             raise ConfigError(
@@ -110,7 +115,7 @@ class Plan:
         return self.sum != CLEAR
 
     def survivors(self, cohort: int) -> int:
-        """The least number of contributions in a sum over this many clients; of fewer there is no sum."""
+        """The least number of contributions in a sum over this many clients. With fewer there is no sum."""
         return cohort - dropping(self.dropout, cohort)
 
     def colluding(self, cohort: int) -> int:
@@ -118,18 +123,19 @@ class Plan:
         return colluding(self.corrupt or 0.0, cohort)
 
     def knowing(self, cohort: int) -> int:
-        """The most clients of a cohort whose shares of noise hide nothing.
+        """The largest number of clients in a cohort whose shares of noise hide nothing.
 
-        Who colludes knows its share; and where the promise holds against other clients, each knows its own.
+        A colluding client knows its share. If the promise must hold against other clients, each of them knows
+        its own share.
         """
         return max(self.colluding(cohort), 1 if OTHERS in self.against else 0)
 
     def count(self, records: int) -> int:
-        """What a client with so many records may let others know of that number, at least 1."""
+        """The number that a client with so many records may let others know, at least 1."""
         return max(1, min(records if self.public_count is None else self.public_count, self.largest_count))
 
     def terms(self) -> Terms:
-        """Of the ledger that holds to this plan."""
+        """The terms of a ledger under this plan."""
         return Terms(
             unit=self.unit,
             adjacency=self.adjacency,
@@ -141,9 +147,10 @@ class Plan:
 
     def session(self, clients: Sequence[str], nonce: bytes) -> bytes:
         """32 bytes that bind every message to the plan, to these clients and to one run (`nonce`)."""
+        # The nonce keeps runs of one study apart: a message of one run must not fit into another.
         who = ",".join(clients)
         return hashlib.sha256(b"securefl session v1" + self.digest() + who.encode() + nonce).digest()
 
     def digest(self) -> bytes:
-        """SHA-256 of the canonical plan: parties that agree on it agree on every charge."""
+        """SHA-256 of the canonical plan. Parties that agree on it agree on every charge."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()

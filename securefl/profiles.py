@@ -1,18 +1,18 @@
 """Representation profiles, their divergence, and its form as one inner product.
 
-A profile is the mean and the population variance of every element of a layer's output over one
-data set; two profiles are compared by the mean KL divergence of their Gaussians (FedProf v2,
-section 3.2, equations 2 to 4, with the -1/2 that equation 4 drops and appendix C has).
+A profile is the mean and the population variance of every element of a layer's output over one data set. Two
+profiles are compared by the mean KL divergence of their Gaussians (FedProf v2, section 3.2, equations 2 to 4,
+with the -1/2 that equation 4 drops and appendix C has).
 
-The same number is an inner product of what the client knows with what the server knows:
+The same number is an inner product of the client's features with the server's weights:
 
     q * div = <f, w> + constant
     f = [mu, mu^2 + s, sum log s]                  w = [-mu_B / s_B, 1 / (2 s_B), -1/2]
     constant = sum(1/2 log s_B + mu_B^2 / (2 s_B) - 1/2)
 
-so nothing but a product with plaintext weights is needed under encryption: the logarithm is taken by
-the client. KL does not change under x -> (x - c) / t; features are taken against a *public* anchor
-(c, t), without which the expanded form cancels or overflows.
+So encryption needs only a product with plaintext weights: the client takes the logarithm. KL does not change
+under x -> (x - c) / t. Features are taken against a *public* anchor (c, t). Without one the expanded form
+cancels or overflows.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Variant(StrEnum):
 class Profile:
     """Mean and population variance per element, shape (q,) float64, over `count` records.
 
-    A constant element has variance 0, which is allowed; it is floored when profiles are compared.
-    Raises DataError for shapes that differ, values that are not finite, and negative variances.
+    A constant element has variance 0, which is allowed. It is floored when profiles are compared.
+    Raises DataError for different shapes, non-finite values, and negative variances.
     """
 
     mean: Floats
@@ -55,9 +55,11 @@ class Profile:
         object.__setattr__(self, "variance", _vector("variance", self.variance))
         _same_length("mean", self.mean, "variance", self.variance)
         if (negative := int(np.count_nonzero(self.variance < 0))) > 0:
-            raise DataError(f"Expected variances of at least 0; {negative} of {len(self)} are negative.")
+            raise DataError(
+                f"Expected variances of at least 0, got {negative} of {len(self)} that are negative."
+            )
         if self.count < 1:
-            raise DataError(f"Expected a profile of at least one record, count={self.count} came.")
+            raise DataError(f"Expected a profile of at least one record, got count={self.count}.")
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -65,10 +67,10 @@ class Profile:
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """The public affine map x -> (x - centre) / scale of every element; shapes (q,), scale > 0.
+    """The public affine map x -> (x - centre) / scale of every element. Shapes (q,), scale > 0.
 
-    It must come from public values only (statistics of the broadcast model on public inputs, or a
-    global statistic that was released): an anchor made from the baseline would publish the baseline.
+    It must come from public values only: statistics of the broadcast model on public inputs, or a global
+    statistic that was released. An anchor made from the baseline would publish the baseline.
     """
 
     centre: Floats
@@ -79,7 +81,7 @@ class Anchor:
         object.__setattr__(self, "scale", _vector("scale", self.scale))
         _same_length("centre", self.centre, "scale", self.scale)
         if not np.all(self.scale > 0):
-            raise DataError(f"Expected scales above 0; {int(np.sum(self.scale <= 0))} are not.")
+            raise DataError(f"Expected scales above 0, got {int(np.sum(self.scale <= 0))} that are not.")
 
     def apply(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Outputs of records, (n, q), in standard deviations of the anchor."""
@@ -93,17 +95,17 @@ class Anchor:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Declared public bounds on anchored values; guarantees and capacity are derived from them.
+    """Declared public bounds on anchored values. Guarantees and capacity are derived from them.
 
     mean: largest |mu| of a client's element (in standard deviations of the anchor)
     variance_low, variance_high: range of s, of clients and of the baseline
     weight: largest root mean square weight, ||w||_2 / sqrt(q), of a baseline
 
-    Clients clip to them; a baseline whose weights are larger is refused. The defaults: LeNet-5 on
-    MNIST and the GasTurbine MLP, anchored with the broadcast model's statistics on uniform-random
-    inputs, show |mu| up to 52, s from 1e-5 to 280 and weights up to 6 (27 for inputs on [-1, 1])
-    over clients with one class, heavy noise or eight records; 512 elements stay far inside the
-    capacity of the strong parameters. The noise on a score grows in proportion to `weight`.
+    Clients clip to them. A baseline with larger weights is refused. The defaults come from LeNet-5 on MNIST
+    and the GasTurbine MLP, anchored with the broadcast model's statistics on uniform-random inputs. Over
+    clients with one class, heavy noise or eight records these show |mu| up to 52, s from 1e-5 to 280 and
+    weights up to 6 (27 for inputs on [-1, 1]). 512 elements stay far inside the capacity of the strong
+    parameters. The noise on a score grows in proportion to `weight`.
     """
 
     mean: float = 64.0
@@ -158,7 +160,8 @@ class Split:
 class Features:
     """A client's anchored mean and variance, (q,) each, inside the bounds.
 
-    clipped: how many entries were moved into them. floored: how many variances were below `VARIANCE_FLOOR`.
+    clipped: how many entries were moved into the bounds. floored: how many variances were below
+    `VARIANCE_FLOOR`.
     """
 
     mean: Floats
@@ -173,6 +176,7 @@ class Features:
             case Variant.FULL:
                 return Split(np.concatenate([self.mean, square + self.variance, logs]), np.empty(0))
             case Variant.MEAN_ONLY:
+                # the square stays hidden beside the mean, for it tells the mean but for its sign
                 return Split(np.concatenate([self.mean, square]), np.concatenate([self.variance, logs]))
 
 
@@ -180,8 +184,8 @@ class Features:
 class Query:
     """The baseline as weights: q * div = <hidden, w.hidden> + <clear, w.clear> + constant.
 
-    `clipped` variances were moved into the bounds: where any were, it is another baseline. `floored` were
-    below `VARIANCE_FLOOR`, which is part of the divergence.
+    clipped: how many variances were moved into the bounds. If any were, it is another baseline. floored: how
+    many were below `VARIANCE_FLOOR`. The floor is part of the divergence, so they change nothing.
     """
 
     mean: Floats
@@ -210,16 +214,18 @@ class Query:
 
 
 def divergence(profile: Profile, baseline: Profile) -> float:
-    """Mean over q of KL(N(mu, s) || N(mu_B, s_B)); both variances floored (FedProf v2, eqs. 3 and 58)."""
+    """Mean over q of KL(N(mu, s) || N(mu_B, s_B)), both variances floored (FedProf v2, eqs. 3 and 58)."""
     _same_length("profile", profile.mean, "baseline", baseline.mean)
     s = np.maximum(profile.variance, VARIANCE_FLOOR)
     s_b = np.maximum(baseline.variance, VARIANCE_FLOOR)
+    # The logarithm is of the ratio: a difference of two large logarithms would lose digits.
     ratio = s / s_b
     return 0.5 * float(np.mean(ratio - np.log(ratio) - 1.0 + (profile.mean - baseline.mean) ** 2 / s_b))
 
 
 def features(profile: Profile, anchor: Anchor, bounds: Bounds) -> Features:
-    """Floor in original units, anchor, clip to the bounds: what a client encrypts."""
+    """The values that a client encrypts: floored in original units, anchored, clipped to the bounds."""
+    # Floored before the anchor: the floor is the same number for client and baseline, whatever the scale.
     mean, variance = _anchored(profile, anchor)
     inside_mean = np.clip(mean, -bounds.mean, bounds.mean)
     inside_variance = np.clip(variance, bounds.variance_low, bounds.variance_high)
@@ -228,7 +234,7 @@ def features(profile: Profile, anchor: Anchor, bounds: Bounds) -> Features:
 
 
 def query(baseline: Profile, anchor: Anchor, bounds: Bounds) -> Query:
-    """The baseline's anchored mean and its variance, floored and clipped as the clients' are."""
+    """The baseline's anchored mean and variance, floored and clipped like those of the clients."""
     mean, variance = _anchored(baseline, anchor)
     inside = np.clip(variance, bounds.variance_low, bounds.variance_high)
     return Query(mean, inside, int(np.count_nonzero(inside != variance)), _floored(baseline))
@@ -247,16 +253,17 @@ def _anchored(profile: Profile, anchor: Anchor) -> tuple[Floats, Floats]:
 def _vector(name: str, values: Any) -> Floats:
     vector = np.array(values, dtype=np.float64)
     if vector.ndim != 1 or len(vector) == 0:
-        raise DataError(f"Expected {name} as a vector of at least one element, shape {vector.shape} came.")
+        raise DataError(f"Expected {name} as a vector of at least one element, got shape {vector.shape}.")
     if (bad := int(np.count_nonzero(~np.isfinite(vector)))) > 0:
         raise DataError(
-            f"{bad} of {len(vector)} entries of {name} are not finite; "
-            "look for records or model weights that are not."
+            f"Expected finite entries of {name}, got {bad} of {len(vector)} that are not finite. Look for "
+            "records or model weights that are not."
         )
+    # checked once, and frozen: nobody can put a nan into a profile afterwards
     vector.flags.writeable = False
     return vector
 
 
 def _same_length(first: str, a: Floats, second: str, b: Floats) -> None:
     if len(a) != len(b):
-        raise DataError(f"Expected {first} and {second} of one length, {len(a)} and {len(b)} came.")
+        raise DataError(f"Expected {first} and {second} of one length, got {len(a)} and {len(b)}.")

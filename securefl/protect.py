@@ -22,7 +22,7 @@ from securefl.rounds import Floats, Sends, Value
 
 Integers = NDArray[np.int64]
 _EXACT = 2**52
-"""A float64 holds integers up to it, and the noise beside them."""
+"""A float64 holds integers up to it exactly, and the noise on them."""
 
 
 def noise(plan: Plan, sends: Sends, size: int, source: Source) -> NDArray[np.int64]:
@@ -46,8 +46,8 @@ def protect(
     """Make a release of one value.
 
     Guarantees:
-        - The charge follows from the plan and from what is declared, and not from the value.
-        - What its client noises carries the noise that is charged. Floats are refused there: rounded
+        - The charge follows from the plan and from the declarations, and not from the value.
+        - A value that its client noises carries the noise that is charged. Floats are refused there: rounded
           afterwards, they would move by more than was declared.
         - A noised value beyond its grid is cut to it. To refuse it would tell of the records, uncharged.
         - A share of distributed noise has room on the grid beside its value.
@@ -55,20 +55,21 @@ def protect(
         - A sum that the plan hides leaves as concealed integers of its grid, or not at all.
         - A number that the plan hides leaves concealed, or not at all.
         - With a `secret`, the same place gives the same noise, and another place other noise.
-        - With a `secret`, two contents of one place have two fingerprints where they are noised or their sum
-          is hidden. The ledger sends one of them.
+        - With a `secret`, two contents of one place have two fingerprints, if they are noised or their sum is
+          hidden. The ledger sends one of them.
 
     Args:
-        weight: in a sum, in (0, 1].
-        conceal: hides the integers of a sum, or the hidden part of a number; needed where the plan hides it.
+        weight: the weight in a sum, in (0, 1].
+        conceal: hides the integers of a sum, or the hidden part of a number. Needed if the plan hides the
+        value.
         trained: as for `charge_of`.
-        secret: what the client's noise is drawn from, under the release's key; the operating system's
-            without.
+        secret: the client's noise is drawn from it, under the release's key. Without one it is drawn from the
+            operating system.
 
     Raises:
-        DataError: the value is not finite or outside its declared bound; the client abstains.
-        LocalProtocolError: what is to be noised are no integers of the grid; or the plan hides the value and
-            there is nothing to hide it with.
+        DataError: the value is not finite or outside its declared bound. The client abstains.
+        LocalProtocolError: a value that must be noised has no integers of the grid, or the plan hides the
+            value and there is nothing to hide it with.
     """
     charge = charge_of(plan, sends, trained=trained)
     told: NDArray[Any]
@@ -101,9 +102,9 @@ def _require_integers(plan: Plan, sends: Sends, value: Value) -> None:
     """LocalProtocolError for floats where noise is charged."""
     if value.integers is None and noised(plan, sends):
         raise LocalProtocolError(
-            f"{sends.name!r} is charged as noised, so its value must come as integers of its grid, with the "
-            "sensitivity declared for them; floats would be rounded afterwards, by more than was declared. "
-            "Send Value(integers=...), each record put on the grid by itself (`dp.clipping.to_grid`)."
+            f"Expected integers of the grid for {sends.name!r}, which is charged as noised, got floats. "
+            "Rounded afterwards, they would move by more than was declared. Send Value(integers=...), each "
+            "record put on the grid by itself (`dp.clipping.to_grid`)."
         )
 
 
@@ -122,14 +123,14 @@ def _number(plan: Plan, sends: Sends, value: Value, source: Source) -> Value:
         sums = _with_noise(plan, sends, value.integers, source)
         value = Value(clear=sums) if value.after_noise is None else value.after_noise(sums)
     if not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
-        raise DataError(f"The {sends.name} is not finite; clean the records.")
+        raise DataError(f"Expected a finite {sends.name}, got one that is not finite. Clean the records.")
     return value
 
 
 def _concealed(sends: Sends, conceal: Conceal | None, numbers: NDArray[Any]) -> Concealed:
     if conceal is None:
         raise LocalProtocolError(
-            f"The plan hides {sends.name!r}, but there is nothing to hide it with: it is not sent."
+            f"Expected something to hide {sends.name!r} with, as the plan says, got nothing: it is not sent."
         )
     return conceal(numbers)
 
@@ -142,10 +143,9 @@ def _place(key: ReleaseKey) -> bytes:
 def _content(
     plan: Plan, sends: Sends, secret: SecretKey | None, key: ReleaseKey, numbers: NDArray[Any]
 ) -> bytes:
-    """A fingerprint of a value that must not be told twice in two versions: it is noised, or it is masked.
-
-    Two versions under one draw of noise, or under one mask, would show their difference.
-    """
+    """A fingerprint of a value that is noised, hidden or privately trained. Others have none."""
+    # Two versions of such a value under one draw of noise, or under one mask, would show their difference.
+    # The ledger compares fingerprints, and sends one version only.
     if secret is None or (not plan.hidden and not noised(plan, sends) and sends.training is None):
         return b""
     return fingerprint(secret, b"content" + _place(key), np.ascontiguousarray(numbers).tobytes())
@@ -154,9 +154,9 @@ def _content(
 def _noised_sum(
     plan: Plan, sends: Sends, value: Integers, weight: float, source: Source
 ) -> NDArray[np.int32]:
-    """Grid integers (d,) with this client's part of the noise: none where another party adds it.
+    """Grid integers (d,) with this client's part of the noise, or without noise if another party adds it.
 
-    A sum beyond the grid is clipped to it: to abstain would tell of it, for nothing.
+    A sum beyond the grid is clipped to it. To abstain would tell of the records, without a charge.
     """
     room = sends.grid.limit
     numbers = _weighted(np.clip(value, -room, room), weight)
@@ -170,18 +170,18 @@ def _noised_sum(
 
 
 def _weighted(numbers: Integers, weight: float) -> Integers:
-    """Integers below 2^31 times a weight in (0, 1], truncated towards 0: to round could lengthen them.
+    """Integers below 2^31 times a weight in (0, 1], truncated towards 0, since rounding could lengthen them.
 
-    In integers, with 30 bits of the weight: two integers that are d apart are at most d apart afterwards,
-    which products of floats do not promise. So any sensitivity stays as it is.
+    Two integers that are d apart are at most d apart afterwards, so any sensitivity stays as it is.
     """
+    # Products of floats do not promise that. The weight has 30 bits, so products stay below 2^61.
     scaled = ceil(weight * 2**30)
     found: Integers = np.sign(numbers) * (np.abs(numbers) * scaled >> 30)
     return found
 
 
 def _with_noise(plan: Plan, sends: Sends, integers: Integers, source: Source) -> Floats:
-    """Sums on the grid with a client's own noise on them, where the plan says so, as floats."""
+    """Sums on the grid as floats, with a client's own noise on them if the plan says so."""
     if noised(plan, sends):
         inside = np.clip(integers, -_EXACT, _EXACT)
         integers = inside + noise(plan, sends, len(integers), source)

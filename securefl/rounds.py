@@ -1,8 +1,8 @@
 """What an algorithm asks of its clients, and what it is answered.
 
-There are two kinds of question in an Ask, a *sum* over the cohort and *each*, one number per client.
-How sums are summed, how the numbers are opened and what is noised are words of the Plan, the same for
-every algorithm; `protect` is the one place where they meet the values.
+An Ask has two kinds of question: a *sum* over the cohort, and *each*, one number per client. The Plan says how
+sums are summed, how the numbers are opened and what is noised. It does so in the same words for every
+algorithm. `protect` is the one place where the plan meets the values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from securefl.profiles import Bounds, Query, Variant
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6
-"""How far below 0 the expanded form of a divergence can come out, generously."""
+"""A generous bound on how far below 0 the expanded form of a divergence can come out."""
 Float32s = NDArray[np.float32]
 Kept = Mapping[str, NDArray[Any]]
 """Named arrays that a client keeps on its device between rounds."""
@@ -37,20 +37,22 @@ class Sends:
         name: its name in the ledger and in `[privacy] unprotected`.
         how: summed over the cohort, or opened for each client.
         reveals: what the server sees of it in the clear, in words, for the privacy card.
-        reveals_encrypted: what it sees of it where scores are encrypted; empty where it never is.
+        reveals_encrypted: what the server sees of it if scores are encrypted. Empty if it never is.
         on_model: whether clients compute it on the broadcast model.
-        reads: what it depends on beside the broadcast. The "records" alone; or also state that was "trained"
-            on them: removing one record moves that without bound, so record-level epsilon is infinite,
-            whatever `sensitivity` says of the rest, which the noise is then merely scaled to; or "nothing",
-            but a model whose training is accounted.
-        training: what the training that comes before it costs, where a model was broadcast; record level,
-            add or remove.
-        sensitivity: L2, per (unit, adjacency); a pair that is absent is unbounded.
-        extra: how often it is asked for beyond once in `every` rounds, in a whole run.
-        every: it is asked for in rounds whose number this divides; 0 is in none.
-        once: it cannot change in a session (the same records, nothing trained, nothing broadcast), so each
-            client gives it once: two sums of it over two sets of clients would differ by a client's value.
-        cohort: the fewest clients that are asked for one sum of it; 0 where that is not known beforehand.
+        reads: what it depends on beside the broadcast. "records": the records alone. "trained": also state
+            that was trained on them. Removing one record moves such state without bound, so record-level
+            epsilon is infinite, whatever `sensitivity` says of the rest. "nothing": only a model whose
+            training is accounted.
+        training: the cost of the training before it, if a model was broadcast. Its unit is the record, to add
+            or remove.
+        sensitivity: in L2, by (unit, adjacency). It is unbounded for a pair that is absent.
+        extra: how often it is asked for in a whole run, beyond once in `every` rounds.
+        every: it is asked for in rounds whose number this divides. 0 is in no round.
+        once: it cannot change in a session (the same records, nothing trained, nothing broadcast). Each
+        client
+            gives it once: two sums of it over two sets of clients would differ by a client's value.
+        cohort: the least number of clients that are asked for one sum of it. 0 if that is not known
+        beforehand.
         grid: the integers that sums are taken on.
     """
 
@@ -96,10 +98,10 @@ class Value:
 
     `integers` are in units of the grid of its `sends`. Noise is put on nothing else: rounding afterwards
     would add to the sensitivity. A float64 vector of a sum is all `clear`.
-    `keep` stays on the client's device, in place of what it kept before; None leaves that as it is. Where
-    there is an `after_noise`, the value is what it makes of the integers times the grid's step, once noise
-    is on them where the plan says so (post-processing).
-    `clipped` and `floored` count the entries that were moved into public bounds; no server learns them.
+    `keep` stays on the client's device, in place of the state kept before. None leaves that state as it is.
+    `after_noise`, if there is one, makes the value from the integers times the grid's step. It runs after
+    noise was added, if the plan adds any, so it is post-processing.
+    `clipped` and `floored` count the entries that were moved into public bounds. No server learns them.
     """
 
     integers: NDArray[np.int64] | None = None
@@ -124,7 +126,7 @@ class Value:
             )
 
     def floats(self, grid: Grid) -> Floats:
-        """What a client gives in the clear, without noise: integers times the step of this grid."""
+        """The value in the clear, without noise: integers times the step of this grid."""
         return self.clear if self.integers is None else self.integers.astype(np.float64) * grid.step
 
 
@@ -132,11 +134,11 @@ class Value:
 class Each:
     """Ask every client of the cohort for one number.
 
-    Without a `query` the client's value is the number. With one, the value is a profile's features and
-    the number is their divergence from the query's baseline; where the plan hides scores, the hidden part
-    travels concealed and the server learns the number only. The query stays with the server.
-    `bounds` are the public bounds that clients clip to. `least` and `most` are the public range of a
-    number without a query; a client that claims one outside it is refused.
+    Without a `query` the client's value is the number. With one, the value is a profile's features, and the
+    number is their divergence from the query's baseline. If the plan hides scores, the hidden part travels
+    concealed, and the server learns the number only. The query stays with the server.
+    `bounds` are the public bounds that clients clip to. `least` and `most` are the public range of a number
+    without a query. A client that claims a number outside it is refused.
     """
 
     sends: Sends
@@ -162,9 +164,10 @@ class Each:
         return (product + self.query.constant) / len(self.query.mean)
 
     def allows(self, number: float) -> bool:
-        """Whether an honest client's number could be this one; never true of NaN."""
+        """Whether an honest client's number could be this one. False for NaN."""
         if self.query is None:
             return bool(np.isfinite(number)) and self.least <= number <= self.most
+        # The bounds of an honest client's features bound its product with the weights (Cauchy-Schwarz).
         length = len(self.query.mean)
         return number >= -_ROUNDING and abs(
             number * length - self.query.constant
@@ -186,21 +189,21 @@ class ByDraws:
             raise LocalProtocolError(f"Expected one draw or more of each client, got {dict(self.draws)}.")
 
     def weight(self, client: int, sends: Sends) -> float:
-        """draws / K; of values that noise is scaled to, draws over the most of any client.
+        """The weight: draws / K. For values with a sensitivity, draws over the largest number of any client.
 
-        The noise is as large whatever the weight, so K would only make the values small beside it.
+        Noise does not shrink with the weights, so K would only make the values small beside it.
         """
         return draw_weight(self.draws[client], sum(self.draws.values()), max(self.draws.values()), sends)
 
 
 def draw_weight(own: int, whole: int, most: int, sends: Sends) -> float:
-    """The weight of a client with so many of all draws; `most` are the most of any client."""
+    """The weight of a client with `own` of `whole` draws. `most` is the largest number of any client."""
     return own / (most if sends.sensitivity else whole)
 
 
 @dataclass(frozen=True)
 class ByCount:
-    """A client's value weighs n_k / n: the client multiplies by its own n_k, and `total` is the public n."""
+    """A client's value weighs n_k / n. The client multiplies by its own n_k, and `total` is the public n."""
 
     total: int
 
@@ -215,10 +218,11 @@ class Ask:
 
     Attributes:
         cohort: client numbers, each once.
-        broadcast: what every client of the cohort is sent and computes on, float32 (d,): a model, mostly.
+        broadcast: a vector that every client of the cohort is sent and computes on, float32 (d,), mostly a
+        model.
         public: further arrays that every client of the cohort may know.
-        weights: what values weigh in the sums; None is 1 each.
-        introduction: which introduction of its values this is, from 1; 0 for an Ask of the rounds.
+        weights: the weights of values in the sums. None is 1 each.
+        introduction: which introduction of its values this is, from 1. 0 for an Ask of the rounds.
     """
 
     cohort: tuple[int, ...]
@@ -231,7 +235,9 @@ class Ask:
 
     def __post_init__(self) -> None:
         if isinstance(self.weights, ByDraws) and set(self.weights.draws) != set(self.cohort):
-            raise LocalProtocolError("Expected draws of each client of the cohort, and of nobody else.")
+            raise LocalProtocolError(
+                f"Expected draws of the cohort {self.cohort} alone, got {sorted(self.weights.draws)}."
+            )
         names = [sends.name for sends in self.wants()]
         if len(set(self.cohort)) < len(self.cohort) or len(set(names)) < len(names):
             raise LocalProtocolError(
@@ -247,13 +253,13 @@ class Ask:
         if isinstance(self.weights, ByDraws):
             weight = sum(self.weights.weight(client, question.sends) for client in survivors)
         elif self.weights is not None:
-            weight = np.nan  # n_k is the clients' own
+            weight = np.nan  # each client multiplied by its own n_k, which the server does not know
         return Total(integers.astype(np.float64) * question.sends.grid.step, weight)
 
 
 @dataclass(frozen=True)
 class Total:
-    """The sum over the survivors, float64 (d,), and their weights' sum; nan where they weigh n_k / n."""
+    """The sum over the survivors, float64 (d,), and the sum of their weights, nan if they weigh n_k / n."""
 
     value: Floats
     weight: float
@@ -261,10 +267,11 @@ class Total:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What came back. A client that stayed silent or was refused is absent.
+    """The answers to an Ask. A client that stayed silent or was refused is absent.
 
-    A survivor whose encrypted number could not be opened is absent from that number alone. Where sums are
-    hidden, `each` comes from an exchange before theirs: a client may have answered in one of the two alone.
+    A survivor whose encrypted number could not be opened is absent from that number alone. If sums are
+    hidden, `each` comes from an exchange before theirs, so a client may have answered in one of the two
+    alone.
     """
 
     survivors: tuple[int, ...]

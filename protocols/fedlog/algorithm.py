@@ -21,13 +21,13 @@ NOBODY = Answers(survivors=(), totals={}, each={})
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """Every round: the clients' statistics, summed; the head that maximises the posterior of the sum.
+    """In every round the clients' statistics are summed. The head maximises the posterior of the sum.
 
-    The server broadcasts the sum itself, from which every client solves for the same head (and, in FedLog-C,
-    reads the class means): two statistics a round, whatever the bodies. Counts are read from the noised sum
-    and never sent. Before the first round there is one exchange on the initial bodies, where bodies are
-    trained. With a frozen body the statistic cannot change: one exchange spends the whole epsilon, and later
-    rounds ask only whoever was absent from it.
+    The server broadcasts the sum itself. Every client solves it for the same head, and in FedLog-C reads the
+    class means from it. So a round has two statistics, whatever the bodies are. Counts are read from the
+    noised sum and never sent. If bodies are trained, one exchange on the initial bodies precedes the first
+    round. With a frozen body the statistic cannot change. One exchange then spends the whole epsilon, and
+    later rounds ask only the clients that were absent from it.
     """
 
     problem: Problem
@@ -58,7 +58,8 @@ class Heads:
         return Played(state=state, drawn=dict.fromkeys(asked.cohort, 1), survivors=answers.survivors)
 
     def _absent(self, state: State, population: Population) -> tuple[int, ...]:
-        """Whom to ask: everybody, or where the statistic cannot change whoever is not in the sum yet."""
+        """The clients to ask: everybody, or those not in the sum yet if the statistic cannot change."""
+        # Two sums of an unchanging value over different sets would give one client's value by subtraction.
         counted = state.memory["counted"]
         return tuple(k for k in population.everyone() if not (self.body.once and counted[k]))
 
@@ -75,6 +76,7 @@ class Heads:
             total = total + state.memory["sum"]
             there = np.isin(np.arange(self.problem.clients), answers.survivors)
             state = state.remember(counted=state.memory["counted"] + there)
+        # The head is solved from the float32 values that clients will be sent, so that all have the same one.
         found = total.astype(np.float32)
         state = state.remember(sum=total)
         try:

@@ -1,7 +1,8 @@
 """The bodies of FedLog's clients: public and frozen, or trained on their records under the broadcast head.
 
-A body that was trained on the records moves, feature by feature, with every record: the theorem of the paper
-holds phi fixed, and says nothing of such a statistic (specification of DP, 2.12). `reads` says which it is.
+Each feature of a body that was trained on the records moves with every record. The theorem of the paper holds
+phi fixed, and says nothing of such a statistic (specification of DP, 2.12). `reads` says which kind a body
+is.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from securefl.training.task import Problem
 
 
 class Body(Protocol):
-    """What turns a client's records into features.
+    """A body turns a client's records into features.
 
-    `introductions`: in how many exchanges clients answer before there is a head. `training`: what each
-    training of it costs, where that is accounted. `once`: it is never trained, so its features never change.
+    `introductions`: the number of exchanges in which clients answer before there is a head. `training`: the
+    cost of each training, if it is accounted. `once`: the body is never trained, so its features never
+    change.
     """
 
     @property
@@ -47,7 +49,7 @@ class Body(Protocol):
     def once(self) -> bool: ...
 
     def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
-        """The client's model, its body ready for this round's statistic, and what it keeps of it."""
+        """The client's model, with its body ready for this round's statistic, and the state that it keeps."""
         ...
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation: ...
@@ -78,9 +80,9 @@ class Public:
 class Trained:
     """Bodies that clients train under the frozen head and keep.
 
-    Where the problem says that training is private, a body is a private mechanism's output, the statistic is
-    what a public body's would be given it, and the two compose. compact, apart: alpha and beta of FedLog-C
-    (Eq. 15); with both 0 it is FedLog.
+    If the problem says that training is private, a body is the output of a private mechanism. Given that
+    body, the statistic is like that of a public body, and the two costs compose. compact, apart: alpha and
+    beta of FedLog-C (Eq. 15). With both 0 it is FedLog.
     """
 
     bodies: Bodies
@@ -106,9 +108,13 @@ class Trained:
             return model, None
         width = last_dense(model).in_features
         if job.broadcast.size != problem.outputs * (1 + width):
-            raise DataError(f"Expected a broadcast statistic of {problem.outputs} x {1 + width} values.")
+            raise DataError(
+                f"Expected a broadcast statistic of {problem.outputs} x {1 + width} values, got "
+                f"{job.broadcast.size}."
+            )
         statistic = job.broadcast.astype(np.float64).reshape(problem.outputs, -1)
         with_head(model, solve(statistic))
+        # with the new head and the old body: what a client keeps if its training diverges
         before = to_vector(model)
         try:
             with activated(model, self.activation), frozen(last_dense(model)):
@@ -143,9 +149,9 @@ class Trained:
 
 
 def class_means(statistic: Floats) -> Floats:
-    """Phi_y / Phi_y0 without the constant, (C, width); nan for a class whose count is not at least 1.
+    """Phi_y / Phi_y0 without the constant, (C, width). It is nan for a class with a count below 1.
 
-    A count that noise made small, zero or negative says nothing of where its class is.
+    If noise made a count small, zero or negative, the quotient is not the mean of its class.
     """
     counts = statistic[:, :1]
     return np.where(counts >= 1, statistic[:, 1:] / np.maximum(counts, 1), np.nan)
@@ -154,7 +160,8 @@ def class_means(statistic: Floats) -> Floats:
 def clustering(means: Floats, compact: float, apart: float) -> Objective:
     """Cross-entropy + alpha |phi - mean of its class|^2 - beta |phi - mean|^2 of each other class (Eq. 15).
 
-    The repulsion is unbounded below, so each class's is capped at 1. Classes without a mean take no part.
+    The repulsion is unbounded below, so that of each class is capped at 1. Classes without a mean take no
+    part.
     """
     there = torch.from_numpy(np.isfinite(means).all(axis=1))
     centres = torch.from_numpy(np.nan_to_num(means)).float()
@@ -170,7 +177,7 @@ def clustering(means: Floats, compact: float, apart: float) -> Objective:
 
 
 def _with_features(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The model's outputs, and what its head was given (hooks run in their order, the activation's first)."""
+    """The model's outputs, and the input of its head. Hooks run in order, so the activation's runs first."""
     given: list[Tensor] = []
     handle = last_dense(model).register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
     try:

@@ -10,7 +10,7 @@ s_y = |R_y|^2 / N^2:
 
     log p_y = s_y / p_y^2 - c,   sum of p_y = 1
 
-and every p_y falls as c rises: one monotone equation in one unknown. By the Wright omega function,
+Every p_y falls as c rises, so this is one monotone equation in one unknown. By the Wright omega function,
 W_y = omega(log(2 s_y) + 2 c), p_y = exp(W_y / 2 - c), and c is the root of logsumexp(W_y / 2) = c. (The naive
 iteration p <- softmax(s / p^2) diverges.) Source: FedLog, Eq. 9 and the specification's page on it.
 """

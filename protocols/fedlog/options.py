@@ -21,12 +21,12 @@ from securefl.training.task import Problem
 class FedLog:
     """Options of FedLog.
 
-    body: "public", the model's body as its public seed makes it, frozen; "private", trained by each client on
-        its records, which voids the record-level guarantee of the paper's theorem: epsilon per record is
-        infinite, and per client it is finite with `client_bound`; "dp-sgd", trained as [dpsgd] says, whose
+    body: "public" is the model's body from its public seed, frozen. "private" is trained by each client on
+        its records. That voids the record-level guarantee of the paper's theorem: epsilon per record is
+        infinite, and per client it is finite with `client_bound`. "dp-sgd" is trained as [dpsgd] says. Its
         cost and the statistic's compose to a finite epsilon per record.
-    clip: how features are bounded; what noise is scaled to.
-    client_bound: the largest norm of a client's whole statistic, to which it is scaled down.
+    clip: how features are bounded. Noise is scaled to it.
+    client_bound: the largest norm of a client's whole statistic. A longer one is scaled down.
     alpha, beta: FedLog-C's pull to the mean of the own class and push from the others (0.01 and 0 or 5e-4).
     shorter: share of the clients whose body lacks its first hidden dense layer.
     """
@@ -41,20 +41,27 @@ class FedLog:
     def __post_init__(self) -> None:
         if self.body == "dp-sgd" and (self.alpha or self.beta):
             raise ValueError(
-                'Expected alpha and beta with body = "private" only: DP-SGD clips the loss alone.'
+                'Expected alpha and beta with body = "private" only, got them with "dp-sgd", which clips the '
+                "gradients of the loss alone."
             )
         if self.body == "public" and (self.alpha or self.beta or self.shorter):
             raise ValueError(
-                'Expected alpha, beta and shorter with body = "private" only: others are not trained.'
+                'Expected alpha, beta and shorter with body = "private" only, got them with "public", which '
+                "is not trained."
             )
         if not (0 <= self.alpha < np.inf and 0 <= self.beta < np.inf and 0 <= self.shorter <= 1):
-            raise ValueError("Expected alpha >= 0, beta >= 0 and 0 <= shorter <= 1, all finite.")
+            raise ValueError(
+                "Expected alpha >= 0, beta >= 0 and 0 <= shorter <= 1, all finite, got "
+                f"{self.alpha}, {self.beta} and {self.shorter}."
+            )
         if self.client_bound is not None and not 0.01 <= self.client_bound <= 2**20:
             raise ValueError(f"Expected 0.01 <= client_bound <= 2^20, got {self.client_bound}.")
 
     def build(self, problem: Problem) -> Algorithm:
         if problem.kind != "classification":
-            raise ConfigError("FedLog is for classification; the data set has numeric targets.")
+            raise ConfigError(
+                "Expected a data set with classes for FedLog, got numeric targets. Take another protocol."
+            )
         width = last_dense(problem.module(problem.initial)).in_features
         body = self._body(problem)
         statistic = Statistic(body, self.clip, problem.outputs, width, problem.clients, self.client_bound)
@@ -68,7 +75,7 @@ class FedLog:
             problem = replace(problem, private=None)
         elif problem.private is None:
             raise ConfigError(
-                'body = "dp-sgd" needs a section [dpsgd] that says how bodies are trained; add it.'
+                'Expected a section [dpsgd] with body = "dp-sgd", got none. Say there how bodies are trained.'
             )
         bodies = Bodies(problem, self.shorter)
         bodies.of(0)  # a body that cannot be shortened is told here

@@ -1,4 +1,4 @@
-"""What clients send: sums of (1, phi(x)) over the records of each class, on a grid, of known sensitivity."""
+"""The clients' statistic: sums of (1, phi(x)) over each class's records, on a grid, of known sensitivity."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _UNIT = 2**10
 
 @dataclass(frozen=True, kw_only=True)
 class Clipping:
-    """How features are bounded, the same in training, in the statistic and in predictions.
+    """How features are bounded: the same way in training, in the statistic and in predictions.
 
-    kind "unit-l2": they are scaled to unit norm, and those of norm 0 stay.
-    kind "bounded": each is clipped to [-bound, bound], as in the paper.
-    kind "none": they are not, and no noise can be added.
+    kind "unit-l2": features are scaled to unit norm. Those of norm 0 stay.
+    kind "bounded": each feature is clipped to [-bound, bound], as in the paper.
+    kind "none": features are not bounded, and no noise can be added.
     """
 
     kind: Clip = "unit-l2"
@@ -41,7 +41,7 @@ class Clipping:
             raise ValueError(f"Expected clip.bound from 2^-10 to 1024, got {self.bound}.")
 
     def limit(self, width: int) -> int | None:
-        """The largest integer norm of a record's clipped features, in grid units; None for no limit."""
+        """The largest integer norm of a record's clipped features, in grid units. None is no limit."""
         match self.kind:
             case "unit-l2":
                 return _UNIT
@@ -64,6 +64,7 @@ class Clipping:
         """Features (n, width), as the activation leaves them, as grid integers of a norm within `limit`."""
         limit = self.limit(features.shape[1])
         if limit is None:
+            # nothing is noised then, so rounding to nearest may lengthen a record: it is closer to the value
             largest = GRID.bound / GRID.step
             return np.clip(np.rint(features / GRID.step), -largest, largest).astype(np.int64)
         return clipping.to_grid(features, GRID.step, limit)
@@ -74,10 +75,11 @@ def _unit_norm(features: Tensor) -> Tensor:
 
 
 def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, clients: int) -> Sends:
-    """The statistic's sensitivities: exact for a body that the records had no part in.
+    """The statistic's sensitivities. They are exact for a body that was not made from the records.
 
-    Add or remove a record: |(1, phi)|. Replace one: two classes change by that, or one by twice |phi|. A
-    client whose whole statistic is clipped to `client_bound` moves the sum by that, or by twice that.
+    Adding or removing a record moves the sum by |(1, phi)|. Replacing one changes two classes by that, or one
+    class by twice |phi|. A client whose whole statistic is clipped to `client_bound` moves the sum by that
+    bound, or by twice that.
     """
     limit, found = clip.limit(width), dict[tuple[Unit, Adjacency], float]()
     if limit is not None:
@@ -106,8 +108,8 @@ def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, cl
 class Statistic:
     """T = sum of onehot(y) x (1, phi(x)), (C, 1 + width), over a client's records.
 
-    A record whose features are not finite, or whose label is none, takes no part: to refuse the whole
-    would tell that it is there.
+    A record with non-finite features, or without a known label, takes no part. To refuse the whole
+    contribution would tell that the record is there.
     """
 
     body: Body
@@ -127,6 +129,7 @@ class Statistic:
         phi = body_features(model, job.x, self.clip.activation())
         known = clipping.finite(phi) & (y >= 0) & (y < self.classes)
         integers = self.clip.integers(phi[known])
+        # The count is a feature, the constant 1, and so is noised with the sums. It never travels by itself.
         rows = np.hstack([np.full((len(integers), 1), _UNIT, dtype=np.int64), integers])
         total = np.zeros((self.classes, 1 + self.width), dtype=np.int64)
         np.add.at(total, y[known], rows)

@@ -19,15 +19,15 @@ class FedProf:
 
     fraction: C; K = ceil(C N) clients a round.
     aggregation: as in FedAvg.
-    alpha: penalty on divergence; one number, one per client, or "theorem-1" (v2: lambda_k = n_k / n).
-        The papers use 10 (GasTurbine, EMNIST) and 25 (CIFAR-10); 0 is uniform selection.
-    replacement: draw with replacement, as Theorem 1 needs; by default without.
-    variant: which part of a profile is concealed where `scores` are not clear: "full", or "mean-only"
-        (variances then reach the server in plaintext).
+    alpha: penalty on divergence: one number, one per client, or "theorem-1" (v2: lambda_k = n_k / n). The
+        papers use 10 (GasTurbine, EMNIST) and 25 (CIFAR-10). 0 is uniform selection.
+    replacement: draw with replacement, as Theorem 1 needs. The default is without.
+    variant: which part of a profile is concealed if `scores` are not clear: "full", or "mean-only" (variances
+        then reach the server in plaintext).
     bounds: public bounds that profiles are clipped to before they leave.
-    clip: public bounds that each record's outputs are clipped to; without them profiles cannot be noised.
-    refresh: chosen clients send a new profile in rounds refresh, 2 refresh ...; noise is divided among fewer
-        releases then. The papers' is 1.
+    clip: public bounds that each record's outputs are clipped to. Without them profiles cannot be noised.
+    refresh: chosen clients send a new profile in rounds refresh, 2 refresh and so on. A larger number leaves
+        fewer releases to divide the noise among. The papers use 1.
     """
 
     fraction: float
@@ -58,6 +58,7 @@ class FedProf:
             raise ConfigError(
                 f"Expected one alpha for each of {problem.clients} clients, got {len(self.alpha)}."
             )
+        # one object, so that what clients offer and what the selection asks for cannot differ
         profile = RepresentationProfile(problem, self.variant, self.bounds, self.clip, self.refresh)
         selection = ByProfile(problem, self.alpha, profile, self.replacement)
         return Averaging(

@@ -25,8 +25,8 @@ Alpha = float | tuple[float, ...] | Literal["theorem-1"]
 class ByProfile:
     """K clients with weights exp(-alpha_k div_k), in the log domain: the weights themselves underflow.
 
-    A client's divergence was taken against the baseline of the same model version (Algorithm 1,
-    lines 8, 12, 13), when its profile arrived; it stays until the client is selected again.
+    A client's divergence is taken when its profile arrives, against the baseline of the same model version
+    (Algorithm 1, lines 8, 12, 13). It stays until the client is selected again.
     """
 
     problem: Problem
@@ -41,6 +41,7 @@ class ByProfile:
 
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         """Line 18: the baseline profile of the current model on the server's records."""
+        # The anchor comes from public inputs, not from the baseline: a rounded baseline would leak.
         anchor, baseline = self._baseline(state)
         public = {"anchor_centre": anchor.centre, "anchor_scale": anchor.scale}
         return (self.profile.ask(baseline),), public
@@ -54,7 +55,8 @@ class ByProfile:
     def log_weights(self, state: State) -> Floats:
         """log lambda_k, shape (N,); NaN for a client whose profile never arrived.
 
-        A divergence is at least 0: less is the noise of an encrypted score, or a lie, and gains nothing.
+        A divergence counts as at least 0. A smaller one is the noise of an encrypted score, or a lie, and
+        must not raise a client's weight.
         """
         divergence: Floats = np.maximum(state.memory["profile"], 0.0)
         if self.alpha == "theorem-1":
@@ -69,5 +71,5 @@ class ByProfile:
         return draw(population.among(self.log_weights(state)), count, rng)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
-        """The newest divergence that is known; less than 0 is the noise of an encrypted score."""
+        """The newest known divergence, at least 0: smaller ones are the noise of encrypted scores."""
         return {"divergence": np.maximum(state.memory["profile"], 0.0)}

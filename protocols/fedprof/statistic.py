@@ -1,4 +1,4 @@
-"""A client's representation profile: as it is, or of clipped outputs, which noise can protect."""
+"""A client's representation profile, as it is, or from clipped outputs, which noise can protect."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ _CLIPPED: Mapping[tuple[Unit, Adjacency], float] = {
 class Clip:
     """Public bounds on a record's anchored outputs, in standard deviations of the anchor.
 
-    outputs, squares: the largest root mean square of the outputs, and of their squares; a record beyond is
-    scaled down. What noise is scaled to, so near the typical record is better than at the largest.
+    outputs, squares: the largest root mean square of the outputs, and of their squares. A record beyond it is
+    scaled down. Noise is scaled to these bounds, so values near the typical record are better than the
+    largest.
     """
 
     outputs: float
@@ -47,9 +48,9 @@ class Clip:
 
 
 def profile_sends(variant: Variant = Variant.FULL, clip: Clip | None = None, refresh: int = 1) -> Sends:
-    """A profile as a release, of which the server sees a score, and what the variant does not hide.
+    """A profile as a release. The server sees a score of it, and whatever the variant does not hide.
 
-    Of clipped outputs its sensitivity is declared, so that a plan can noise it. refresh: as in the options.
+    With `clip` its sensitivity is declared, so that a plan can noise it. refresh: as in the options.
     """
     return Sends(
         name="profile",
@@ -66,10 +67,12 @@ def profile_sends(variant: Variant = Variant.FULL, clip: Clip | None = None, ref
 def profile_value(
     own: Floats, anchor: Anchor, *, bounds: Bounds, variant: Variant = Variant.FULL, clip: Clip
 ) -> Value:
-    """What a client sends of its records' outputs, (n, q): sums of the clipped, ready for noise."""
+    """A client's contribution from its records' outputs (n, q): clipped, summed, ready for noise."""
     q = len(anchor.centre)
     moments = clip.moments(q)
 
+    # Anchored before the noise, so that clipping has one scale. The profile is then anchored already: centre
+    # 0, scale 1.
     def then(noised: Floats) -> Value:
         return _value(moments.profile(noised), Anchor(np.zeros(q), np.ones(q)), bounds, variant)
 
@@ -86,7 +89,7 @@ def _value(own: Profile, anchor: Anchor, bounds: Bounds, variant: Variant) -> Va
 class RepresentationProfile:
     """A client's profile on the broadcast model, anchored and clipped to public bounds.
 
-    The server sees a score of it, and what the variant does not hide. clip, refresh: as in the options.
+    The server sees a score of it, and whatever the variant does not hide. clip, refresh: as in the options.
     """
 
     problem: Problem
@@ -107,5 +110,6 @@ class RepresentationProfile:
         anchor = Anchor(job.public["anchor_centre"], job.public["anchor_scale"])
         if self.clip is None:
             return _value(profile(model, layer, job.x), anchor, self.bounds, self.variant)
+        # without records it sends noised zeros all the same: silence would tell that it has none
         own = outputs(model, layer, job.x) if len(job.x) else np.zeros((0, len(anchor.centre)))
         return profile_value(own, anchor, bounds=self.bounds, variant=self.variant, clip=self.clip)

@@ -15,9 +15,12 @@ from securefl.accounting.store import Terms
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import NO_COST, UNPROTECTED, Charge
 
+# A long run has a new history every round. A full memory is emptied, which costs time and nothing else.
+# A long run has a new history every round. A full memory is emptied, which costs time and nothing else.
 _LARGEST_MEMORY = 4096
 Counted = Mapping[tuple[str, str], int]
 """How many releases of one holder there are, by name and written charge."""
+# A schedule says for how many noised releases the noise was calibrated. These two bring none.
 _WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))
 
 
@@ -47,10 +50,12 @@ class Budget:
         return max((self._epsilon(events) for events in self._all_events(party).values()), default=0.0)
 
     def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        """Why this holder's budget or schedule does not bear these charges, by name; None where it does."""
+        """Return why budget or schedule refuse these (name, charge) pairs, or None if they bear them."""
         overrun = self._overrun(holder, wants)
         if overrun is not None or self._terms.budget is None:
             return overrun
+        # A charge differs by party, so the budget is held against each party by itself. The largest epsilon
+        # alone would not do: a party with less spent may be asked for more.
         for party in self._terms.against:
             spent = self._events(holder, party)
             asked = Counter(charge.by_party()[party] for _, charge in wants)
@@ -58,9 +63,9 @@ class Budget:
                 before, after = self._epsilon(spent), self._epsilon(spent + asked)
                 left = round(self._terms.budget - before, 6)
                 return BudgetExceeded(
-                    f"{holder}: this round asks for epsilon {after - before:.4g} against the {party}, and "
-                    f"{left:.4g} of {self._terms.budget:.4g} is left: 0 rounds like it remain. Raise the "
-                    "budget, or add noise."
+                    f"{holder}: expected a round of at most epsilon {left:.4g} against the {party}, which is "
+                    f"left of {self._terms.budget:.4g}, got {after - before:.4g}: 0 rounds like it remain. "
+                    "Raise the budget, or add noise."
                 )
         return None
 
@@ -88,8 +93,8 @@ class Budget:
             most = self._terms.schedule.get(name, 0)
             if done + more > most:
                 return BudgetExceeded(
-                    f"{holder}: {done} of {most} scheduled releases of {name!r} are done and {more} more "
-                    "asked for; noise was calibrated for the schedule: declare a longer one."
+                    f"{holder}: expected at most {most} scheduled releases of {name!r}, got {more} more "
+                    f"after {done}. The noise was calibrated for the schedule: declare a longer one."
                 )
         return None
 
@@ -118,7 +123,11 @@ class Budget:
 
 
 def most_rounds(bears: Callable[[int], bool], most: int) -> int:
-    """The most rounds, up to `most`, that a budget bears; it bears fewer where it bears more."""
+    """Return the largest number of rounds, up to `most`, that a budget bears.
+
+    A budget that bears a number of rounds must bear every smaller number: the search is a bisection.
+    """
+    # `low` rounds are borne and `high` are not, or are beyond `most`
     low, high = 0, most + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,8 +1,8 @@
-"""The chain over a ledger: every reservation and commit is a link, the SHA-256 of the one before and itself.
+"""The chain over a ledger: every reservation and every commit is a link.
 
-So a ledger from which something was deleted, in which something was edited or renamed, and an older copy of
-it do not end in the digest that was noted elsewhere, such as in a run's checkpoint. What the chain cannot
-show: that a ledger and the note of its head were put back together.
+A link is the SHA-256 of the link before it and of its own contents. The newest link is noted elsewhere, such
+as in a run's checkpoint. A ledger with deleted, edited or renamed rows does not end in the noted digest, nor
+does an older copy. The chain cannot show that a ledger and the note of its head were put back together.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from securefl.storage.database import Damaged, Database, seal
 
 Rows = Callable[[str], list[tuple[Any, ...]]]
 """All rows of a query."""
+# A row is two links: when it was reserved, and when it was committed. Its columns are in one of them each, so
+# no column can be edited unseen.
 _RESERVED = (
     "SELECT reserved, holder, session, round, stage, attempt, name, charge, introduction, at FROM releases "
     "ORDER BY reserved"
@@ -27,7 +29,7 @@ _COMMITTED = (
 
 @dataclass(frozen=True)
 class Head:
-    """The newest link: how many there are after the first, and its digest (32 bytes)."""
+    """The newest link: the number of links after the first, and the digest of this one (32 bytes)."""
 
     count: int
     digest: bytes
@@ -52,27 +54,28 @@ def head(rows: Rows) -> Head:
 
 
 def whole(rows: Rows, noted: Head | None) -> Head:
-    """The newest link on file, if it is the last one of the rows, and goes on from a head that was noted.
+    """Return the newest link on file, once the rows were found to lead to it.
 
-    Raises Damaged where it is not, or does not.
+    Raises Damaged if the rows do not end in that link, or do not pass through the head `noted` before.
     """
     if (found := replay(rows)) != head(rows):
         raise Damaged("its chain does not end where it should: something was changed or is gone")
+    # The note may be older: it is written after the transaction, and a process can be killed in between.
     if noted not in (None, found) and replay(rows, noted.count) != noted:
         raise Damaged(
-            f"of {noted.count} entries that were noted it has {found.count}, or others: releases are missing "
-            "or changed, or it is an older copy"
+            f"expected the {noted.count} entries that were noted of it, got {found.count}, or others: "
+            "releases are missing or changed, or it is an older copy"
         )
     return found
 
 
 def move(db: Database, to: Head) -> None:
-    """Put a newer link on file, in the transaction that writes what it stands for."""
+    """Put a newer link on file, in the transaction that writes what the link stands for."""
     db.run("INSERT OR REPLACE INTO head VALUES (1, ?, ?)", (to.count, to.digest))
 
 
 def replay(rows: Rows, count: int | None = None) -> Head:
-    """The link of that number, or the last one, worked out from the rows. Damaged where a place is empty."""
+    """Work out link number `count`, or the last link, from the rows. Raises Damaged at a gap."""
     link = first(rows)
     for number, parts in _links(rows):
         if link.count == count:
@@ -84,6 +87,7 @@ def replay(rows: Rows, count: int | None = None) -> Head:
 
 
 def _links(rows: Rows) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    # Both queries are ordered, and reservations and commits share one count: merged they are the chain.
     reserved = ((row[0], row[1:]) for row in rows(_RESERVED))
     committed = ((row[0], row[1:]) for row in rows(_COMMITTED))
     return merge(reserved, committed, key=lambda link: link[0])

@@ -1,8 +1,9 @@
-"""Epsilon of a history: exact for Gaussians, by privacy loss distributions with sampled steps; RDP checks.
+"""Epsilon of a history: exact for Gaussians, an upper bound where steps are sampled.
 
-Privacy loss distributions (Koskela et al. 2020; Doroshenko et al. 2022, "connect the dots") are pessimistic:
-their epsilon is an upper bound, above the exact one by less than the interval times the square root of the
-number of compositions. RDP is looser and costs nothing; it is the check, and the filter's currency.
+The bound comes from privacy loss distributions (Koskela et al. 2020; Doroshenko et al. 2022, "connect the
+dots"). It is above the exact epsilon by less than the interval times the square root of the number of
+compositions. RDP gives a looser bound in no time. It checks the other one, and privacy filters are built on
+it.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ COARSE: Final = 5e-4
 """Discretisation inside a running study: a few milliseconds a round, 0.02 % above the fine one, or more
 where epsilon is far below 1."""
 NEAR: Final = 1.1
-"""More than the coarse figure is above the fine one: 5 % were measured at an epsilon of 0.06."""
+"""The coarse figure is at most this factor above the fine one: 5 % were measured at an epsilon of 0.06."""
 _LARGEST_MU: Final = 1e6
 _TAIL: Final = 1e-7
-"""Of delta: the mass that each composition may cut off, which counts as an infinite loss."""
+"""The share of delta that each composition may cut off. What is cut off counts as an infinite loss."""
 _LEAST_DELTA: Final = 1e-14
-"""Below it the rounding of the convolutions is as large as delta: RDP alone speaks."""
+"""Below it the rounding errors of the convolutions are as large as delta, and RDP gives the figure."""
 _LARGEST: Final = 5e6
-"""Entries of a loss distribution, above which RDP alone speaks: it would take hours, or all of the memory."""
+"""With more entries a loss distribution would take hours, or all of the memory. RDP gives the figure then."""
 
 
 def epsilon(history: History, delta: float, *, interval: float = FINE) -> float:
     """Epsilon at `delta` of everything in the history together.
 
-    Of sampled steps the smaller of two upper bounds: by loss distributions, and by RDP.
-    One unprotected release makes it infinite; so does mu above 10^6, where the exact formula loses its
-    digits: no epsilon of that size protects anything.
+    With sampled steps it is the smaller of two upper bounds, by loss distributions and by RDP.
+    One unprotected release makes it infinite. So does mu above 10^6: the exact formula loses its digits
+    there, and no epsilon of that size protects anything.
     """
     if history.endless or history.mu_squared > _LARGEST_MU**2:
         return math.inf
@@ -63,12 +64,14 @@ def epsilon(history: History, delta: float, *, interval: float = FINE) -> float:
 def gaussian_epsilon(sigma: float, delta: float) -> float:
     """Epsilon of one Gaussian of sensitivity 1 (Balle and Wang 2018, Theorem 8), 0 < sigma, 0 < delta < 1.
 
-    The same steps as dp_accounting's `get_epsilon_gaussian`, and the same number bit for bit, in a thirtieth
-    of the time: that one makes a distribution of scipy say each value, and a ledger has thousands.
+    It takes the same steps as dp_accounting's `get_epsilon_gaussian` and gives the same number bit for bit,
+    in a thirtieth of the time. That function asks an object of scipy for each value, and a ledger has
+    thousands.
     """
     goal = np.log(delta)
 
     def excess(eps: float) -> float:
+        # delta(eps) = Phi(1/sigma - t) - e^eps Phi(-t), as logarithms: either term may underflow
         t = eps * sigma + 1 / (2 * sigma)
         x, y = log_ndtr(1 / sigma - t), eps + log_ndtr(-t)
         return float((x + np.log1p(-np.exp(y - x)) if y <= x else -np.inf) - goal)
@@ -82,9 +85,9 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 
 
 def composable(history: History, delta: float, *, interval: float = FINE) -> bool:
-    """Whether loss distributions can say what these steps cost; where not, RDP alone does."""
-    # the loss of one step lies within (1/2 + 12 z) / z^2 of 0 but for a mass below 10^-30, and with delta's
-    # tail all of them together within RDP's epsilon and as much again
+    """Whether loss distributions of affordable size can say what these steps cost. Otherwise RDP says it."""
+    # The loss of one step lies within (1/2 + 12 z) / z^2 of 0, but for a mass below 10^-30. The loss of all
+    # steps lies within twice RDP's epsilon, but for delta's tail.
     spans = [2 * (0.5 + 12 * z) / z**2 for _, z in history.steps]
     if history.mu_squared > 0:
         spans.append(history.mu_squared + 24 * math.sqrt(history.mu_squared))
@@ -96,6 +99,7 @@ def composable(history: History, delta: float, *, interval: float = FINE) -> boo
 
 
 def _tail(delta: float) -> float:
+    # A fixed 1e-12 is all of the mass at a delta of 1e-12: epsilon came out infinite, where RDP said 4.35.
     return min(1e-12, _TAIL * delta)
 
 
@@ -105,27 +109,28 @@ def compose(events: Mapping[DpEvent, int], delta: float) -> float:
 
 
 def within(events: Mapping[DpEvent, int], delta: float, budget: float) -> bool:
-    """Whether these events cost no more than the budget; worked out finely only where it is close."""
+    """Whether these events cost no more than the budget. The fine figure is worked out only if it decides."""
     key = History.of(events).key()
     return fits(_known(key, delta, COARSE), budget, lambda: _known(key, delta, FINE))
 
 
 def fits(rough: float, budget: float, exact: Callable[[], float]) -> bool:
-    """Whether an epsilon is within a budget, from a figure that is a little above it.
+    """Whether an epsilon is within a budget.
 
-    The exact one is worked out only where the rough one cannot tell.
+    `rough` is an upper bound on it, by at most the factor NEAR. `exact` is called only if `rough` cannot
+    tell.
     """
     return exact() <= budget if budget < rough <= budget * NEAR else rough <= budget
 
 
 def falls_short(found: float, noted: float) -> bool:
-    """Whether an epsilon is less than one that was noted of it, by more than two ways to compose differ."""
+    """Whether an epsilon is below the one noted earlier, by more than ways to compose can differ."""
     return found * NEAR < noted
 
 
 @lru_cache(maxsize=256)
 def _known(key: _Key, delta: float, interval: float) -> float:
-    """The parties of a plan, and the arms of a study, often have the same history."""
+    """Epsilon, remembered: the parties of a plan, and the arms of a study, often have the same history."""
     endless, mu_squared, steps = key
     return epsilon(History(endless, mu_squared, dict(steps)), delta, interval=interval)
 
@@ -145,7 +150,10 @@ def rdp_epsilon(history: History, delta: float) -> float:
 
 @contextmanager
 def _without_remarks() -> Iterator[None]:
-    """Silent where an order close to 1 does not converge: it is left out, which never lowers the bound."""
+    """Silence dp_accounting's warning that an order close to 1 does not converge.
+
+    The accountant leaves that order out. RDP's epsilon is the least over the orders, so that cannot lower it.
+    """
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:
@@ -164,6 +172,8 @@ def _whole(history: History, interval: float, tail: float) -> Any:
     return first
 
 
+# The three caches stand apart because a step is costly to discretise and then cheap to repeat: `_step` serves
+# every count. One self-composition is about 100 times faster than as many single ones.
 @lru_cache(maxsize=64)
 def _gaussian(mu_squared: float, interval: float) -> Any:
     return pld.from_gaussian_mechanism(1 / math.sqrt(mu_squared), value_discretization_interval=interval)
@@ -180,9 +190,9 @@ def _steps(q: float, z: float, count: int, interval: float, tail: float) -> Any:
 
 
 class Running:
-    """Epsilon of a history that grows, such as a holder's: what was composed before is kept.
+    """Epsilon of a growing history, such as a holder's. It keeps the composition of everything before.
 
-    A round that adds the same as the one before costs one composition with a distribution that is cached.
+    A round that adds the same as the round before costs one composition with a cached distribution.
     """
 
     def __init__(self, delta: float, *, interval: float = COARSE) -> None:
@@ -208,11 +218,13 @@ class Running:
             )
         self._before, self._composed_before = history, whole
         found = float(whole.get_epsilon_for_delta(self._delta))
-        # a finite one is the smaller but for the discretisation, and RDP takes as long as a round
+        # RDP is not asked as well: its bound is smaller only by the discretisation, if at all, and asking
+        # takes as long as a round.
         return found if found < math.inf else rdp_epsilon(history, self._delta)
 
     def _affordable(self, history: History) -> bool:
-        """As `composable`, worked out anew only where the history has doubled, or has other steps."""
+        """As `composable`, worked out again only if the history has doubled or has other kinds of steps."""
+        # `composable` runs the RDP accountant; its limit is a matter of magnitude, so a binary order will do
         steps = frozenset(history.steps)
         size = steps, sum(history.steps.values()).bit_length(), math.frexp(history.mu_squared)[1]
         if size not in self._sizes:
@@ -227,7 +239,7 @@ def _cached(key: _Key, interval: float, tail: float) -> Any:
 
 
 def _difference(now: History, before: History) -> History | None:
-    """What was added since; None where something is gone."""
+    """Return what was added since `before`, or None if something of it is missing."""
     steps: Mapping[tuple[float, float], int] = {
         key: now.steps.get(key, 0) - before.steps.get(key, 0) for key in {*now.steps, *before.steps}
     }
@@ -239,15 +251,17 @@ def _difference(now: History, before: History) -> History | None:
 
 
 class Filter:
-    """Whether one more release may follow, where each may be chosen in view of the ones before.
+    """Whether one more release may follow, if each release may be chosen in view of those before it.
 
-    Gaussians alone: the sum of mu^2, a valid filter at the full Gaussian accuracy (Smith and Thakurta 2022,
-    "Fully adaptive composition for Gaussian differential privacy"). With sampled steps: RDP at one order that
-    is fixed beforehand (Feldman and Zrnic 2021), the one that leaves a Gaussian most.
+    With Gaussians alone it bounds the sum of mu^2, a valid filter at the full Gaussian accuracy (Smith and
+    Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"). With sampled steps it
+    bounds RDP at one order (Feldman and Zrnic 2021), the order that leaves the most room for a Gaussian.
     """
 
     def __init__(self, budget: float, delta: float) -> None:
         self._budget, self._delta = budget, delta
+        # The order is fixed from public numbers. The best order of a history would itself be chosen in view
+        # of earlier releases, and the filter's theorem does not cover that.
         orders = np.concatenate([np.linspace(1.1, 64, 630), [128, 256, 512, 1024]])
         room = (budget - math.log(1 / delta) / (orders - 1)) / orders
         self._order = float(orders[int(np.argmax(room))])

@@ -1,10 +1,14 @@
 """Privacy events: their stored form, and what a history of them adds up to.
 
-The events are those of dp-accounting. Understood so far: nothing (`NoOpDpEvent`), an unprotected release
-(`NonPrivateDpEvent`), the Gaussian mechanism (`GaussianDpEvent`, deviation over sensitivity), steps of the
-Poisson-sampled Gaussian mechanism, alone or repeated, and several of these together (`ComposedDpEvent`). A
-discrete Gaussian is stored as the Gaussian that bounds it (`securefl.dp.gaussian`). Anything else is an
-`UnsupportedEvent`: never a guess.
+The events are those of dp-accounting. Understood are
+
+- a release without a cost (`NoOpDpEvent`), and an unprotected one (`NonPrivateDpEvent`);
+- the Gaussian mechanism (`GaussianDpEvent`, deviation over sensitivity);
+- steps of the Poisson-sampled Gaussian mechanism, alone or repeated;
+- several of these together (`ComposedDpEvent`).
+
+A discrete Gaussian is stored as the Gaussian that bounds it (`securefl.dp.gaussian`). Any other event raises
+`UnsupportedEvent`, for its cost would be a guess.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ def dump_event(event: DpEvent) -> Stored:
         case GaussianDpEvent(noise_multiplier=z) if _positive(z):
             return {"event": "gaussian", "noise_multiplier": float(z)}
         case PoissonSampledDpEvent():
+            # one stored form for one meaning: equal histories must have equal text
             return dump_event(SelfComposedDpEvent(event, 1))
         case ComposedDpEvent(events=events) if events:
             return {"event": "composed", "events": [dump_event(part) for part in events]}
@@ -66,7 +71,8 @@ def dump_event(event: DpEvent) -> Stored:
 
 
 def load_event(stored: Mapping[str, object]) -> DpEvent:
-    """The inverse of `dump_event`."""
+    """The inverse of `dump_event`. Raises UnsupportedEvent for an event or a field that it does not know."""
+    # A field that is not understood may change what the event costs, so every case asks for an empty rest.
     match dict(stored):
         case {"event": "none", **rest} if not rest:
             return NoOpDpEvent()
@@ -85,7 +91,10 @@ def load_event(stored: Mapping[str, object]) -> DpEvent:
         case {"event": "composed", "events": [*events], **rest} if events and not rest:
             # a tuple: events are counted by equality, and so must hash
             return ComposedDpEvent(tuple(load_event(_object(part)) for part in events))
-    raise UnsupportedEvent(f"The ledger holds an event this version does not know: {stored}.")
+    raise UnsupportedEvent(
+        f"Expected a stored event that this version knows, got {stored}. Read it with the version that wrote "
+        "it."
+    )
 
 
 def _object(stored: object) -> Mapping[str, object]:
@@ -117,16 +126,21 @@ def load_charge(stored: str) -> Charge:
         by_party = {party: load_event(_object(event)) for party, event in _object(json.loads(stored)).items()}
         return Charge(server=by_party["server"], key_holder=by_party["key-holder"], others=by_party["others"])
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        raise DataError(f"The ledger holds a charge that is none: {stored[:80]!r}. Restore it.") from None
+        raise DataError(
+            f"Expected a charge on file with an event for each party, got {stored[:80]!r}. Restore the "
+            "ledger."
+        ) from None
 
 
 @dataclass(frozen=True)
 class History:
-    """What a set of events comes down to, whatever their order.
+    """What a set of events adds up to. Their order does not matter.
 
-    endless: something was released unprotected. mu_squared: sum of 1 / z^2 over the Gaussians, which compose
-    to one Gaussian exactly (Dong, Roth and Su 2019, Corollary 3.3). steps: how many Poisson-sampled Gaussian
-    steps of each (q, z).
+    Attributes:
+        endless: whether something was released unprotected.
+        mu_squared: the sum of 1 / z^2 over the Gaussians, which compose to one Gaussian exactly (Dong, Roth
+            and Su 2019, Corollary 3.3).
+        steps: the number of Poisson-sampled Gaussian steps, by (q, z).
     """
 
     endless: bool = False
@@ -135,7 +149,7 @@ class History:
 
     @classmethod
     def of(cls, events: Mapping[DpEvent, int]) -> History:
-        """Of events, each as often as counted. Raises UnsupportedEvent for one that is not understood."""
+        """The history of events with their counts. Raises UnsupportedEvent for an event it does not know."""
         endless, gaussians, steps = False, [], dict[tuple[float, float], int]()
         for event, times in events.items():
             for part in _parts(event):
@@ -143,6 +157,7 @@ class History:
                     case {"event": "non_private"} if times > 0:
                         endless = True
                     case {"event": "gaussian", "noise_multiplier": float(z)}:
+                        # two divisions, since z**2 of a tiny z is 0 and would raise ZeroDivisionError
                         gaussians.append(times * (1 / z) * (1 / z))
                     case {
                         "event": "poisson_gaussian",
@@ -151,9 +166,9 @@ class History:
                         "count": int(count),
                     }:
                         steps[q, z] = steps.get((q, z), 0) + times * count
-        # fsum: the same events in another order are the same number
+        # fsum is exact, so the same events in another order give the same number, and the same key.
         return cls(endless, math.fsum(gaussians), {key: count for key, count in steps.items() if count})
 
     def key(self) -> tuple[bool, float, frozenset[tuple[tuple[float, float], int]]]:
-        """To remember results by."""
+        """A hashable form, by which results are remembered."""
         return self.endless, self.mu_squared, frozenset(self.steps.items())

@@ -28,7 +28,9 @@ class Filed:
         return found
 
     def introduced(self, counted: Mapping[ReleaseKey, int]) -> BudgetExceeded | None:
-        """Why a holder's introductions are used up, in whatever session; None where they are not."""
+        """Return why a holder's introductions are used up, or None if they are not."""
+        # They are counted over all sessions, since an asker that restarts could otherwise take training for
+        # an introduction again and again. The attempt is left out: a retry introduces nothing new.
         for key, most in counted.items():
             query = (
                 "SELECT session, round, stage FROM releases WHERE holder = ? AND name = ? AND introduction"
@@ -37,7 +39,7 @@ class Filed:
             asked = {(k.session, k.round, k.stage) for k in counted if k.name == key.name}
             if asked - done and len(asked | done) > most:
                 return BudgetExceeded(
-                    f"{key.holder}: {len(done)} of {most} declared introductions of {key.name!r} are "
-                    "done, and one more is asked for. Ask for it in a round, where its training is charged."
+                    f"{key.holder}: expected at most {most} declared introductions of {key.name!r}, got one "
+                    f"more after {len(done)}. Ask for it in a round, where its training is charged."
                 )
         return None

@@ -2,10 +2,10 @@
 
     reserve(wants)    all charges of a wave in one durable transaction, or a refusal per holder
     send(outbox)      commits the charges, then makes the bytes; the only encoder of a Release
-    repeats(release)  whether a release that was committed before a restart says the same again
+    repeats(release)  whether a release says what it said before a restart, and so may be sent again
     open(release)     commits the charge, then gives the value, for a foreign training loop
 
-A crash between two of these counts a release that never left; it cannot forget one that did.
+A crash between two of these may count a release that never left. It cannot forget one that did.
 A study keeps all its holders in one SQLite file; each holder is accounted alone.
 """
 
@@ -59,9 +59,10 @@ class Ledger:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """All or nothing, durably, and the new head noted."""
+        """Change all or nothing, durably, and note the new head."""
         with self._db.transaction():
             yield
+        # After the commit, never before: a note ahead of its ledger would refuse an honest one for ever.
         with self._db.explaining():
             self._note.write(self.head)
 
@@ -73,26 +74,27 @@ class Ledger:
 
     @property
     def identity(self) -> str:
-        """Drawn when the ledger was made: a lost ledger that is begun anew is another one."""
+        """A number drawn when the ledger was made. A ledger that was lost and begun anew has another one."""
         return str(self._db.rows("SELECT value FROM terms WHERE name = ?", (IDENTITY,))[0][0])
 
     @property
     def head(self) -> Head:
-        """The newest link of the chain over all releases, to note elsewhere (see `require`)."""
+        """The newest link of the chain over all releases. Whoever notes it elsewhere can call `require`."""
         with self._db.explaining():
             return head(self._db.rows)
 
     def require(self, noted: Head) -> None:
-        """Raises DataError where this ledger does not go on from a head that was noted of it.
+        """Raises DataError if this ledger's chain does not pass through a head that was noted of it.
 
-        Then releases were deleted or changed since, or this is an older copy, or another ledger.
+        Releases were then deleted or changed since, or this is an older copy, or another ledger.
         """
         with self._db.explaining():
             found = replay(self._db.rows, noted.count)
         if found != noted:
             raise DataError(
-                f"{self._db.path}: of {noted.count} entries that were noted it has {found.count}, or others: "
-                f"releases are missing or changed, or it is an older copy. {KIND.lost}"
+                f"{self._db.path}: expected the {noted.count} entries that were noted of it, got "
+                f"{found.count}, or others: releases are missing or changed, or it is an older copy. "
+                f"{KIND.lost}"
             )
 
     # The door ---------------------------------------------------------------------------------
@@ -102,21 +104,22 @@ class Ledger:
         wants: Sequence[tuple[ReleaseKey, Charge]],
         introductions: Mapping[ReleaseKey, int] | None = None,
     ) -> Mapping[str, BudgetExceeded]:
-        """Reserve a wave of charges durably; all of a holder's, or none of them.
+        """Reserve a wave of charges durably. Of each holder it reserves all charges, or none.
 
-        A key that was used before with this very charge is not charged a second time: it can only be sent
+        A key that was used before with this very charge is not charged a second time. It can only be sent
         again with the same content, which tells nothing new.
 
         Args:
-            introductions: which of the keys are introductions, charged without the training that other
-                releases follow, and how many of that name were declared. A retry is the same introduction.
+            introductions: the keys that are introductions, and how many of that name were declared. An
+                introduction is charged without the training that other releases follow. A retry is the same
+                introduction.
 
         Returns:
-            Per holder whose budget cannot bear its charges, or whose introductions are used up, why; nothing
-            is reserved for it.
+            The refused holders, each with the reason: its budget or schedule does not bear the charges, or
+            its introductions are used up. Nothing is reserved for a refused holder.
 
         Raises:
-            LocalProtocolError: a key was used before with another charge; then nothing is reserved.
+            LocalProtocolError: a key was used before with another charge. Nothing is reserved then.
         """
         refused: dict[str, BudgetExceeded] = {}
         with self._changing():
@@ -138,29 +141,32 @@ class Ledger:
         row = self._db.row(f"SELECT charge FROM releases WHERE {_KEY}", _row(key))
         if row is not None and row[0] != dump_charge(charge):
             raise LocalProtocolError(
-                f"{key.holder} has released {key.name!r} in round {key.round}, stage {key.stage}, attempt "
-                f"{key.attempt} of this session already, with another charge; a retry is a new attempt."
+                f"Expected a new key for {key.name!r} of {key.holder}, got round {key.round}, stage "
+                f"{key.stage}, attempt {key.attempt}, which this session used already, with another charge. "
+                "Retry in a new attempt."
             )
         return row is not None
 
     def _insert(self, key: ReleaseKey, charge: Charge, *, introduction: bool) -> None:
         parts = (*_row(key), dump_charge(charge), int(introduction), self._clock())
         link = head(self._db.rows).then(*parts)
+        # `_stands` asked before anything of this wave was written. A key that the wave names twice is refused
+        # here, by the table's UNIQUE.
         try:
             self._db.run(
                 "INSERT INTO releases VALUES (?, NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'')", (link.count, *parts)
             )
         except sqlite3.IntegrityError:
             raise LocalProtocolError(
-                f"{key.holder} was asked for {key.name!r} twice at once; ask for each value once."
+                f"Expected each value once in a wave, got {key.name!r} of {key.holder} twice. Ask for it "
+                "once."
             ) from None
         move(self._db, link)
 
     def repeats(self, release: Release) -> bool:
-        """Whether this release may be sent: it never was, or it says what it said before.
+        """Whether this release may be sent: it was never sent, or it says what it said before.
 
-        What was sent without noise and in the clear may be sent again whatever it says: its charge is
-        infinite.
+        A release without noise and in the clear may be sent again with any content: its charge is infinite.
         """
         row = self._db.row(f"SELECT committed, content FROM releases WHERE {_KEY}", _row(release.key))
         return row is None or row[0] is None or bytes(row[1]) == release.content
@@ -173,14 +179,16 @@ class Ledger:
             - If one release of these messages may not leave, none is committed and nothing is encoded.
             - The commit is durable before the bytes exist. A crash forgets nothing that left.
             - What was sent leaves again only with the same fingerprint, and is not charged twice.
-            - What was charged nothing, or without noise, may be sent again without a fingerprint.
+            - What was charged nothing, or as unprotected, may be sent again without a fingerprint.
             - No release is encoded in any other way.
             - A message without a release is encoded, and not counted.
 
         Raises:
-            UnaccountedRelease: a release was not reserved, or with another charge, or was sent before with
-                another content.
+            UnaccountedRelease: a release was not reserved, was reserved with another charge, or was sent
+                before with another content.
         """
+        # Commit before encoding, in this order: a crash in between counts a release that never left. The
+        # other order would let bytes leave that no ledger knows.
         releases = [release for _, body in outbox for release in _releases(body)]
         permit = self._commit(releases) if releases else None
         return [encode(header, body, permit) for header, body in outbox]
@@ -194,13 +202,13 @@ class Ledger:
             for release in releases:
                 if release.unit != self.terms.unit or not self._commits(release):
                     raise UnaccountedRelease(
-                        f"{release!r} has no open reservation with this charge and unit, or was sent before "
-                        "and said something else; reserve it first, and send it once."
+                        f"Expected a reservation with this charge and unit, got none for {release!r}, or it "
+                        "was sent before with another content. Reserve it first, and send it once."
                     )
         return Permit(frozenset(release.key for release in releases), issuer=_LEDGER_ONLY)
 
     def _commits(self, release: Release) -> bool:
-        """Commit a reservation of this charge; whether it was open, or committed with this very content."""
+        """Commit a reservation of this charge. Return whether it was open, or committed with this content."""
         row = self._db.row(
             f"SELECT reserved, committed, content FROM releases WHERE {_KEY} AND charge = ?",
             (*_row(release.key), dump_charge(release.charge)),
@@ -209,6 +217,8 @@ class Ledger:
             return False
         reserved, committed, content = row
         if committed is not None:
+            # Without fingerprints all contents look alike: only a charge that stands for any content allows
+            # it.
             may_repeat = bool(release.content) or release.charge in (NO_COST, UNPROTECTED)
             return may_repeat and bytes(content) == release.content
         link = head(self._db.rows).then(reserved, release.content)
@@ -234,11 +244,11 @@ class Ledger:
         return self._budget.rounds_left(holder, round_, most=most)
 
     def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
-        """Why this holder's budget or schedule does not bear these charges, by name; None where it does."""
+        """Return why budget or schedule refuse these (name, charge) pairs, or None if they bear them."""
         return self._budget.refusal(holder, wants)
 
     def state(self, key: ReleaseKey) -> str | None:
-        """Whether the release of this key is "reserved" or "committed"; None where it is unknown."""
+        """The state of this key's release: "reserved", "committed", or None if it is unknown."""
         row = self._db.row(f"SELECT committed FROM releases WHERE {_KEY}", _row(key))
         return None if row is None else "reserved" if row[0] is None else "committed"
 
@@ -247,14 +257,14 @@ class Ledger:
         return [bytes(row[0]) for row in self._db.rows("SELECT DISTINCT session FROM releases")]
 
     def newest(self, session: bytes) -> int:
-        """The newest round of a session that has a release; 0 for none."""
+        """The newest round of a session in which something was released, or 0."""
         query = "SELECT COALESCE(MAX(round), 0) FROM releases WHERE session = ?"
         return int(self._db.rows(query, (session,))[0][0])
 
     def rows(self) -> list[tuple[Any, ...]]:
         """(holder, session, round, stage, attempt, name, charge, state, at), in order of reservation.
 
-        `at` is when it was reserved, by a clock that may go backwards.
+        `at` is the time of the reservation. Clocks may go backwards, so rows are not ordered by it.
         """
         state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
         columns = f"holder, session, round, stage, attempt, name, charge, {state}, at"

@@ -10,6 +10,8 @@ from dp_accounting import DpEvent
 from securefl.accounting.events import load_event
 from securefl.core.errors import DataError, UnsupportedEvent
 
+# A file of events is text that anybody may have written: its size, elements and repeats are bounded, so that
+# a short file cannot keep the command busy.
 LARGEST_REPEAT = 10**9
 LARGEST_EVENTS = 2**24
 
@@ -19,6 +21,7 @@ def count_events(listed: object, times: int, into: Counter[DpEvent]) -> None:
         raise DataError(f"Expected a list of events, got {type(listed).__name__}.")
     for entry in listed:
         match entry:
+            # True is an int in Python, and would count as 1.
             case {"repeat": int(often), "events": inner, **rest} if (
                 not rest and often is not True and 0 <= often <= LARGEST_REPEAT
             ):

@@ -1,9 +1,9 @@
-"""A ledger's newest head in a file beside it: what a torn or shortened log of SQLite cannot take with it.
+"""A ledger's newest head, noted in a file beside it.
 
-SQLite takes what is whole of a write-ahead log and says nothing of the rest, so a ledger alone cannot know
-that its end is gone. The head is noted after its transaction is on disk: a process that is killed in between
-leaves an older note, from which the ledger goes on. The note is not brought to disk by itself: after a loss
-of power it may be older, too.
+SQLite uses the whole part of a torn write-ahead log and does not report the rest. A ledger alone therefore
+cannot tell that its end is gone; the note can. The head is noted after its transaction is on disk. A process
+that is killed in between leaves an older note, from which the ledger goes on. The note is not synced: after a
+loss of power it may be older, too.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from securefl.accounting.chain import Head
 from securefl.storage.database import IN_MEMORY, Damaged, seal
 
 END = "-head"
-"""What the note's name has more than the ledger's."""
+"""The note has the ledger's name with this ending."""
 _COUNT, _DIGEST = 8, 32
 
 
 def noted(ledger: Path | str) -> Head | None:
-    """The head beside a ledger; None where there is no note. Raises Damaged for one that was changed."""
+    """Return the head noted beside a ledger, or None without a note.
+
+    Raises Damaged if the note was changed.
+    """
     if ledger == IN_MEMORY:
         return None
     try:
@@ -36,16 +39,18 @@ def noted(ledger: Path | str) -> Head | None:
 
 
 class Note:
-    """The open note beside a ledger. OSError where it cannot be made."""
+    """The open note beside a ledger. Raises OSError if the file cannot be made."""
 
     def __init__(self, ledger: Path | str) -> None:
         self._file = -1
         if ledger != IN_MEMORY:
+            # O_NOFOLLOW: a link planted there would have another file overwritten
             self._file = os.open(_beside(ledger), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
     def write(self, head: Head) -> None:
-        """In place and in one piece, so that a reader finds the old or the new one."""
+        """Write the head in place and in one piece, so that a reader finds the old one or the new one."""
         if self._file >= 0:
+            # every note has one length, so nothing of an older note can remain behind a newer one
             body = head.count.to_bytes(_COUNT, "little") + head.digest
             os.pwrite(self._file, body + seal("head", body), 0)
 

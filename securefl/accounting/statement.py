@@ -24,10 +24,13 @@ from securefl.storage.read_only import read
 
 @dataclass(frozen=True)
 class Statement:
-    """The releases of all holders, or of one: at, holder, round, name, unit, event, state, epsilon.
+    """The releases of all holders, or of one of them.
 
-    event: as it is stored. epsilon: what the holder has spent against the party after this release, an
-    infinite one as text "inf". head: of the chain over the releases of all holders.
+    Attributes:
+        releases: in order, each with at, holder, round, name, unit, event (as stored), state, and epsilon.
+            Epsilon is what the holder has spent against the party after this release. Infinity is the text
+            "inf", which JSON can hold.
+        head: the newest link of the chain over the releases of all holders.
     """
 
     releases: list[dict[str, Any]]
@@ -37,11 +40,12 @@ class Statement:
 def statement(path: Path, *, party: str, holder: str | None = None) -> Statement:
     """What a ledger's file says of spending against `party`. It is only read, wherever it is.
 
-    Raises DataError for a file that is damaged, has lost something, or is no ledger of this version.
+    Raises DataError if the file is damaged, has lost something, or is not a ledger of this version.
     """
     with explaining(path, KIND):
         before = noted(path)  # first: a run may go on meanwhile
         terms, releases, head = read(path, lambda db: _stored(db, path, before))
+    # a ledger has many rows and few distinct charges
     parsed = cache(lambda charge: (load_charge(charge).by_party()[party], json.loads(charge)[party]["event"]))
     composed = _Composed(float(terms["delta"]))
     unit = terms["unit"].strip("'")
@@ -79,7 +83,7 @@ def _stored(
 
 
 class _Composed:
-    """Epsilon of every holder's growing history; holders in the same state share its composition."""
+    """Epsilon of each holder's growing history. Holders with equal histories share its composition."""
 
     def __init__(self, delta: float) -> None:
         self._running = Running(delta)

@@ -1,4 +1,4 @@
-"""A ledger's file: its tables, its terms, and opening it only where nothing is missing."""
+"""A ledger's file: its tables and terms. It opens only if nothing is missing."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def now() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a ledger's epsilon means; fixed when the ledger is made.
+    """What a ledger's epsilon means. The terms are fixed when the ledger is made.
 
     Attributes:
         unit, adjacency: which data sets are neighbours.
-        delta: at which epsilon is stated.
-        budget: the most epsilon against each party in `against`; None is no limit.
-        against: the parties the budget must hold against; the others are trusted by name.
-        schedule: by name, the most accounted releases of one holder, as many as the noise was calibrated
-            for; None is no limit.
-        adaptive: whether a release's parameters may depend on earlier releases; the budget is then held by
-            a privacy filter instead of by composition.
+        delta: the delta at which epsilon is stated.
+        budget: the largest epsilon against each party in `against`. None is no limit.
+        against: the parties that the budget must hold against. The others are trusted by name.
+        schedule: for each name, the most noised releases of one holder. The noise was calibrated for that
+            many. None is no limit.
+        adaptive: whether a release's parameters may depend on earlier releases. A privacy filter then holds
+            the budget, in place of composition.
     """
 
     unit: Unit
@@ -78,15 +78,17 @@ class Terms:
 
 
 def connect(path: Path | str, terms: Terms) -> Database:
-    """The ledger at `path` with these terms, made where there is none.
+    """Open the ledger at `path`, or make it with these terms.
 
-    Raises DataError for one that is damaged, of another version or has lost a link of its chain, and
-    ConfigError for one of other terms.
+    Raises:
+        DataError: the ledger is damaged, is of another version, or has lost a link of its chain.
+        ConfigError: it was made with other terms.
     """
     db = Database(path, KIND)
     try:
         with db.explaining():
             before = noted(path)  # first: another process may go on meanwhile
+        # One transaction: two processes that open a new ledger at once would both find it without terms.
         with db.transaction():
             _begin(db, terms)
             whole(db.rows, before)
@@ -98,7 +100,7 @@ def connect(path: Path | str, terms: Terms) -> Database:
 
 
 def _begin(db: Database, terms: Terms) -> None:
-    """The terms of a ledger that has none, and the first link of its chain."""
+    """Write the terms and the first link of the chain, if the ledger has no terms yet."""
     if db.rows("SELECT name FROM terms"):
         return
     for name, value in {IDENTITY: secrets.token_hex(16), **_written(terms)}.items():
@@ -111,8 +113,8 @@ def _agree(db: Database, terms: Terms) -> None:
     for name, asked in _written(terms).items():
         if stored[name] != asked:
             raise ConfigError(
-                f"This ledger was made with {name} = {stored[name]}, now {asked} is asked for; use the old "
-                "value, or a new ledger for a new promise."
+                f"Expected {name} = {stored[name]}, with which this ledger was made, got {asked}. Use the "
+                "old value, or a new ledger for a new promise."
             )
 
 

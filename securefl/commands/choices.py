@@ -43,7 +43,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 def chosen_options(
     variant: str | None, params: Word | None, anchor: Path | None, **bounds: float | None
 ) -> Options | None:
-    """What the flags say, defaults where some were given, and None where none was."""
+    """The options in the flags. If no flag was given it returns None, else defaults complete them."""
+    # None means "what all profiles agree on", so defaults alone must not count as a choice.
     if all(flag is None for flag in (variant, params, anchor, *bounds.values())):
         return None
     params = params or "strong"
@@ -58,9 +59,11 @@ def chosen_options(
 
 
 def not_over(out: Path, *inputs: Path | None) -> None:
-    """ConfigError where the output would take the place of an input."""
+    """Raises ConfigError if the output would take the place of an input."""
     if any(path is not None and out.resolve() == path.resolve() for path in inputs):
-        raise ConfigError(f"{out} is an input too; write to another file with --out.")
+        raise ConfigError(
+            f"Expected an output beside the inputs, got {out}, an input. Write to another with --out."
+        )
 
 
 def tell_floored(count: int) -> None:

@@ -23,7 +23,9 @@ from securefl.matching.profile_file import read_profile
 @click.option("--public", type=FILE, required=True, help="The key holder's public.key.")
 @click.option("--evaluator", type=FILE, required=True, help="The evaluator's evaluator.pub.")
 @click.option("--profile", type=FILE, help='A client\'s {"mean": [...], "variance": [...]}.')
-@click.option("--baseline", type=FILE, help="The same of a baseline: mode E, the evaluator learns it not.")
+@click.option(
+    "--baseline", type=FILE, help="The same of a baseline (mode E): the evaluator does not learn it."
+)
 @click.option("-o", "--out", type=OUT, required=True, help="The file to send to the evaluator.")
 @with_options
 def encrypt(

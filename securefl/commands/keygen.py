@@ -30,7 +30,10 @@ def keygen(role: str, out: Path, openings: int) -> None:
     )
     for name in (secret, public):
         if (out / name).exists():
-            raise ConfigError(f"{out / name} exists; choose another folder: keys are never overwritten.")
+            raise ConfigError(
+                f"Expected a folder without keys, got {out / name}, which exists. Choose another folder: "
+                "keys are never overwritten."
+            )
     if role == "key-holder":
         keys = KeyHolder.generate(openings=openings)
         files, fingerprint = (keys.to_document(), keys.public.to_document()), keys.public.fingerprint

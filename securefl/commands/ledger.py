@@ -75,7 +75,9 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
             raise ValueError
         listed = json.loads(text)
     except (ValueError, RecursionError):
-        raise DataError(f"{events} is not JSON.") from None
+        raise DataError(
+            f"Expected JSON of at most {MOST_ELEMENTS:,} values in {events}, got other text. Mend the file."
+        ) from None
     counted = Counter[DpEvent]()
     count_events(listed, 1, counted)
     history = History.of(counted)

@@ -57,6 +57,7 @@ def match(
     not_over(out, public, evaluator, baseline, *profiles)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
+    # the content decides what the file is, not its name: a mailed file may be renamed
     with baseline.open("rb") as start:
         encrypted = start.read(9) == b"securefl "
     base = Sealed.from_document(document.read(baseline, BASELINE)) if encrypted else read_profile(baseline)

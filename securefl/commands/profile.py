@@ -31,7 +31,7 @@ def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
     """
     x = records_of(data)[slice_of(rows)]
     if not len(x):
-        raise DataError(f"There are no records in {data}{f' at {rows}' if rows else ''}.")
+        raise DataError(f"Expected records in {data}{f' at {rows}' if rows else ''}, got none.")
     config, weights = model_of(model)
     module = config.build(x.shape[1:], weights.outputs, weights.seed)
     if weights.weights is not None:

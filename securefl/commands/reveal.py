@@ -43,7 +43,7 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     signed = Scores.from_document(document.read(scores, SCORES))
     terms = Terms(unit="record", adjacency="replace-one", delta=1e-5)
     home, session = secret.parent, bytes.fromhex(keys.public.session)
-    # by 16 digits: under a new name, a key's openings would be counted anew
+    # Always by 16 digits: under another name a key's openings would be counted anew.
     counted = home / f"openings-{keys.public.session[:16]}.sqlite"
     with (
         Ledger(home / "ledger.sqlite", terms) as ledger,
@@ -53,8 +53,8 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
         released = sum(row[7] == "committed" and row[1] == session for row in ledger.rows())
         if openings.opened < released:
             raise DataError(
-                f"{counted} counts {openings.opened} openings, the ledger beside it {released} releases: the "
-                "count is lost. Make new keys."
+                f"Expected {counted} to count at least the {released} releases of the ledger beside it, got "
+                f"{openings.opened} openings: the count is lost. Make new keys."
             )
         found = keys.reveal(signed, server, openings=openings, ledger=ledger)
     _tell(found, as_json)

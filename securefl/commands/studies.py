@@ -20,4 +20,4 @@ def studies(name: str | None, as_json: bool) -> None:
     elif name in packaged():
         click.echo(packaged()[name], nl=False)
     else:
-        raise ConfigError(f"No packaged study {name!r}; packaged are {', '.join(packaged())}.")
+        raise ConfigError(f"Expected one of the packaged studies {', '.join(packaged())}, got {name!r}.")

@@ -30,7 +30,8 @@ def find(study: str) -> Sweep:
 
 
 def processors() -> int:
-    """How many of the machine's processors this process may use."""
+    """The number of processors that this process may use."""
+    # a container, or taskset, may allow fewer of them than the machine has
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

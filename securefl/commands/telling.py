@@ -25,12 +25,14 @@ def find(study: str) -> Study:
     """A study by path, or by the name of a packaged one."""
     text = text_of(study)
     if has_sweep(text):
-        raise ConfigError(f"{study} has a section [sweep]; run it with: securefl sweep {study}")
+        raise ConfigError(
+            f"Expected a study without a section [sweep], got {study}; run it with: securefl sweep {study}"
+        )
     return read(Path(study)) if Path(study).is_file() else parse(text)
 
 
 def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
-    """Run a study with progress on the terminal; end with the three sentences, or with JSON."""
+    """Run a study with progress on the terminal. It ends with the three sentences, or with JSON."""
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
     if (out / session.CONFIG).exists():
@@ -49,7 +51,8 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
 
 
 def printing(console: Console) -> Callable[[str], None]:
-    """Prints lines for a person on stderr, above the bars of the console; also where that one is quiet."""
+    """A function that prints lines for a person on stderr, above the bars, even if the console is quiet."""
+    # `--json` quiets the console; a person who presses Ctrl-C is told all the same what happens
     shown = Console(stderr=True) if console.quiet else console
     return lambda line: shown.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -1,19 +1,19 @@
-"""What a party puts on record before it does it, so that it never does the opposite: not later, not after a
+"""Acts that a party puts on record before it does them, so that it never contradicts one, even after a
 restart.
 
-A *question* is one value of one client. The rules, which a journal holds (`storage/journal.py`, and
+A *question* is one value of one client. A journal holds these rules (`storage/journal.py`, and
 `secagg/SPEC.md`, section 3):
 
 1. Rounds go up. A client answers nothing of a round below the newest it has seen.
-2. Attempts at a question go up, and in the newest one alone a client does what it has not done.
+2. Attempts at a question go up. A client does new acts in the newest attempt only.
 3. The cohort of a later attempt is a subset of the first's, and its signers are no fewer.
 4. Once it has signed a set of survivors, a client enters no other attempt at the question. A value that
    cannot change is one question in the whole session.
-5. What was done in the newest round may be done again, byte for byte, in an earlier attempt too: the record
-   gives back the secret that it was drawn from. So a round that was cut off can be played again as it was.
+5. An act of the newest round may be repeated, byte for byte, in an earlier attempt too: the record gives back
+   the secret that it was drawn from. So a round that was cut off can be played again as it was.
 
-So every sum that is opened has `signers` contributors that no later sum of the question has, and any integer
-combination of opened sums keeps those of its first one.
+So every opened sum has `signers` contributors that no later sum of the question has. Any integer combination
+of opened sums keeps the contributors of its first one.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Act = Literal["deal", "mask", "sign", "open"]
 class Begin:
     """Guarded work: put on record that `client` enters this attempt at these questions.
 
-    The host answers with 32 secret bytes (a `SecretKey`), the same whenever the same attempt begins again; or
-    with None where the record forbids to enter.
+    The host answers with 32 secret bytes (a `SecretKey`), the same whenever the same attempt begins again. It
+    answers None if the record forbids to enter.
 
     Attributes:
         members: names of the attempt's cohort.
-        signers: of its parameters.
+        signers: the least number of clients without whom the attempt opens nothing.
         once: names of the values that cannot change in a session.
-        context: of the agreement; another one in the same place is another attempt, and refused.
+        context: the agreement's context. Another context in the same place is another attempt, and refused.
     """
 
     client: str
@@ -54,13 +54,16 @@ class Begin:
 class RecordAct:
     """Guarded work: put on record what `client` is about to do in the attempt it is in.
 
-    deal: share its secrets under one closed roster. mask: send its input under the masks of one set of
-    dealers; under those of another set, its self-mask alone would stand before it once that is opened. sign:
-    let one set of survivors be opened; it enters no other attempt afterwards. open: the key holder opens one
-    total.
+    Attributes:
+        act: "deal": share its secrets under one closed roster. "mask": send its input under the masks of one
+            set of dealers. (Under the masks of a second set, only the self-mask would cover it once those are
+            opened.) "sign": let one set of survivors be opened, and enter no other attempt afterwards.
+            "open": the key holder opens one total.
+        digest: the digest of the act's contents, such as the closed roster.
 
     The host answers True if this very act, digest included, is on record now, whether it was written a moment
-    ago or before a restart; False if another digest stands there, or none and the attempt is not the newest.
+    ago or before a restart. It answers False if another digest is on record. It answers False too if none is,
+    and the attempt is not the newest.
     """
 
     client: str

@@ -1,9 +1,9 @@
-"""What all parties of one hidden sum agree on before it begins, byte for byte.
+"""The agreement of all parties of one hidden sum, made before it begins, byte for byte.
 
-A client takes none of it from the server on trust: it builds the agreement from its own plan, the pinned keys
-and the order it was given, and every signature of the sum is over the result. So a server that shows two
-clients two different models, orders, cohorts or parameters has a cohort whose signatures do not fit together,
-and no sum.
+A client takes nothing of it from the server on trust. It builds the agreement from its own plan, the pinned
+keys and the order it was given. Every signature of the sum is over the result. A server may show two clients
+two different models, orders, cohorts or parameters. Their signatures then do not fit together, and there is
+no sum.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST_BITS, MOST_BITS = 8, 64
 
 
 def tagged(purpose: bytes, context: bytes, *rest: bytes) -> bytes:
-    """Bytes for one purpose alone: no other purpose's bytes begin alike."""
+    """Bytes for one purpose. The bytes of other purposes begin differently."""
     return b"".join((LABEL, purpose, b"|", context, *rest))
 
 
@@ -45,16 +45,14 @@ def u32(*numbers: int) -> bytes:
 
 
 def listed(members: Sequence[int]) -> bytes:
-    """A list of members: how many, then each."""
+    """A list of members: their number, then each of them."""
     return u32(len(members), *members)
 
 
 def fields(*parts: bytes) -> bytes:
-    """Each part with its length in front, so that no two lists of parts have the same bytes.
-
-    Without the lengths a byte can move from one part to the next and leave the whole as it was; that once
-    let a server have an honest dealer's key shown.
-    """
+    """Each part with its length in front, so that no two lists of parts have the same bytes."""
+    # Without the lengths a byte can move from one part to the next and leave the whole as it was. That once
+    # let a server have an honest dealer's key shown.
     return b"".join(piece for part in parts for piece in (u32(len(part)), part))
 
 
@@ -72,7 +70,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Roster:
-    """The pinned cohort, in the order of names; a member's number is its place in it."""
+    """The pinned cohort, in the order of names. A member's number is its place in it."""
 
     members: tuple[Member, ...]
 
@@ -84,7 +82,11 @@ class Roster:
             raise ConfigError(f"Expected distinct client names in ascending order, got {names}.")
         keys = [key.raw for member in self.members for key in (member.identity, member.channel)]
         if len(set(keys)) < len(keys) or any(len(key) != 32 for key in keys):
-            raise ConfigError("Expected distinct keys of 32 bytes each: one party must not stand for two.")
+            # one party under two names would count twice in a quorum, and hide nobody in a sum
+            raise ConfigError(
+                f"Expected {len(keys)} distinct keys of 32 bytes each, got others: one party must not stand "
+                "for two."
+            )
 
     @cached_property
     def digest(self) -> bytes:
@@ -101,7 +103,7 @@ class Roster:
 
 @dataclass(frozen=True)
 class Identity:
-    """A client's own lasting keys: signatures, and the channel that shares travel in."""
+    """A client's own lasting keys: one for signatures, one for the channel that shares travel in."""
 
     name: str
     signing: SigningKey
@@ -178,12 +180,15 @@ class Directory:
 class Question:
     """One value that is opened as one sum over one set of clients, whatever stage or attempt carries it.
 
+    Stage and attempt are not part of it: a server that calls another attempt puts the same question again.
+
     Attributes:
         session: 32 bytes, of the run.
-        round: in which it is asked; 0 for an introduction, which is asked once in a session.
-        name: of the value.
+        round: the round in which it is asked. 0 for an introduction, which is asked once in a session.
+        name: the name of the value.
         ask: which of the declared asks it is: 0 in its rounds, i for the i-th introduction.
-        again: how often it was put anew after an answer was lost; a noised value alone, charged each time.
+        again: how often it was put anew after an answer was lost. Only a noised value is, with a charge each
+        time.
     """
 
     session: bytes
@@ -195,7 +200,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Vector:
-    """One vector to be summed modulo 2^bits; no coordinate of any client exceeds `bound` in magnitude.
+    """One vector to be summed modulo 2^bits. No coordinate of any client exceeds `bound` in magnitude.
 
     once: the value cannot change in a session, so a client lets it be opened once in a session.
     """
@@ -231,7 +236,7 @@ class Agreement:
         plan: digest of the plan, 32 bytes, each party's own.
         task: digest of the order and the broadcast, 32 bytes, as this client was given them.
 
-    Raises ConfigError for vectors without distinct names, and digests that are none.
+    Raises ConfigError for vectors without distinct names, and for digests of another length.
     """
 
     header: Header
@@ -248,7 +253,7 @@ class Agreement:
 
     @property
     def rules(self) -> bytes:
-        """Digest of what this way of summing adds to the agreement."""
+        """Digest of this way of summing's own part of the agreement."""
         return b""
 
     @cached_property
@@ -257,7 +262,7 @@ class Agreement:
 
     @property
     def openings(self) -> tuple[Question, ...]:
-        """The questions as whoever opens one total of each counts them.
+        """The questions as the party that opens one total of each counts them.
 
         A value that cannot change is one question in the whole session.
         """
@@ -277,7 +282,7 @@ class Agreement:
         )
 
     def check(self, member: int, signature: Signature, message: bytes) -> None:
-        """CryptoError unless the pinned member signed this."""
+        """Raises CryptoError unless the pinned member signed this."""
         if not 0 <= member < len(self.roster.members):
             raise CryptoError(f"Expected a member of the pinned roster, got the number {member}.")
         verify(self.roster.members[member].identity, signature, message)

@@ -1,8 +1,8 @@
 """Randomness that a party can draw a second time: its own secret, stretched for one purpose.
 
-A party that is restarted between a message and its record must say the same again, or nothing. So what it
-draws for a place follows from a stored secret and from the place: the same place gives the same bytes,
-another place gives bytes that nobody can tell from fresh ones.
+A party that is restarted between a message and its record must say the same again, or nothing. So its draws
+for a place follow from a stored secret and from the place. The same place gives the same bytes. Another place
+gives bytes that nobody can tell from fresh ones.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ Random = Callable[[int], bytes]
 
 
 def derived(secret: SecretKey, purpose: bytes) -> SecretKey:
-    """32 bytes for one purpose (HMAC-SHA-256); those of two purposes tell nothing of each other."""
+    """32 bytes for one purpose (HMAC-SHA-256). The bytes of one purpose tell nothing of another's."""
     return SecretKey(hmac.digest(secret.reveal(), purpose, "sha256"))
 
 
 def drawn(secret: SecretKey, purpose: bytes) -> Random:
     """A stream of uniform bytes for one purpose (ChaCha20). It begins anew with every call of `drawn`."""
     key = derived(secret, purpose).reveal()
+    # a key of its own for each purpose, so the nonce may be zero
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
     return lambda count: stream.update(bytes(count))
 

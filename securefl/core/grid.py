@@ -15,9 +15,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The public integer grid every sum is taken on, so that all ways of summing agree bit for bit.
+    """The public integer grid that every sum is taken on, so that all ways of summing agree bit for bit.
 
-    Values within +-`bound` become the nearest multiple of `step`; they travel as int32.
+    Values within +-`bound` become the nearest multiple of `step`. They travel as int32.
     """
 
     step: float = 2.0**-21
@@ -31,26 +31,33 @@ class Grid:
 
     @property
     def limit(self) -> int:
-        """The largest grid integer, what `bound` becomes."""
+        """The largest grid integer, which is `bound` on the grid."""
         ratio = self.bound / self.step
         return int(np.rint(ratio)) if np.isfinite(ratio) else 2**31
 
     def quantise(self, values: Floats) -> NDArray[np.int32]:
-        """Grid integers of shape (d,). Raises `DataError` for a value not finite or out of bounds."""
+        """Grid integers of shape (d,). Raises DataError for a value that is not finite or out of bounds."""
+        # The messages name no value: they may be logged, and the values are a client's.
         if not np.isfinite(values).all():
-            raise DataError("The contribution is not finite; lower the learning rate or clean the records.")
+            raise DataError(
+                "Expected a finite contribution, got one that is not finite. Lower the learning rate or "
+                "clean the records."
+            )
         if np.abs(values).max(initial=0.0) > self.bound:
-            raise DataError(f"Expected a contribution within +-{self.bound:g}; lower the learning rate.")
+            raise DataError(
+                f"Expected a contribution within +-{self.bound:g}, got a larger one. Lower the learning rate."
+            )
         return np.rint(values / self.step).astype(np.int32)
 
     def check(self, numbers: NDArray[Any], size: int, sender: str) -> NDArray[np.int64]:
-        """A peer's grid integers, refused unless they have the declared type, shape and bound."""
+        """A peer's grid integers. They are refused unless they have the declared type, shape and bound."""
         if numbers.dtype != np.int32 or numbers.shape != (size,):
             raise RemoteProtocolError(
                 f"Expected {size} int32 values, got {numbers.dtype} of shape {numbers.shape}.",
                 sender=sender,
                 phase="contribution",
             )
+        # the absolute value of -2^31 is -2^31 in int32, and would pass
         wide = numbers.astype(np.int64)
         if np.abs(wide).max(initial=0) > self.limit:
             raise RemoteProtocolError(

@@ -1,7 +1,7 @@
 """Secret and public values are different types, so that they cannot be confused.
 
-Python cannot erase memory: a `SecretKey` keeps its bytes out of logs, pickles and messages,
-not out of a core dump.
+Python cannot erase memory. A `SecretKey` keeps its bytes out of logs, pickles and messages, but not out of a
+core dump.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from securefl.core.errors import LocalProtocolError
 
 
 class Guarded:
-    """Holds a secret, which a pickle or a copy would put where nobody looks for one: it refuses both.
+    """A holder of a secret. It refuses to be pickled or copied, which would put the secret elsewhere
+    unnoticed.
 
-    So does whatever holds it, however deep.
+    Any object that holds it refuses too, however deep.
     """
 
     __slots__ = ()
@@ -26,7 +27,7 @@ class Guarded:
     def _refuse(self, *_: object) -> NoReturn:
         raise LocalProtocolError(f"A {type(self).__name__} is neither pickled nor copied; {self._instead}.")
 
-    # __getstate__ is what object.__reduce_ex__ asks, where copyreg or a subclass calls it past ours
+    # copyreg, or a subclass, may call object.__reduce_ex__ past ours. It then asks __getstate__.
     __reduce__ = __reduce_ex__ = __getstate__ = __copy__ = __deepcopy__ = _refuse
 
 
@@ -48,6 +49,7 @@ class SecretKey(Guarded):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SecretKey):
             return NotImplemented
+        # the time of == tells how many bytes agree
         return hmac.compare_digest(self._secret, other._secret)
 
     __hash__ = None  # type: ignore[assignment]  # a hash would be a fingerprint of the secret
@@ -76,13 +78,16 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of a secret: sealed for one receiver, or opened where the protocol asks for it."""
+    """A share of a secret: sealed for one receiver, or opened when the protocol asks for it."""
 
     raw: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
-    """A nonce, or a hash of fresh secrets: random to whoever does not know them, and never of data."""
+    """A nonce, or a hash of fresh secrets.
+
+    It looks random to whoever does not know them. It is never of data.
+    """
 
     raw: bytes

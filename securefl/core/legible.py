@@ -1,4 +1,4 @@
-"""What a person sees: names that cannot deceive the eye, and cells that no spreadsheet runs."""
+"""Text for people: names that cannot deceive the eye, and cells that no spreadsheet runs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from securefl.core.errors import ConfigError
 _INVISIBLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-"""Of Unicode's Default_Ignorable_Code_Point, what is in no category "other"."""
+"""The characters of Unicode's Default_Ignorable_Code_Point outside the categories "other"."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What makes a formula of a cell; the last four are the wide forms, which some spreadsheets take as well."""
+"""A cell that begins with one of these is a formula.
+
+The last four are wide forms, which some spreadsheets take.
+"""
 
 
 def is_legible(text: str) -> bool:
-    """Whether it holds nothing that a terminal obeys or a reader cannot see.
-
-    Python calls printable what is in no category "other" (Cc, Cf with the overrides of direction, Co, Cs, Cn)
-    and in no category "separator" (Zl, Zp, Zs) but the plain space. Some letters and marks are drawn as
-    nothing all the same.
-    """
+    """Whether a text has no character that a terminal obeys or a reader cannot see."""
+    # `isprintable` refuses the categories "other" (Cc, Cf with the overrides of direction, Co, Cs, Cn) and
+    # "separator" (Zl, Zp, Zs) except the plain space. Some letters and marks that it accepts are drawn as
+    # nothing.
     return text.isprintable() and not _INVISIBLE.search(text)
 
 
 def require_legible(name: str, what: str) -> None:
-    """ConfigError for a name that could show as another one, or write on a terminal."""
+    """Raises ConfigError for a name that could show as another one, or write on a terminal."""
     if not is_legible(name):
         raise ConfigError(
             f"Expected {what} of printable letters and plain spaces, got {name!r}; choose another name."
@@ -34,12 +35,12 @@ def require_legible(name: str, what: str) -> None:
 
 
 def escaped(text: str) -> str:
-    """A text of several lines as it can be printed, whoever wrote it."""
+    """A text of several lines in a form that is safe to print, whoever wrote it."""
     return "".join(c if is_legible(c) or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def cell(value: object) -> object:
-    """A value of a table as it stands in CSV: text that a spreadsheet would run gets a quote in front."""
+    """A value of a table for CSV. Text that a spreadsheet would run gets a quote in front."""
     if isinstance(value, str) and value.startswith(_FORMULA) and not _is_number(value):
         return "'" + value
     return value

@@ -1,8 +1,8 @@
-"""A release: a value that depends on data, sealed together with what opening it costs.
+"""A release: a value that depends on data, sealed together with the charge of opening it.
 
-A `Release` is what a mechanism returns. Its numbers leave the data holder in two ways only,
-`Ledger.send` (bytes for a peer) and `Ledger.open` (the value, for a foreign training loop);
-both commit the charge first. `wire.encode` refuses a release without the ledger's permit.
+A mechanism returns a `Release`. Its numbers leave the data holder in two ways only: `Ledger.send` (bytes for
+a peer) and `Ledger.open` (the value, for a foreign training loop). Both commit the charge first.
+`wire.encode` refuses a release without the ledger's permit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from securefl.core.legible import require_legible
 
 Unit = Literal["record", "client"]
 Adjacency = Literal["add-remove", "replace-one", "zero-out"]
-"""Zero-out: a client's contribution becomes nothing, while cohort and weights, which are public, stay."""
+"""Zero-out: a client's contribution becomes nothing. Cohort and weights are public, and stay."""
 Form = Literal["open", "masked", "encrypted"]
 
 SERVER: Final = "server"
@@ -31,7 +31,7 @@ PARTIES: Final = (SERVER, KEY_HOLDER, OTHERS)
 
 
 def neighbours_missing(unit: Unit, adjacency: Adjacency) -> str | None:
-    """Why this unit has no neighbours of this kind; None where it has."""
+    """Return why this unit has no neighbours of this kind, or None if it has."""
     if unit == "client" and adjacency == "add-remove":
         return (
             'Expected adjacency = "zero-out" (or "replace-one") with unit = "client", got "add-remove": a '
@@ -44,9 +44,9 @@ def neighbours_missing(unit: Unit, adjacency: Adjacency) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """What opening a release tells each party, as events of dp-accounting.
+    """The cost of opening a release against each party, as events of dp-accounting.
 
-    `others` are the other clients and whoever sees the broadcast model.
+    `others` are the other clients and everybody who sees the broadcast model.
     """
 
     server: DpEvent
@@ -62,7 +62,7 @@ UNPROTECTED: Final = Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent()
 EXPOSED: Final = Charge(
     server=NonPrivateDpEvent(), key_holder=NonPrivateDpEvent(), others=NonPrivateDpEvent()
 )
-"""Of an unprotected value whose noise the key holder draws, and could take off a published total."""
+"""For an unprotected value with the key holder's noise, which it could take off a published total."""
 
 
 @dataclass(frozen=True, order=True)
@@ -94,8 +94,8 @@ class Release(Guarded):
         unit: what one neighbouring data set differs in.
         form: open (already noised, or unprotected by name), masked or encrypted.
         charge: what opening it costs against each party.
-        content: a fingerprint of the protected value, under a secret of its holder; empty where a repetition
-            of it needs no check.
+        content: a fingerprint of the protected value, under a secret of its holder. It is empty if a
+            repetition needs no check.
     """
 
     _instead: ClassVar[str] = "hand it to Ledger.send or Ledger.open"
@@ -108,6 +108,7 @@ class Release(Guarded):
     _sealed: bytes = b""
     content: bytes = b""
 
+    # without numbers and bytes: a release that is printed or logged must not be released by it
     def __repr__(self) -> str:
         return f"Release({self.key.holder}, {self.key.name!r}, {self.form}, <sealed>)"
 
@@ -123,22 +124,28 @@ class Delivered:
     sealed: bytes
 
 
+# Whoever makes a Permit must hold this very object. Python hides nothing: it stops slips, not malice.
 _LEDGER_ONLY = object()
 
 
 @final
 class Permit:
-    """Proof that charges are committed; only the ledger makes one."""
+    """Proof that charges are committed. Only the ledger makes one."""
 
     __slots__ = ("_keys",)
 
     def __init__(self, keys: frozenset[ReleaseKey], *, issuer: object) -> None:
         if issuer is not _LEDGER_ONLY:
-            raise UnaccountedRelease("A Permit is made by Ledger.send and Ledger.open alone.")
+            raise UnaccountedRelease(
+                "Expected the ledger alone to make a Permit, got another caller. Use Ledger.send."
+            )
         self._keys = keys
 
     def contents(self, release: Release) -> tuple[NDArray[np.generic], bytes]:
-        """The sealed value, if its charge is committed; else `UnaccountedRelease`."""
+        """The sealed value. Raises UnaccountedRelease unless its charge is committed."""
+        # By key, not once for all: a permit for one release must not open another beside it.
         if release.key not in self._keys:
-            raise UnaccountedRelease(f"{release!r} has no committed charge; send it through Ledger.send.")
+            raise UnaccountedRelease(
+                f"Expected a committed charge, got none for {release!r}. Send it through Ledger.send."
+            )
         return release._numbers, release._sealed

@@ -25,7 +25,7 @@ _KEY_BYTES: Final = 32
 
 @dataclass(frozen=True)
 class SigningKey:
-    """An Ed25519 key; `public` goes to whoever checks."""
+    """An Ed25519 key. `public` goes to whoever checks signatures."""
 
     secret: SecretKey
 
@@ -60,7 +60,7 @@ def has_small_order(public: PublicKey) -> bool:
 
 
 def verify(public: PublicKey, signature: Signature, message: bytes) -> None:
-    """CryptoError unless the owner of `public` signed this message.
+    """Raises CryptoError unless the owner of `public` signed this message.
 
     A key of small order is refused: under it one signature fits every message, so it names no owner.
     """
@@ -88,7 +88,7 @@ class AgreementKey:
         return PublicKey(self._own.public_key().public_bytes_raw())
 
     def agree(self, other: PublicKey, purpose: bytes, *, length: int = _KEY_BYTES) -> SecretKey:
-        """`length` bytes that only the two owners know, for one purpose. CryptoError for a weak key."""
+        """`length` bytes that the two owners alone know, for one purpose. CryptoError for a weak key."""
         try:
             shared = self._own.exchange(X25519PublicKey.from_public_bytes(other.raw))
         except ValueError:
@@ -101,11 +101,11 @@ class AgreementKey:
 
 
 def seal(to: PublicKey, plain: bytes, context: bytes, *, secret: SecretKey | None = None) -> bytes:
-    """`plain` for the owner of `to` alone, bound to `context`: a fresh public key and the AEAD's output.
+    """Seal `plain` for the owner of `to` alone, bound to `context`: a fresh public key and the AEAD's output.
 
-    With a `secret` the same words give the same bytes. The fresh key then follows from the secret and from
-    receiver, context and plain text alike, so that no key ever seals two of them, whoever calls this twice.
-    CryptoError for a weak receiver's key.
+    With a `secret` the same arguments give the same bytes. The fresh key then follows from the secret,
+    receiver, context and plain text together, so that no key ever seals two messages. Raises CryptoError for
+    a weak receiver's key.
     """
     fresh = AgreementKey.generate() if secret is None else AgreementKey(_again(secret, to, plain, context))
     key = fresh.agree(to, _purpose(fresh.public, to))
@@ -114,7 +114,10 @@ def seal(to: PublicKey, plain: bytes, context: bytes, *, secret: SecretKey | Non
 
 
 def unseal(own: AgreementKey, sealed: bytes, context: bytes) -> bytes:
-    """The inverse of `seal`; CryptoError for anything that was not sealed so."""
+    """The inverse of `seal`.
+
+    Raises CryptoError for bytes that were not sealed to this key in this context.
+    """
     fresh = PublicKey(sealed[:_KEY_BYTES])
     key = own.agree(fresh, _purpose(fresh, own.public))
     try:
@@ -129,4 +132,5 @@ def _again(secret: SecretKey, to: PublicKey, plain: bytes, context: bytes) -> Se
 
 
 def _purpose(fresh: PublicKey, to: PublicKey) -> bytes:
+    # both keys are bound in, so a box cannot be passed on as one for another receiver
     return b"securefl/seal/1|" + fresh.raw + to.raw

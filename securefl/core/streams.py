@@ -1,4 +1,4 @@
-"""Reproducible random streams for experiments: never for anything privacy depends on."""
+"""Reproducible random streams for experiments. Privacy must never depend on them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 def stream(seed: int, *labels: str | int) -> np.random.Generator:
     """An independent generator named by `(seed, *labels)`, such as `(7, "selection", 12)`.
 
-    The same name gives the same stream in every process and on every machine, so that a run
-    which resumes at round r draws what the uninterrupted run would have drawn.
+    The same name gives the same stream in every process and on every machine. So a run that resumes at round
+    r draws what the uninterrupted run would have drawn.
     """
+    # A separator keeps ("a", "bc") apart from ("ab", "c"). Python's own hash of a text differs between
+    # processes.
     name = "\x1f".join(str(part) for part in (seed, *labels))
     words = np.frombuffer(hashlib.sha256(name.encode()).digest(), dtype="<u4")
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words.tolist())))

@@ -1,7 +1,7 @@
 """Data sets by name, their partition over clients, and the corruption of some clients' data.
 
-Nothing here protects anything: the module feeds studies. Data sets are found, checked and split
-in `sources`, cut into clients in `partitions`, and spoilt on purpose in `corruptions`.
+Nothing here protects anything: the module feeds studies. `sources` finds, checks and splits data sets.
+`partitions` cuts them into clients. `corruptions` spoils them on purpose.
 """
 
 from securefl.data.corruptions import Corruption, unrelated

@@ -26,25 +26,28 @@ _OFFSET = np.array([0, 128, 128], np.int16)[:, None]
 def unpack(path: Path) -> bytes:
     """The batch at `path` in the CIFAR binary layout: per record its labels, then R, G and B planes.
 
-    Raises DataError where the stream is damaged or not of this format.
+    Raises DataError if the stream is damaged or not of this format.
     """
+    # A few bytes of xz can unpack to gigabytes: the read ends where the largest batch would.
     try:
         with lzma.open(path, "rb") as stream:
             return decode(stream.read(16 + MOST_RECORDS * (2 + 3 * SIDE**2)), str(path))
     except (lzma.LZMAError, EOFError) as problem:
-        raise DataError(f"{path}: damaged xz stream ({problem}).") from problem
+        raise DataError(
+            f"{path}: expected an xz stream, got a damaged one ({problem}). Get it again."
+        ) from problem
 
 
 def decode(buffer: bytes, where: str) -> bytes:
     """Decode the stream inside the xz to the CIFAR binary layout; `where` names it in errors."""
     if len(buffer) < 16 or buffer[:8] != MAGIC:
-        raise DataError(f"{where}: expected the magic {MAGIC!r}, found {buffer[:8]!r}.")
+        raise DataError(f"{where}: expected the magic {MAGIC!r}, got {buffer[:8]!r}.")
     records, labels = struct.unpack("<II", buffer[8:16])
     expected = 16 + records * (labels + 3 * SIDE**2)
     if not 0 < records <= MOST_RECORDS or labels not in (1, 2) or len(buffer) != expected:
         raise DataError(
-            f"{where}: the header claims {records} records with {labels} labels, {expected} bytes; "
-            f"found {len(buffer)} bytes (at most {MOST_RECORDS} records, 1 or 2 labels)."
+            f"{where}: expected at most {MOST_RECORDS} records of 1 or 2 labels in the claimed bytes, got a "
+            f"header of {records} records with {labels} labels in {expected} bytes, and {len(buffer)} bytes."
         )
     tags = np.frombuffer(buffer, np.uint8, records * labels, 16).reshape(records, labels)
     residuals = np.frombuffer(buffer, np.uint8, offset=16 + records * labels)

@@ -3,8 +3,8 @@
 Kinds and default strengths are those of FedProf (arXiv:2102.01733v2, section 5). Every function returns
 new arrays and leaves its arguments alone. Images are float32 (n, channels, height, width) in [0, 1].
 
-No corruption reads a statistic over records: each record is spoilt by itself, by public settings and a public
-seed. What privacy is promised for is the record that the client then holds.
+No corruption reads a statistic over records. Each record is spoilt by itself, by public settings and a public
+seed. Privacy is promised for the record that the client then holds.
 """
 
 from __future__ import annotations
@@ -52,9 +52,12 @@ def irrelevant(dataset: Dataset, other: Dataset, rng: np.random.Generator) -> Da
     _image(dataset.x)
     _image(other.x)
     if not dataset.classes:
-        raise ConfigError(f"Irrelevant records get random labels; {dataset.name!r} has no classes.")
+        raise ConfigError(
+            f"Expected classes to draw labels of irrelevant records from, got {dataset.name!r} without any. "
+            "Take another corruption."
+        )
     if not len(other):
-        raise ConfigError(f"Expected records in {other.name!r} to draw irrelevant ones from, found none.")
+        raise ConfigError(f"Expected records in {other.name!r} to draw irrelevant ones from, got none.")
     n = len(dataset)
     drawn = other.x[rng.choice(len(other), n, replace=n > len(other))]
     labels = rng.integers(dataset.classes, size=n, dtype=np.int64)
@@ -86,6 +89,7 @@ def salt_and_pepper(x: Floats, *, density: float = 0.3, rng: np.random.Generator
     All channels of a pixel turn together: the dots are black and white on colour images too.
     """
     _image(x)
+    # one draw decides for both colours, so that a pixel cannot be both
     fate = rng.random((len(x), 1, *x.shape[2:]))
     dotted = np.where(fate < density, np.float32(0), x)
     return np.where(fate < density / 2, np.float32(1), dotted).astype(np.float32)
@@ -93,19 +97,22 @@ def salt_and_pepper(x: Floats, *, density: float = 0.3, rng: np.random.Generator
 
 def _real(x: NDArray[Any]) -> None:
     if not np.issubdtype(x.dtype, np.floating):
-        raise ConfigError(f"This corruption needs real-valued records; text codes ({x.dtype}) have none.")
+        raise ConfigError(
+            f"Expected real-valued records for this corruption, got text codes ({x.dtype}). Take other data."
+        )
 
 
 def _image(x: NDArray[Any]) -> None:
     _real(x)
     if x.ndim != 4:
         raise ConfigError(
-            f"This corruption needs images (n, channels, height, width), found records of shape {x.shape}."
+            "Expected images (n, channels, height, width) for this corruption, got records of shape "
+            f"{x.shape}."
         )
 
 
 MOST_NOISE = 1e6
-"""Far above the scale of any record; its square still fits into float32."""
+"""Far above the scale of any record. Its square still fits into float32."""
 MOST_BLUR = 100
 """Pixels: images here have at most 32, and the kernel is eight times as wide."""
 
@@ -114,8 +121,8 @@ MOST_BLUR = 100
 class Corruption:
     """Which shares of the clients hold spoilt data, and how badly spoilt.
 
-    noisy, polluted, irrelevant, blurred, pixel: shares of the clients, in [0, 1], at most 1 together; the
-        others are clean.
+    noisy, polluted, irrelevant, blurred, pixel: shares of the clients, in [0, 1], at most 1 together. The
+        other clients are clean.
     noise_deviation: of `sensor_noise`. blur_sigma: of `blurred`, in pixels. pixel_density: of
         `salt_and_pepper`.
     irrelevant_source: name of the data set that irrelevant records come from, or "photographs".
@@ -136,18 +143,21 @@ class Corruption:
     def __post_init__(self) -> None:
         for name in (*_SPOILT, "pixel_density"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"Expected 0 <= {name}={getattr(self, name)} <= 1.")
+                raise ValueError(f"Expected {name} from 0 to 1, got {name}={getattr(self, name)}.")
         if not 0 < self.noise_deviation <= MOST_NOISE:
-            raise ValueError(f"Expected 0 < noise_deviation={self.noise_deviation} <= {MOST_NOISE:g}.")
+            raise ValueError(
+                f"Expected 0 < noise_deviation <= {MOST_NOISE:g}, got noise_deviation={self.noise_deviation}."
+            )
         if not 0 < self.blur_sigma <= MOST_BLUR:
-            raise ValueError(f"Expected 0 < blur_sigma={self.blur_sigma} <= {MOST_BLUR}.")
+            raise ValueError(f"Expected 0 < blur_sigma <= {MOST_BLUR}, got blur_sigma={self.blur_sigma}.")
         total = sum(self._shares())
+        # shares such as 0.1 + 0.2 + 0.7 may sum to a little more than 1 in floats
         if total > 1 + 1e-9:
-            raise ValueError(f"Expected shares of corrupted clients that sum to at most 1, found {total:g}.")
+            raise ValueError(f"Expected shares of corrupted clients that sum to at most 1, got {total:g}.")
         if (self.irrelevant > 0) != (self.irrelevant_source is not None):
             raise ValueError(
-                "Expected irrelevant_source (a data set, or 'photographs') exactly where irrelevant > 0; "
-                f"found irrelevant={self.irrelevant}, irrelevant_source={self.irrelevant_source!r}."
+                "Expected irrelevant_source (a data set, or 'photographs') exactly if irrelevant > 0, got "
+                f"irrelevant={self.irrelevant}, irrelevant_source={self.irrelevant_source!r}."
             )
 
     def _shares(self) -> tuple[float, ...]:
@@ -162,6 +172,7 @@ class Corruption:
         shares = self._shares()
         wanted = np.array([*shares, max(0.0, 1 - sum(shares))]) * clients
         counts = np.floor(wanted).astype(np.int64)
+        # a stable sort, so that equal remainders go to the first kinds, on every machine
         most_cut = np.argsort(-(wanted - counts), kind="stable")
         counts[most_cut[: clients - counts.sum()]] += 1
         words: tuple[Quality, ...] = (*_SPOILT, "clean")
@@ -171,9 +182,9 @@ class Corruption:
     def apply(
         self, dataset: Dataset, quality: Quality, rng: np.random.Generator, other: Dataset | None = None
     ) -> Dataset:
-        """One client's records, spoilt as `quality` says; "clean" returns them as they are.
+        """One client's records, spoilt as `quality` says. "clean" returns them as they are.
 
-        other: the records of `unrelated`, needed for "irrelevant".
+        other: the records of `unrelated`. Only "irrelevant" needs them.
         """
         x = dataset.x
         match quality:
@@ -189,7 +200,9 @@ class Corruption:
                 return replace(dataset, x=salt_and_pepper(x, density=self.pixel_density, rng=rng))
             case "irrelevant":
                 if other is None:
-                    raise ConfigError("Irrelevant records need another data set; pass `unrelated(...)`.")
+                    raise ConfigError(
+                        "Expected another data set for irrelevant records, got none. Pass `unrelated(...)`."
+                    )
                 return irrelevant(dataset, other, rng)
             case _:
                 assert_never(quality)
@@ -203,10 +216,10 @@ def unrelated(
     folder: Path | None = None,
     download: bool = False,
 ) -> Dataset | None:
-    """Where irrelevant records for `dataset` come from; None where the configuration has none.
+    """The source of irrelevant records for `dataset`, or None if the configuration has none.
 
-    "photographs" gives as many pieces as `dataset` has records, in its shape; another name the training
-    part of that data set, found as `load` does. Raises ConfigError where source and data set are the same.
+    "photographs" gives as many pieces as `dataset` has records, in its shape. Another name gives the training
+    part of that data set, found as `load` does. Raises ConfigError if source and data set are the same.
     """
     source = config.irrelevant_source
     if source is None:
@@ -215,5 +228,8 @@ def unrelated(
         _image(dataset.x)
         return photographs(len(dataset), dataset.shape, rng)
     if source == dataset.name:
-        raise ConfigError(f"irrelevant_source={source!r} is the data set itself; name another.")
+        raise ConfigError(
+            f"Expected another data set as irrelevant_source, got {source!r}, which is the data set itself. "
+            "Name another."
+        )
     return load(source, folder=folder, download=download).train

@@ -1,4 +1,4 @@
-"""What a data set is: records, targets and, where nature gave one, a split by person."""
+"""A data set: records, targets and, if nature gave one, a split by person."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class Dataset:
         [0, 1], and for sensor rows, shape (n, features); int64 for text, shape (n, characters), each
         entry the position of a character in the vocabulary.
     y: int64 class labels of shape (n,) in [0, classes), or float32 targets of shape (n, targets).
-    classes: number of classes; 0 says that this is a regression.
-    groups: int64 of shape (n,), who wrote or spoke each record; None where nobody knows.
-    fitted: what the preparation of records worked out from all of them, in words. Empty where it is made of
-        public constants; a study with a finite epsilon refuses all else, which would be a release.
+    classes: number of classes. 0 means a regression.
+    groups: int64 of shape (n,), who wrote or spoke each record. None if nobody knows.
+    fitted: what the preparation of records computed from all of them, in words. It is empty if the
+        preparation uses public constants alone. Anything else would be a release: a study with a finite
+        epsilon refuses it.
 
-    Raises DataError where shapes, types, label range or finiteness do not hold.
+    Raises DataError if shapes, types, label range or finiteness do not hold.
     """
 
     name: str
@@ -40,24 +41,25 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if not is_legible(self.name):
-            raise DataError(f"Expected a data set's name of printable letters, found {self.name!r}.")
-        self._require(self.x.ndim >= 2, f"x of shape (n, *shape), found shape {self.x.shape}")
-        self._require(self.x.dtype in (np.float32, np.int64), f"x of float32 or int64, found {self.x.dtype}")
-        self._require(bool(np.isfinite(self.x).all()), "finite values in x, found NaN or infinity")
+            raise DataError(f"Expected a data set's name of printable letters, got {self.name!r}.")
+        # Checked once here, so that nothing behind it has to ask what a record may be.
+        self._require(self.x.ndim >= 2, f"x of shape (n, *shape), got shape {self.x.shape}")
+        self._require(self.x.dtype in (np.float32, np.int64), f"x of float32 or int64, got {self.x.dtype}")
+        self._require(bool(np.isfinite(self.x).all()), "finite values in x, got NaN or infinity")
         if self.classes:
-            self._require(self.y.dtype == np.int64, f"labels y of int64, found {self.y.dtype}")
-            self._require(self.y.shape == (len(self),), f"{len(self)} labels, found shape {self.y.shape}")
+            self._require(self.y.dtype == np.int64, f"labels y of int64, got {self.y.dtype}")
+            self._require(self.y.shape == (len(self),), f"{len(self)} labels, got shape {self.y.shape}")
             in_range = not len(self) or (self.y.min() >= 0 and self.y.max() < self.classes)
-            self._require(in_range, f"labels in [0, {self.classes}), found one outside")
+            self._require(in_range, f"labels in [0, {self.classes}), got one outside")
         else:
-            self._require(self.y.dtype == np.float32, f"targets y of float32, found {self.y.dtype}")
+            self._require(self.y.dtype == np.float32, f"targets y of float32, got {self.y.dtype}")
             matches = self.y.ndim == 2 and len(self.y) == len(self)
-            self._require(matches, f"targets y of shape ({len(self)}, targets), found shape {self.y.shape}")
-            self._require(bool(np.isfinite(self.y).all()), "finite targets y, found NaN or infinity")
+            self._require(matches, f"targets y of shape ({len(self)}, targets), got shape {self.y.shape}")
+            self._require(bool(np.isfinite(self.y).all()), "finite targets y, got NaN or infinity")
         if self.groups is not None:
-            self._require(self.groups.dtype == np.int64, f"groups of int64, found {self.groups.dtype}")
+            self._require(self.groups.dtype == np.int64, f"groups of int64, got {self.groups.dtype}")
             self._require(
-                self.groups.shape == (len(self),), f"one group id a record, found {self.groups.shape}"
+                self.groups.shape == (len(self),), f"one group id a record, got {self.groups.shape}"
             )
 
     def _require(self, holds: bool, expected: str) -> None:
@@ -80,7 +82,7 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """`train` is what the clients share out between them; `test` is what the server owns."""
+    """`train` is shared out between the clients. The server owns `test`."""
 
     train: Dataset
     test: Dataset
@@ -94,7 +96,7 @@ def hold_out(n: int, share: float, rng: np.random.Generator) -> tuple[Index, Ind
 
 
 def stratified(labels: Index, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Sorted (train, test) positions; each class gives round(share * its size) test records."""
+    """Sorted (train, test) positions. Each class gives round(share * its size) test records."""
     train, test = [], []
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)

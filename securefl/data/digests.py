@@ -1,4 +1,4 @@
-"""Which files make up each data set, what their SHA-256 is, and where they are published.
+"""The files of each data set, their SHA-256, and where they are published.
 
 The digests are those of the files as their authors published them, with one exception: `CIFAR10_MED`
 is a lossless re-packing of CIFAR-10 in which 139 of the 60,000 images are JPEG re-encodings, so its
@@ -19,7 +19,7 @@ from types import MappingProxyType
 class DataFile:
     """One file: its place below the data folder, its digest, and its source.
 
-    `member` names the file inside the archive at `url`; None where `url` is the file itself.
+    `member` names the file inside the archive at `url`. It is None if `url` is the file itself.
     """
 
     path: str

@@ -1,7 +1,7 @@
 """FedCor's unbalanced Dirichlet partition: how many records of each class each client gets.
 
-Appendix C.2 of FedCor (Tang et al., CVPR 2022): client k draws a label distribution q_k ~ Dir(alpha p),
-p the label distribution of the whole set; the sizes x solve
+Appendix C.2 of FedCor (Tang et al., CVPR 2022): client k draws a label distribution q_k ~ Dir(alpha p), where
+p is the label distribution of the whole set. The sizes x solve
 
     min |x|^2  subject to  Q x = d,  x >= 0,        Q = [q_1 ... q_N], d = records per class.
 
@@ -25,14 +25,14 @@ Floats = NDArray[np.float64]
 def class_counts(
     totals: NDArray[np.int64], clients: int, concentration: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Records of each class for each client, shape (clients, classes); every record is handed out.
+    """Records of each class for each client, shape (clients, classes). Every record is handed out.
 
     totals: records per class, each positive, shape (classes,).
-    Counts are Q x rounded down; what is left of a class goes to random clients, at most one record each, with
-    probability proportional to the part rounded off. Q is drawn again where the programme has no solution
-    or leaves a client without a record.
+    Counts are Q x rounded down. The rest of a class goes to random clients, at most one record each, with
+    probability proportional to the part that was rounded off. Q is drawn again if the programme has no
+    solution or leaves a client without a record.
 
-    Raises ConfigError where DRAWS draws gave none: too few clients for so small a concentration.
+    Raises ConfigError if none of DRAWS draws will do: there are too few clients for so small a concentration.
     """
     prior = totals / totals.sum()
     for _ in range(DRAWS):
@@ -44,16 +44,17 @@ def class_counts(
         if (counts.sum(axis=1) > 0).all():
             return counts
     raise ConfigError(
-        f"A Dirichlet partition with concentration {concentration} over {clients} clients fits the "
-        f"{len(totals)} classes in none of {DRAWS} draws. Expected every class to find clients that want it: "
-        "use more clients (never fewer than classes) or a larger concentration."
+        f"Expected a Dirichlet partition in which every one of the {len(totals)} classes finds clients, got "
+        f"none in {DRAWS} draws with concentration {concentration} over {clients} clients. Use more clients "
+        "(never fewer than classes) or a larger concentration."
     )
 
 
 def smallest_sizes(mix: Floats, totals: Floats) -> Floats | None:
-    """The x of least norm with mix @ x = totals and x >= 0; None where there is none.
+    """The x of least norm with mix @ x = totals and x >= 0, or None if there is none.
 
-    mix: label distributions as columns, shape (classes, clients). Solved in the dual, which has only one
+    mix: label distributions as columns, shape (classes, clients). It is solved in the dual, which has only
+    one
     unknown a class: x = max(0, mix^T y) where y minimises 0.5 |max(0, mix^T y)|^2 - totals . y.
     """
     _, distance = nnls(mix, totals)

@@ -20,11 +20,11 @@ def dominant_class(
 ) -> tuple[Index, ...]:
     """Indices per client: round(share * size) records of one class, the rest uniform over the others.
 
-    sizes: records per client; by default n // clients each. No record is used twice, and no client has
-    more of its dominant class than its share. Dominant classes are drawn in proportion to the records
-    they have left.
+    sizes: records per client. The default is n // clients each. No record is used twice, and no client has
+    more of its dominant class than its share. Dominant classes are drawn in proportion to the records they
+    have left.
 
-    Raises ConfigError where the classes cannot supply this.
+    Raises ConfigError if the classes cannot supply this.
     """
     n = len(labels)
     if sizes is None:
@@ -32,7 +32,7 @@ def dominant_class(
     if len(sizes) != clients or clients < 1 or sizes.min() < 1 or sizes.sum() > n:
         raise ConfigError(
             f"Expected {clients} client sizes of at least one record and at most {n} in all, "
-            f"found {len(sizes)} with sum {sizes.sum()}."
+            f"got {len(sizes)} with sum {sizes.sum()}."
         )
     main = np.rint(share * sizes).astype(np.int64)
     classes, codes = np.unique(labels, return_inverse=True)
@@ -54,7 +54,7 @@ def dominant_class(
 
 
 def _favourites(supply: Index, main: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """A class per client that can give it `main` records, drawn in proportion to what is left of it."""
+    """A class for each client that has `main` records left, drawn in proportion to what it has left."""
     left = supply.copy()
     favourite = np.empty(len(main), np.int64)
     # large clients first, in random order among equals: they are the hardest to serve
@@ -63,8 +63,8 @@ def _favourites(supply: Index, main: NDArray[np.int64], rng: np.random.Generator
         weight = np.where(left >= main[client], left, 0).astype(np.float64)
         if weight.sum() == 0:
             raise ConfigError(
-                f"No class has {main[client]} records left for the dominant class of a client. "
-                "Use fewer or smaller clients, or a smaller share."
+                f"Expected a class with {main[client]} records left for the dominant class of a client, got "
+                "none. Use fewer or smaller clients, or a smaller share."
             )
         favourite[client] = rng.choice(len(supply), p=weight / weight.sum())
         left[favourite[client]] -= main[client]
@@ -81,7 +81,7 @@ def _resolved(pool: Index, codes: Index, refused: Index, rng: np.random.Generato
         partners = np.flatnonzero((codes[pool] != refused[place]) & (refused != held))
         if not len(partners):
             raise ConfigError(
-                "The classes other than a client's dominant one have too few records left. "
+                "Expected enough records of other classes than a client's dominant one, got too few. "
                 "Use fewer or smaller clients, or a larger share."
             )
         partner = rng.choice(partners)

@@ -25,7 +25,7 @@ from securefl.storage.files import replacing
 
 CHUNK = 1 << 20
 LARGEST = 1 << 28
-"""Bytes: no pinned file or archive is larger than 256 MiB."""
+"""In bytes. No pinned file or archive is larger than 256 MiB, so a source that sends more is cut off."""
 
 
 class Readable(Protocol):
@@ -54,13 +54,13 @@ def open_url(url: str) -> AbstractContextManager[Readable]:
 
 
 def fetch(name: str, *, folder: Path | None = None, opener: Opener = open_url) -> tuple[Path, ...]:
-    """Fetch what is missing or damaged of data set `name`; returns the paths of all its files.
+    """Fetch the missing and damaged files of data set `name`. Returns the paths of all its files.
 
-    Each file is written beside its place, checked, and moved there in one step: a broken transfer leaves
-    nothing. From an archive only the pinned members are read; their own digests are what counts, so that
-    a re-packed archive with the same contents is fine.
+    Each file is written beside its place, checked, and moved there in one step. A broken transfer leaves
+    nothing. From an archive only the pinned members are read. Their own digests count, so a re-packed archive
+    with the same contents will do.
 
-    Raises ConfigError for an unknown name, DataError where a source cannot be read or sends other bytes.
+    Raises ConfigError for an unknown name, and DataError if a source cannot be read or sends other bytes.
     """
     root = folder or data_folder()
     files = files_of(name)
@@ -69,14 +69,15 @@ def fetch(name: str, *, folder: Path | None = None, opener: Opener = open_url) -
 
 
 def fetch_files(name: str, files: Sequence[DataFile], root: Path, opener: Opener) -> None:
-    """Fetch those of `files` that are missing or damaged below `root`; see `fetch`, which does the rest."""
+    """Fetch those of `files` that are missing or damaged below `root`. `fetch` does the rest."""
+    # files of one archive stand together in the lists, so that it is fetched once for all of them
     missing = [file for file in files if not _holds(root, file)]
     for url, group in itertools.groupby(missing, key=lambda file: file.url or ""):
         try:
             _fetch_from(url, list(group), root, opener)
         except _UNREADABLE as problem:
             raise DataError(
-                f"Could not fetch data set {name!r} from {url} into {root}: {problem!r}. "
+                f"Expected to fetch data set {name!r} from {url} into {root}, got {problem!r}. "
                 "Try again, or put the file there by hand."
             ) from problem
 
@@ -107,8 +108,8 @@ def _place(source: Readable, file: DataFile, root: Path) -> None:
         found = _copy(source, target, file.path)
         if found != file.sha256:
             raise DataError(
-                f"The source of {file.path} sent other bytes than published: expected SHA-256 {file.sha256}, "
-                f"found {found}. Nothing was kept. Source: {file.url}"
+                f"Expected the published bytes of {file.path}, SHA-256 {file.sha256}, got SHA-256 {found} "
+                f"from {file.url}. Nothing was kept. Try again, or put the file there by hand."
             )
 
 
@@ -118,7 +119,9 @@ def _copy(source: Readable, target: IO[bytes], what: str) -> str:
     while chunk := source.read(CHUNK):
         total += len(chunk)
         if total > LARGEST:
-            raise DataError(f"{what} is larger than {LARGEST} bytes, so it is not what was published.")
+            raise DataError(
+                f"Expected at most {LARGEST} bytes of {what}, got more than were published. Try again."
+            )
         state.update(chunk)
         target.write(chunk)
     return state.hexdigest()
@@ -126,7 +129,8 @@ def _copy(source: Readable, target: IO[bytes], what: str) -> str:
 
 @contextmanager
 def _members(archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
-    """A way to open one regular file of a zip or tar archive; nothing else of it is ever unpacked."""
+    """Yield a function that opens one regular file of a zip or tar archive."""
+    # Nothing is extracted to a path that the archive names: such a path could lead out of the folder.
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             yield packed.open

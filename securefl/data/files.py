@@ -1,4 +1,4 @@
-"""Finding and checking the files of a data set: no file is parsed before its SHA-256 is the pinned one."""
+"""Finding and checking the files of a data set. No file is parsed before its SHA-256 was checked."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ def cache_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """Where data sets are looked for: `$SECUREFL_DATA`, else the user's cache folder."""
+    """The folder of data sets: `$SECUREFL_DATA`, or else the user's cache folder."""
     named = os.environ.get("SECUREFL_DATA", "")
     return Path(named).expanduser() if named else cache_folder()
 
 
 def files_of(name: str) -> tuple[DataFile, ...]:
-    """The pinned files of data set `name`. Raises ConfigError, naming the nearest, where there is none."""
+    """The pinned files of data set `name`. For an unknown name it raises ConfigError with the nearest one."""
     if name not in PINNED:
         nearest = difflib.get_close_matches(name, PINNED, n=1, cutoff=0.0)[0]
         raise ConfigError(
-            f"Unknown data set {name!r}; did you mean {nearest!r}? There are: {', '.join(PINNED)}."
+            f"Expected one of the data sets {', '.join(PINNED)}, got {name!r}; did you mean {nearest!r}?"
         )
     return PINNED[name]
 
 
 @lru_cache(maxsize=256)
 def _digest(path: Path, size: int, modified_ns: int) -> str:
-    # size and time of change are part of the key, so that a replaced file is read again
+    # Size and time of change are part of the cache's key, so that a replaced file is read again.
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file in hex; read once per process unless its size or time of change differs."""
+    """SHA-256 of a file in hex. It is read once per process unless its size or time of change differs."""
     state = path.stat()
     return _digest(path.resolve(), state.st_size, state.st_mtime_ns)
 
@@ -50,19 +50,19 @@ def digest(path: Path) -> str:
 def verified(name: str, file: DataFile, root: Path) -> Path:
     """Path of `file` below `root`, its digest checked.
 
-    Raises DataError where it is missing or its digest is not the pinned one; `name` is the data set's,
-    for the advice in the message.
+    Raises DataError if it is missing, or has another digest than the pinned one. `name` is the data set's
+    name, for the advice in the message.
     """
     path = root / file.path
     if not path.is_file():
         raise DataError(
-            f"Data set {name!r} needs the file {file.path}, which is not in {root}. "
+            f"Expected the file {file.path} of data set {name!r} in {root}, got none. "
             f"Fetch it with `securefl data fetch {name}`, or set SECUREFL_DATA to a folder that holds it."
         )
     found = digest(path)
     if found != file.sha256:
         raise DataError(
-            f"{path} is not the published file: expected SHA-256 {file.sha256}, found {found}. "
+            f"Expected the published file at {path}, SHA-256 {file.sha256}, got SHA-256 {found}. "
             f"Remove it and run `securefl data fetch {name}`."
         )
     return path

@@ -1,7 +1,7 @@
 """Strict readers of the three file formats: IDX, CIFAR binary, and the gas-turbine CSV.
 
-A reader knows what it expects, refuses everything else with a DataError that names the file, and never
-allocates what a header merely claims.
+A reader knows what it expects. It refuses everything else with a DataError that names the file. It never
+allocates memory because a header claims a size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from securefl.core.errors import DataError
 IDX_UBYTE = 0x08
 IDX_INT = 0x0C
 IDX_LARGEST = 1 << 27
-"""Bytes: the largest known file (60,000 images of 28 x 28) holds a third of 128 MiB."""
+"""128 MiB. The largest known file (60,000 images of 28 x 28) has a third of it."""
 
 CIFAR_SIDE = 32
 CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
@@ -43,46 +43,49 @@ def read_idx(path: Path, *, kind: int, dimensions: int) -> NDArray[Any]:
             if len(head) != header or head[:4] != bytes([0, 0, kind, dimensions]):
                 raise DataError(
                     f"{path}: expected an IDX file of type 0x{kind:02x} with {dimensions} dimensions, "
-                    f"found the header {head[:4].hex()}."
+                    f"got the header {head[:4].hex()}."
                 )
             shape = struct.unpack(f">{dimensions}I", head[4:])
             size = prod(shape) * dtype.itemsize
             if size > IDX_LARGEST:
                 raise DataError(
-                    f"{path}: the header claims {shape}, {size} bytes; at most {IDX_LARGEST} allowed."
+                    f"{path}: expected at most {IDX_LARGEST} bytes, got a header that claims {shape}, {size} "
+                    "bytes."
                 )
-            body = stream.read(size + 1)
+            body = stream.read(size + 1)  # one more, so that trailing bytes show
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-        raise DataError(f"{path}: damaged gzip stream ({problem}); fetch the file again.") from problem
+        raise DataError(
+            f"{path}: expected a gzip stream, got a damaged one ({problem}). Fetch the file again."
+        ) from problem
     if len(body) != size:
         found = "more" if len(body) > size else f"only {len(body)}"
-        raise DataError(f"{path}: expected {size} bytes after the header for shape {shape}, found {found}.")
+        raise DataError(f"{path}: expected {size} bytes after the header for shape {shape}, got {found}.")
     return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 
 def parse_cifar(content: bytes, where: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images of shape (n, 3, 32, 32) and labels (n,) of one CIFAR-10 binary batch of 3,073-byte records.
 
-    Raises DataError where the length is no multiple of a record or a label is over 9.
+    Raises DataError if the length is not a multiple of a record's, or a label is over 9.
     """
     if not content or len(content) % CIFAR_RECORD:
-        raise DataError(f"{where}: expected records of {CIFAR_RECORD} bytes, found {len(content)} bytes.")
+        raise DataError(f"{where}: expected records of {CIFAR_RECORD} bytes, got {len(content)} bytes.")
     records = np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD)
     labels = records[:, 0].astype(np.int64)
     if labels.max() > 9:
-        raise DataError(f"{where}: expected labels 0 to 9, found {labels.max()}.")
+        raise DataError(f"{where}: expected labels 0 to 9, got {labels.max()}.")
     return records[:, 1:].reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE), labels
 
 
 def parse_gas(text: str, where: str) -> NDArray[np.float64]:
     """Rows of one gas-turbine CSV, shape (n, 11), columns in the order of GAS_COLUMNS.
 
-    Raises DataError, naming the line, for another header, a missing or extra column, or a value that is
-    no finite number.
+    Raises DataError for another header, a missing or extra column, or a value that is not a finite number. It
+    names the line.
     """
     head, *lines = text.splitlines() or [""]
     if tuple(head.split(",")) != GAS_COLUMNS:
-        raise DataError(f"{where}: expected the header {','.join(GAS_COLUMNS)}, found {head[:80]!r}.")
+        raise DataError(f"{where}: expected the header {','.join(GAS_COLUMNS)}, got {head[:80]!r}.")
     rows = [_gas_row(line, f"{where}, line {number}") for number, line in enumerate(lines, start=2)]
     return np.array(rows, dtype=np.float64).reshape(-1, len(GAS_COLUMNS))
 
@@ -90,12 +93,12 @@ def parse_gas(text: str, where: str) -> NDArray[np.float64]:
 def _gas_row(line: str, where: str) -> list[float]:
     cells = line.split(",")
     if len(cells) != len(GAS_COLUMNS):
-        raise DataError(f"{where}: expected {len(GAS_COLUMNS)} columns, found {len(cells)}.")
+        raise DataError(f"{where}: expected {len(GAS_COLUMNS)} columns, got {len(cells)}.")
     try:
         row = [float(cell) for cell in cells]
     except ValueError as problem:
         raise DataError(f"{where}: expected numbers; {problem}.") from problem
     for column, value in zip(GAS_COLUMNS, row, strict=True):
         if not isfinite(value):
-            raise DataError(f"{where}: expected a finite number in column {column}, found {value}.")
+            raise DataError(f"{where}: expected a finite number in column {column}, got {value}.")
     return row

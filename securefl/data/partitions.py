@@ -1,10 +1,11 @@
 """Who holds which records: disjoint index sets, one a client, drawn from an injected generator.
 
-A partition reads the labels or groups of all records, and how many there are. Who holds how many of which,
-and how many clients there are, is therefore part of the public setting, which no epsilon of a study covers.
+A partition reads the labels or groups of all records, and their number. So the number of clients, and how
+many records of which class each of them holds, belong to the public setting. No epsilon of a study covers
+that.
 
-Each function returns sorted int64 positions into the data set, one array a client, no position twice,
-and raises ConfigError where the request cannot be met.
+Each function returns sorted int64 positions into the data set, one array a client, no position twice. It
+raises ConfigError if it cannot meet the request.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ def iid(n: int, clients: int, rng: np.random.Generator) -> tuple[Index, ...]:
 def shards(labels: Index, clients: int, per_client: int, rng: np.random.Generator) -> tuple[Index, ...]:
     """McMahan et al. (2017): sort by label, cut into clients * per_client shards, deal them at random.
 
-    Records of a class are shuffled first, so that a shard is a random sample of it. A client holds at
-    most 2 * per_client labels, and exactly one a shard where the classes divide evenly into shards.
+    Records of a class are shuffled first, so that a shard is a random sample of it. A client holds at most
+    2 * per_client labels. If the classes divide evenly into shards, a shard has exactly one label.
     """
     _enough(len(labels), clients * per_client)
     shuffled = rng.permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     cut = np.array_split(by_label, clients * per_client)
+    # neighbouring shards have one label: dealt in order, a client would get one label alone
     hands = rng.permutation(len(cut)).reshape(clients, per_client)
     return tuple(np.sort(np.concatenate([cut[shard] for shard in hand])) for hand in hands)
 
@@ -64,12 +66,13 @@ def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Gene
     found = np.unique(labels)
     if per_client > len(found) or clients * per_client < len(found):
         raise ConfigError(
-            f"{len(found)} classes cannot be held by {clients} clients with {per_client} each; "
-            "change per_client."
+            f"Expected {clients} clients of {per_client} classes each to hold all {len(found)} classes, got "
+            "a number at which they cannot. Change per_client."
         )
     holders: list[list[int]] = [[] for _ in found]
     for client in range(clients):
         held = np.array([len(own) for own in holders])
+        # the classes with the fewest holders first, in random order among equals
         fewest = np.lexsort((rng.random(len(found)), held))
         for place in fewest[:per_client]:
             holders[place].append(client)
@@ -85,7 +88,7 @@ def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Gene
 def dirichlet(
     labels: Index, clients: int, concentration: float, rng: np.random.Generator
 ) -> tuple[Index, ...]:
-    """FedCor's unbalanced Dirichlet partition (see `securefl.data.dirichlet`); every record is handed out.
+    """FedCor's unbalanced Dirichlet partition (see `securefl.data.dirichlet`). Every record is handed out.
 
     The Dirichlet parameter of a class is `concentration` times the share of that class in the whole set,
     as in FedCor's Eq. 146: with ten equal classes, 0.2 means 0.02 a class.
@@ -106,8 +109,8 @@ def normal_sizes(
 ) -> NDArray[np.int64]:
     """Client sizes from N(mean, deviation^2), rounded, each at least 1, summing to at most n.
 
-    Where the draws sum to more than n, what each client has beyond its first record is scaled down by one
-    common factor and rounded down; where they sum to less, the other records stay unused.
+    If the draws sum to more than n, the records of a client beyond its first one are scaled down by a common
+    factor and rounded down. If they sum to less, the other records stay unused.
     """
     _enough(n, clients)
     sizes = np.maximum(1, np.rint(rng.normal(mean, deviation, clients))).astype(np.int64)
@@ -125,24 +128,24 @@ def sized(n: int, sizes: NDArray[np.int64], rng: np.random.Generator) -> tuple[I
 def natural(groups: Index, clients: int | None, rng: np.random.Generator) -> tuple[Index, ...]:
     """One client a group (writer, role), in the order of group ids.
 
-    clients: None takes every group; a number takes that many groups at random.
+    clients: None takes every group. A number takes that many groups at random.
     """
     names = np.unique(groups)
     if clients is not None:
         if not 1 <= clients <= len(names):
-            raise ConfigError(f"Expected between 1 and {len(names)} clients, one a group, found {clients}.")
+            raise ConfigError(f"Expected between 1 and {len(names)} clients, one a group, got {clients}.")
         names = np.sort(rng.choice(names, clients, replace=False))
     elif not len(names):
-        raise ConfigError("Expected at least one group, found none.")
+        raise ConfigError("Expected at least one group, got none.")
     return tuple(np.flatnonzero(groups == name) for name in names)
 
 
 def _enough(n: int, portions: int) -> None:
     if portions < 1:
-        raise ConfigError(f"Expected at least one client (and one shard each), found {portions}.")
+        raise ConfigError(f"Expected at least one client (and one shard each), got {portions}.")
     if n < portions:
         raise ConfigError(
-            f"{n} records cannot be shared between {portions} clients or shards with a record each. "
+            f"Expected a record for each of {portions} clients or shards, got {n} records. "
             "Use fewer clients or more data."
         )
 
@@ -168,36 +171,39 @@ class Partition:
 
     def __post_init__(self) -> None:
         if self.kind not in _NEEDED:
-            raise ValueError(f"Expected kind to be one of {', '.join(_NEEDED)}, found {self.kind!r}.")
+            raise ValueError(f"Expected kind to be one of {', '.join(_NEEDED)}, got {self.kind!r}.")
         numbers = ("per_client", "concentration", "share", "mean", "deviation")
         given = {name for name in numbers if getattr(self, name) is not None}
         for name in _NEEDED[self.kind]:
             if name not in given:
-                raise ValueError(f"Partition {self.kind!r} needs {name}; add it.")
+                raise ValueError(f"Expected {name} for partition {self.kind!r}, got none. Add it.")
+        # A number that the kind does not read is refused: its author believes that it has an effect.
         for name in sorted(given):
             if name not in _ALLOWED[self.kind]:
-                raise ValueError(f"Partition {self.kind!r} does not use {name}; remove it.")
+                raise ValueError(f"Expected no {name} for partition {self.kind!r}, got one. Remove it.")
         if ("mean" in given) != ("deviation" in given):
-            raise ValueError("Client sizes need both mean and deviation.")
+            raise ValueError("Expected both mean and deviation of client sizes, got one. Add the other.")
         self._check_ranges()
 
     def _check_ranges(self) -> None:
         # written so that NaN fails too
         if self.per_client is not None and not self.per_client >= 1:
-            raise ValueError(f"Expected per_client={self.per_client} >= 1.")
+            raise ValueError(f"Expected per_client >= 1, got per_client={self.per_client}.")
         if self.concentration is not None and not 0 < self.concentration < np.inf:
-            raise ValueError(f"Expected concentration={self.concentration} > 0 and finite.")
+            raise ValueError(
+                f"Expected concentration > 0 and finite, got concentration={self.concentration}."
+            )
         if self.share is not None and not 0 < self.share <= 1:
-            raise ValueError(f"Expected 0 < share={self.share} <= 1.")
+            raise ValueError(f"Expected 0 < share <= 1, got share={self.share}.")
         if self.mean is not None and not 0 < self.mean <= _MOST_RECORDS:
-            raise ValueError(f"Expected 0 < mean={self.mean} <= {_MOST_RECORDS:g}.")
+            raise ValueError(f"Expected 0 < mean <= {_MOST_RECORDS:g}, got mean={self.mean}.")
         if self.deviation is not None and not 0 <= self.deviation <= _MOST_RECORDS:
-            raise ValueError(f"Expected 0 <= deviation={self.deviation} <= {_MOST_RECORDS:g}.")
+            raise ValueError(f"Expected 0 <= deviation <= {_MOST_RECORDS:g}, got deviation={self.deviation}.")
 
     def split(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> tuple[Index, ...]:
         """Record indices of each of `clients` clients.
 
-        Raises ConfigError where the data set lacks what the kind needs or cannot be cut so.
+        Raises ConfigError if the data set has no labels or groups for the kind, or cannot be cut so.
         """
         n = len(dataset)
         match self.kind:
@@ -217,14 +223,20 @@ class Partition:
                 return sized(n, sizes, rng)
             case "natural":
                 if dataset.groups is None:
-                    raise ConfigError(f"Data set {dataset.name!r} has no groups for a natural partition.")
+                    raise ConfigError(
+                        f"Expected groups for a natural partition, got data set {dataset.name!r} without "
+                        "any. Choose another kind."
+                    )
                 return natural(dataset.groups, clients, rng)
             case _:
                 assert_never(self.kind)
 
     def _labels(self, dataset: Dataset) -> Index:
         if not dataset.classes:
-            raise ConfigError(f"Partition {self.kind!r} needs class labels; {dataset.name!r} has none.")
+            raise ConfigError(
+                f"Expected class labels for partition {self.kind!r}, got {dataset.name!r} without any. "
+                "Choose another kind."
+            )
         return dataset.y
 
     def _sizes(self, n: int, clients: int, rng: np.random.Generator) -> NDArray[np.int64] | None:

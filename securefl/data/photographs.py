@@ -1,4 +1,4 @@
-"""Pieces of two photographs: images that have nothing to do with any task here, and need no download."""
+"""Pieces of two photographs: images that are unrelated to every task here, and need no download."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MOST_SHRUNK = 8
 def photographs(count: int, shape: tuple[int, ...], rng: np.random.Generator) -> Dataset:
     """`count` random pieces of scikit-learn's china.jpg and flower.jpg as images of `shape`.
 
-    shape: (1 or 3, height, width), sides at most 213 pixels. Each piece is cut out at up to eight times
-    its size, as the photograph (427 x 640) allows, and shrunk by block means; grey is the mean colour.
-    All labels are 0, of one class.
+    shape: (1 or 3, height, width), sides at most 213 pixels. Each piece is cut out at up to eight times its
+    size, as the photograph (427 x 640) allows, and shrunk by block means. Grey is the mean colour. All labels
+    are 0, of one class.
     """
     from sklearn.datasets import load_sample_image  # a second to import, and rarely needed
 

@@ -14,7 +14,8 @@ WINDOW = 80
 """Characters a model reads before it predicts the next one (as in LEAF, arXiv:1812.01097)."""
 
 STRIDE = 10
-"""Characters between the starts of neighbouring windows: all of them would fill half a gigabyte."""
+"""Characters between the starts of neighbouring windows. A window at every character would fill half a
+gigabyte."""
 
 FEWEST = 2_000
 """Characters a role must speak to become a client."""
@@ -23,7 +24,7 @@ TEST_SHARE = 0.2
 
 
 def speeches(text: str) -> dict[str, str]:
-    """What each role says, by name: its speeches in order, joined by a line break, without the name."""
+    """The speeches of each role, by name: in order, joined by a line break, without the name."""
     spoken: dict[str, list[str]] = {}
     for block in re.split(r"\n\n+", text.strip("\n")):
         name, colon, words = block.partition(":\n")
@@ -48,10 +49,11 @@ def windows(codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
 def split(text: str, rng: np.random.Generator) -> Split:
     """Records and groups (position in `large_roles`) of the large roles of `text`.
 
-    A fifth of each role's text, contiguous and starting at a random character, is its test part; windows
+    A fifth of each role's text is its test part. It is contiguous and starts at a random character. Windows
     never reach across the border, so that no test character was seen in training.
     """
     spoken = speeches(text)
+    # read off all roles together, so one role moves the codes of the others: `fitted` says so
     vocabulary = np.array(sorted(set(text)))
     train: list[tuple[NDArray[np.int64], NDArray[np.int64], int]] = []
     test: list[tuple[NDArray[np.int64], NDArray[np.int64], int]] = []

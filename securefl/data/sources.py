@@ -10,7 +10,7 @@
 | `qmnist` | the images of `mnist` | 10 classes | writers | the authors': no writer is in both |
 | `shakespeare` | 80 characters, int64 codes | the next of 65 | roles | seeded, 20 % of each role |
 
-What prepares a record is public: pixels are divided by a constant, sensors are scaled by published ranges.
+Records are prepared by public constants: pixels are divided by one, sensors are scaled by published ranges.
 `shakespeare` takes its vocabulary and roles from the whole text, and says so in `Dataset.fitted`. The split
 into training and test part is drawn over all records. Like the partition, it belongs to the public setting.
 """
@@ -42,11 +42,11 @@ TEST_SHARE = 0.3
 def load(name: str, *, folder: Path | None = None, download: bool = False, seed: int = 0) -> Split:
     """The data set `name` (see the table above) as training and test part.
 
-    folder: where to look; by default $SECUREFL_DATA, else the user's cache folder.
+    folder: where to look. The default is $SECUREFL_DATA, or else the user's cache folder.
     download: fetch missing files first.
-    seed: of the split, where the authors fixed none; the same seed gives the same split everywhere.
+    seed: the seed of the split, if the authors fixed none. The same seed gives the same split everywhere.
 
-    Raises ConfigError for an unknown name; DataError for a file that is missing, damaged or unusable.
+    Raises ConfigError for an unknown name, and DataError for a file that is missing, damaged or unusable.
     """
     files = files_of(name)
     root = folder or data_folder()
@@ -105,9 +105,10 @@ def _qmnist(paths: list[Path]) -> Split:
 
 def _with_writers(images: Dataset, path: Path) -> Dataset:
     """Row i of the QMNIST table describes MNIST image i: column 0 is its class, column 2 its writer."""
+    # The classes are compared, since a table in another order would give every image a wrong writer unseen.
     table = read_idx(path, kind=IDX_INT, dimensions=2)[: len(images)]
     if len(table) < len(images) or not np.array_equal(table[:, 0], images.y):
-        raise DataError(f"{path}: expected the classes of the MNIST images in column 0, found others.")
+        raise DataError(f"{path}: expected the classes of the MNIST images in column 0, got others.")
     return replace(images, groups=table[:, 2].astype(np.int64))
 
 
@@ -121,7 +122,7 @@ def _gas_turbine(paths: list[Path], rng: np.random.Generator) -> Split:
 
 
 def scaled_gas(rows: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Rows (n, 11), each column from 0 to 1 over its published range; what lies outside is clipped to it.
+    """Rows (n, 11), each column from 0 to 1 over its published range. Values outside are clipped to it.
 
     FedProf scales by the records' own extremes. Those are statistics over everybody's records: one record
     more would move all the others.
@@ -149,7 +150,10 @@ def _cifar_part(batches: list[tuple[NDArray[np.uint8], NDArray[np.int64]]]) -> D
 
 
 def _decoded(packed: DataFile, plain: DataFile, root: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """One batch out of its `.cifar_med.xz`, kept decoded in the user's cache: decoding takes seconds."""
+    """One batch out of its `.med.xz`.
+
+    It is kept decoded in the user's cache, since decoding takes seconds.
+    """
     path = cache_folder() / plain.path
     if path.is_file() and digest(path) == plain.sha256:
         return parse_cifar(path.read_bytes(), str(path))
@@ -158,7 +162,8 @@ def _decoded(packed: DataFile, plain: DataFile, root: Path) -> tuple[NDArray[np.
     found = hashlib.sha256(content).hexdigest()
     if found != plain.sha256:
         raise DataError(
-            f"{source} decodes to SHA-256 {found}, expected {plain.sha256}: a fault in the decoder."
+            f"Expected {source} to decode to SHA-256 {plain.sha256}, got {found}: a fault in the decoder. "
+            "Report it."
         )
     with suppress(OSError, DataError), replacing(path) as target:  # no cache: the next run decodes again
         target.write(content)

@@ -1,6 +1,6 @@
-"""Mechanisms: what is clipped, how much noise is added, and what that is worth.
+"""Mechanisms: what is clipped, how much noise is added, and what epsilon that gives.
 
-clipping     records that are not finite are rejected, then norms are bounded, on an integer grid
+clipping     non-finite records are rejected, then norms are bounded, on an integer grid
 noise        randomness for privacy, from the operating system
 gaussian     the rounded and the discrete Gaussian on integers, with their events
 calibration  how much noise an epsilon needs, exactly, by the FedLog paper, by RDP and by PLD

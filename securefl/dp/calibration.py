@@ -25,18 +25,19 @@ from securefl.core.errors import ConfigError
 from securefl.core.release import Adjacency
 
 _UPWARD = 1 + 1e-12
-"""More noise by what rounding takes: a budget of this very epsilon must bear the whole schedule."""
+"""Extra noise against rounding: a budget of this very epsilon must bear the whole schedule. Without it a
+difference in the last bit refused schedules."""
 _MOST_EXTRA = 8.0
-"""Times the exact noise, the most that an accountant asks for."""
+"""The search for an accountant's sigma ends at this multiple of the exact one."""
 Method = Literal["exact", "paper", "rdp", "pld"]
 
 
 SMALLEST_DELTA: Final = float_info.min
-"""Below it floats lose digits, and 1 / delta is infinite. No delta that means anything is near it."""
+"""Below it floats lose digits, and 1 / delta is infinite. No meaningful delta is near it."""
 
 
 def require_delta(delta: float) -> None:
-    """ConfigError for what is no probability, or one that no accountant computes with."""
+    """Raises ConfigError unless delta is a probability that the accountants can compute with."""
     if not 0 < delta < 1:
         raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
     if delta < SMALLEST_DELTA:
@@ -48,15 +49,16 @@ def check_delta(delta: float, records: int, *, force: bool = False) -> None:
     require_delta(delta)
     if records >= 1 and delta >= 1 / records and not force:
         raise ConfigError(
-            f"delta = {delta:g} is at least 1 / n = {1 / records:g}: it would allow publishing a "
+            f"Expected delta below 1 / n = {1 / records:g}, got {delta:g}: it would allow publishing a "
             "record as it is. Take a smaller one, or force it."
         )
 
 
 def sensitivity(adjacency: Adjacency, bound: float) -> float:
-    """Of a sum of vectors (1, x), one class each, with |x| <= bound, in L2 (specification, 1 and 2.3).
+    """L2 sensitivity of a sum, by class, of vectors (1, x) with |x| <= bound (specification, 1 and 2.3).
 
-    Add or remove: sqrt(1 + bound^2). Replace one: two classes change, or one by at most 2 bound.
+    Adding or removing a record moves it by sqrt(1 + bound^2). Replacing a record changes two classes by that
+    much, or one class by at most 2 bound.
     """
     if not (isfinite(bound) and bound > 0):
         raise ConfigError(f"Expected a finite bound > 0, got {bound}.")
@@ -71,20 +73,22 @@ def sensitivity(adjacency: Adjacency, bound: float) -> float:
 def sigma(
     epsilon: float, delta: float, *, releases: int, sensitivity: float, method: Method = "exact"
 ) -> float:
-    """Standard deviation of each of `releases` Gaussian releases, together (epsilon, delta)-private.
+    """Standard deviation of each of `releases` Gaussian releases that are together (epsilon, delta)-private.
 
-    Raises ConfigError for values out of range, and where the paper's theorem does not hold.
+    Raises ConfigError for values out of range, and if the paper's theorem does not hold for them.
     """
     if not (epsilon > 0 and isfinite(epsilon)):
         raise ConfigError(f"Expected a finite epsilon > 0, got {epsilon}.")
     require_delta(delta)
     if releases < 1 or not (isfinite(sensitivity) and sensitivity > 0):
         raise ConfigError(f"Expected releases >= 1 and a sensitivity > 0, got {releases} and {sensitivity}.")
+    # k Gaussians of sensitivity D are one Gaussian of sensitivity sqrt(k) D, exactly: no search is needed,
+    # and the closed form is fast at every epsilon.
     try:
         exact = float(get_sigma_gaussian(epsilon, delta)) * sqrt(releases) * sensitivity * _UPWARD
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"No noise can be worked out for epsilon {epsilon:g}: take a smaller one."
+            f"Expected an epsilon that noise can be worked out for, got {epsilon:g}. Take a smaller one."
         ) from None
     match method:
         case "exact":
@@ -94,8 +98,8 @@ def sigma(
             true = epsilon_of(asked, delta, releases=releases, sensitivity=sensitivity)
             if true > epsilon:
                 raise ConfigError(
-                    f"FedLog's Theorem 4 does not hold at epsilon {epsilon:g}: its noise really gives "
-                    f"{true:.4g}. Calibrate exactly."
+                    f"Expected an epsilon at which FedLog's Theorem 4 holds, got {epsilon:g}: its noise "
+                    f"really gives {true:.4g}. Calibrate exactly."
                 )
             return asked
         case "rdp" | "pld":
@@ -109,24 +113,25 @@ def paper_sigma(epsilon: float, delta: float, *, releases: int, sensitivity: flo
 
 
 def epsilon_of(sigma: float, delta: float, *, releases: int, sensitivity: float) -> float:
-    """Epsilon that `releases` releases with this sigma really have, exactly."""
+    """The exact epsilon of `releases` releases with this sigma."""
     return compose({GaussianDpEvent(sigma / sensitivity): releases}, delta)
 
 
 def check_training(epsilon: float, delta: float, spent: Mapping[DpEvent, int]) -> None:
-    """Raises ConfigError where training alone costs epsilon, and leaves nothing for a release."""
+    """Raises ConfigError if training alone costs epsilon or more, and so leaves nothing for a release."""
     alone = compose(spent, delta)
     if not alone < epsilon:
         raise ConfigError(
-            f"Training alone costs epsilon {alone:.4g}, and {epsilon:g} was asked for in all: train fewer "
-            "steps or with more noise, or ask for a larger epsilon."
+            f"Expected training to cost less than epsilon {epsilon:g}, which was asked for in all, got "
+            f"{alone:.4g} for training alone. Train fewer steps or with more noise, or ask for a larger "
+            "epsilon."
         )
 
 
 def multiplier_beside(epsilon: float, delta: float, *, releases: int, spent: Mapping[DpEvent, int]) -> float:
-    """The noise multiplier at which `releases` Gaussians, beside what is spent otherwise, cost epsilon.
+    """The noise multiplier at which `releases` Gaussians and the events in `spent` together cost epsilon.
 
-    Raises ConfigError where what is spent otherwise leaves nothing.
+    Raises ConfigError if `spent` alone costs epsilon.
     """
     check_training(epsilon, delta, spent)
     return _beside(epsilon, delta, releases, frozenset(spent.items()))
@@ -134,13 +139,17 @@ def multiplier_beside(epsilon: float, delta: float, *, releases: int, spent: Map
 
 @lru_cache(maxsize=64)
 def _beside(epsilon: float, delta: float, releases: int, other: frozenset[tuple[DpEvent, int]]) -> float:
-    """The search takes seconds, and the arms and seeds of a study ask for the same."""
+    """Search the multiplier.
+
+    Results are remembered: it takes seconds, and all arms and seeds ask the same.
+    """
     spent = dict(other)
 
     def excess(log_multiplier: float) -> float:
         history = History.of({**spent, GaussianDpEvent(exp(log_multiplier)): releases})
         return cost(history, delta, interval=COARSE) - epsilon  # from above: never less noise than it takes
 
+    # the noise that the releases would need alone is too little, so the root is above it
     high = log(sigma(epsilon, delta, releases=releases, sensitivity=1.0))
     low = high
     while excess(high) > 0:
@@ -152,7 +161,7 @@ def _beside(epsilon: float, delta: float, releases: int, other: frozenset[tuple[
 def _searched(
     epsilon: float, delta: float, releases: int, sensitivity: float, method: Method, exact: float
 ) -> float:
-    """The sigma at which an accountant says epsilon, searched around the exact one."""
+    """Search, from the exact sigma upward, the one at which an accountant says epsilon."""
 
     def excess(scale: float) -> float:
         mu_squared = releases * (sensitivity / (exact * scale)) ** 2
@@ -162,8 +171,8 @@ def _searched(
 
     if excess(_MOST_EXTRA) > 0:
         raise ConfigError(
-            f"The accountant {method!r} cannot tell what epsilon {epsilon:g} takes at delta {delta:g}: "
-            "calibrate exactly."
+            f"Expected a pair that the accountant {method!r} can calibrate, got epsilon {epsilon:g} at delta "
+            f"{delta:g}. Calibrate exactly."
         )
     # the accountants are upper bounds, so they ask for more noise, never for less
     return exact * float(brentq(excess, 0.999, _MOST_EXTRA, xtol=1e-6))

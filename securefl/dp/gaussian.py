@@ -1,10 +1,12 @@
 """Gaussian noise on integers: rounded, and discrete.
 
-Rounded: x + round(N) is round(x + N) for an integer x, which is post-processing of the Gaussian mechanism,
-so its event is the plain Gaussian's. Discrete (Canonne, Kamath and Steinke 2020): probability proportional
-to exp(-k^2 / 2 sigma^2), whose *sums* are what distributed noise needs. A plain Gaussian account of it is
-slightly optimistic at small sigma: it is accounted with sigma_eff^2 = sigma^2 - 4, and refused below 4 grid
-units.
+Rounded: x + round(N) is round(x + N) for an integer x. That is post-processing of the Gaussian mechanism, so
+its event is the plain Gaussian's.
+
+Discrete (Canonne, Kamath and Steinke 2020): an integer k has a probability proportional to
+exp(-k^2 / 2 sigma^2). Distributed noise is a *sum* of such numbers. To account it as a plain Gaussian is
+slightly optimistic at small sigma. So it is accounted with sigma_eff^2 = sigma^2 - 4, and refused below 4
+grid units.
 
 A discrete Gaussian is drawn by rejection, exact to 2^-120 at any sigma, from a table of at most 1,664
 entries. With m a power of two and s = sigma / m, |X| = m Q + R is proposed: Q from the table, of weights
@@ -35,10 +37,11 @@ LARGEST_SHARE = 2.0**24
 TAIL = 13.0
 """In sigma: discrete noise ends here, with less than 2^-120 of the mass left out."""
 _FRACTION = 192
+"""Bits after the point: a table keeps 128 of them, and the others take up the rounding of its recurrence."""
 _BLOCKS = 128
-"""A table's sigma is below it."""
+"""A table's sigma is below it, so that a table has at most 13 * 128 entries."""
 _DOUBT = 2.0**-48
-"""Generously, how far a probability of float64 is off."""
+"""A generous bound on the error of a probability in float64."""
 
 
 def rounded(count: int, sigma: float, source: Source) -> Integers:
@@ -57,7 +60,7 @@ def event(sigma: float, sensitivity: float) -> DpEvent:
 def discrete(count: int, sigma: float, source: Source) -> Integers:
     """`count` discrete Gaussian integers.
 
-    What the table cuts off beyond 13 sigma has less than 2^-120 of the mass.
+    They end at 13 sigma. The mass beyond is less than 2^-120.
     """
     _check_share(sigma)
     found: Integers = np.zeros(0, np.int64)
@@ -103,7 +106,8 @@ def _check_share(sigma: float) -> None:
 
 
 def _kept(proposals: int, sigma: float, source: Source) -> Integers:
-    """What is kept of so many proposals."""
+    """Propose so many numbers, and return those that are kept."""
+    # A power of two divides the words' range, so masking the low bits of a word is uniform below it.
     width = 1
     while sigma / width >= _BLOCKS:
         width *= 2
@@ -112,6 +116,7 @@ def _kept(proposals: int, sigma: float, source: Source) -> Integers:
     rest = (words[2] & np.uint64(width - 1)).astype(np.int64)
     negative = (words[2] >> np.uint64(63)).astype(bool)  # a width has far fewer bits
     magnitude = block + rest
+    # With a random sign 0 would come twice as often as it should: the negative one is dropped.
     kept = _happens(magnitude**2 - block**2, sigma, words[3], words[4]) & ~(negative & (magnitude == 0))
     found: Integers = np.where(negative, -magnitude, magnitude)[kept]
     return found
@@ -135,7 +140,7 @@ def _happens(
 ) -> NDArray[np.bool_]:
     """Whether each uniform word of 128 bits is below exp(-a / 2 sigma^2) for the number a.
 
-    In floating point, and where that could be wrong, once in 2^47, in integers of 192 bits.
+    Floating point decides. If it could be wrong, about once in 2^47, integers of 192 bits decide.
     """
     scale = 1 / (2 * sigma**2)
     margin = np.exp(-scale * numbers) - upper.astype(np.float64) * 2.0**-64
@@ -158,6 +163,8 @@ def _table(sigma: float) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     whole, total, cumulative = sum(weights), 0, []
     for weight in weights:
         total += weight
+        # less one, since the draw is the first entry that is not below the word, and the last must be 2^128 -
+        # 1
         cumulative.append((total << 128) // whole - 1)
     mask = (1 << 64) - 1
     high = np.array([c >> 64 for c in cumulative], dtype=np.uint64)

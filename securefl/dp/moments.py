@@ -1,8 +1,8 @@
-"""What a profile, a loss and a count say of records of bounded norm: sums on a grid, ready for noise.
+"""Profiles, losses and counts as sums on a grid, ready for noise.
 
-Each record becomes an integer vector of bounded norm, and what is released is the noised sum of them; means,
-variances and counts are post-processing of it, so that the count is never sent (specification of DP, 3).
-Unit: record. Sensitivities are exact: integers, whatever the record.
+Each record becomes an integer vector of bounded norm. The noised sum of these vectors is released. Means,
+variances and counts are post-processing of that sum, so the exact count is never sent (specification of DP,
+3). The unit is the record. Sensitivities are exact, since the vectors are integers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 _UNIT = 2**20
 STEP = 1 / _UNIT
-"""Of the grid that the sums are on."""
+"""Step of the grid that the sums are on."""
 GRID = Grid(step=STEP, bound=2.0**10)
 WEIGHT = 0.5
 """w: how the count shares the noise with the moments."""
@@ -59,9 +59,9 @@ class Moments:
                 return sqrt(6)
 
     def sums(self, outputs: Floats) -> Integers:
-        """The integer vectors of the records (n, q), summed: (2 q + 1,). What is not finite takes no part."""
+        """The summed integer vectors (2 q + 1,) of the records (n, q). Non-finite records take no part."""
         x = outputs[clipping.finite(outputs)]
-        # clipped before they are divided: a bound below 1 would make a huge record infinite
+        # Clip before dividing: a bound below 1 would make a huge record infinite.
         means = clipping.to_grid(clipping.l2(x, self.bound) / self.bound, STEP, _UNIT)
         root = sqrt(self.square_bound)
         squares = np.clip(x, -root, root) ** 2
@@ -69,7 +69,8 @@ class Moments:
         return _summed(_counted(len(x)), means, variances)
 
     def profile(self, sums: Floats, *, floor: float = 1e-6) -> Profile:
-        """What noised sums (times STEP) say: means, variances of at least `floor`, a count of at least 1."""
+        """The profile in noised sums (times STEP): variances are at least `floor`, the count at least 1."""
+        # Noise can make a count or a variance negative; neither may be divided by, or have its root taken.
         q = len(sums) // 2
         count = max(sums[0] / WEIGHT, 1.0)
         mean = sums[1 : q + 1] * self.bound / count
@@ -90,17 +91,19 @@ class Losses:
     def sensitivity(adjacency: Adjacency) -> float:
         """L2, of the sums times STEP."""
         match adjacency:
-            case "add-remove" | "zero-out" | "replace-one":  # to replace a loss is at most as to add one
+            case "add-remove" | "zero-out" | "replace-one":
+                # Two finite losses differ by at most 1 in units of B, and a non-finite one counts as absent.
+                # So replacing a loss moves the sums at most as far as adding one.
                 return sqrt(_UNIT**2 + _COUNT**2) * STEP
 
     def sums(self, losses: Floats) -> Integers:
-        """Of the finite losses (n,), clipped: (2,)."""
+        """The summed integer vectors (2,) of the losses (n,). Non-finite losses take no part."""
         x = losses[np.isfinite(losses)]
         clipped = np.trunc(np.clip(x / self.bound, 0, 1) * _UNIT).astype(np.int64)
         return _summed(_counted(len(x)), clipped[:, None])
 
     def mean(self, sums: Floats) -> float:
-        """What noised sums (times STEP) say of the mean loss, in [0, B]."""
+        """The mean loss in noised sums (times STEP), within [0, B]."""
         return float(np.clip(sums[1] * self.bound / max(sums[0] / WEIGHT, 1.0), 0, self.bound))
 
 

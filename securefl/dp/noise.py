@@ -13,14 +13,17 @@ from securefl.core.keys import Guarded, SecretKey
 
 
 class Source(Guarded):
-    """A stream of uniform words. `key` is injected in tests only; the same key is the same noise.
+    """A stream of uniform words. Only tests inject a `key`; the same key gives the same noise.
 
     Normal variates are floats whose last bits are not exact. They are rounded to integers before anybody sees
-    them; the attack of Mironov (2012) is on released floats. Their tails keep 53 significant bits of the
-    probability and end at 12.6 standard deviations, so that no integer is out of reach because of a gap.
+    them, while the attack of Mironov (2012) is on released floats. Their tails keep 53 significant bits of
+    the probability and end at 12.6 standard deviations, so no gap between floats puts an integer out of
+    reach.
     """
 
     def __init__(self, key: SecretKey | None = None) -> None:
+        # The key is used for one stream and never again, so the nonce may be zero. Seeds of torch and numpy
+        # are no source: whoever knows the seed of an experiment could take the noise off.
         secret = key or SecretKey(os.urandom(32))
         self._stream = Cipher(algorithms.ChaCha20(secret.reveal(), bytes(16)), mode=None).encryptor()
 
@@ -30,6 +33,9 @@ class Source(Guarded):
 
     def normal(self, count: int) -> NDArray[np.float64]:
         """`count` standard normal variates: a tail probability of 117 bits, inverted, and a random sign."""
+        # A uniform float64 has a smallest step of 2^-53: inverted it ends at 8.2 deviations, and its tail has
+        # gaps. The probability of a tail gets 53 bits of one word and 64 below them from another; the lowest
+        # bit of the first word, which the probability does not use, is the sign.
         high, low = self.words(2 * count).reshape(2, count)
         fraction = (low.astype(np.float64) + 0.5) * 2.0**-64
         tail = ((high >> np.uint64(11)).astype(np.float64) + fraction) * 2.0**-54

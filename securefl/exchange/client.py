@@ -1,4 +1,7 @@
-"""A client of one exchange: waits for order and broadcast, checks the order by its plan, answers once."""
+"""A client of one exchange.
+
+It waits for order and broadcast, checks the order by its plan, and answers once.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Answered:
 class Contribute:
     """The slow work of a client: compute, charge and protect what was ordered.
 
-    conceal: by name, what hides the numbers that the plan hides.
+    conceal: the concealment of each number that the plan hides, by name.
     """
 
     client: int
@@ -55,8 +58,8 @@ ClientState = Waiting | Working | Answered
 class Client:
     """A client of one exchange.
 
-    offers: the values it is willing to be asked for, by name. conceal: by name, what hides the numbers that
-    its plan hides.
+    offers: the values it is willing to be asked for, by name. An order names them, and cannot describe them.
+    conceal: the concealment of each number that its plan hides, by name.
     """
 
     number: int
@@ -74,9 +77,12 @@ class Client:
 
     def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
         if sender != SERVER:
-            raise RemoteProtocolError("Only the server gives orders.", sender=sender, phase="waiting")
+            raise RemoteProtocolError(
+                f"Expected orders from the server, got one from {sender}.", sender=sender, phase="waiting"
+            )
         if not isinstance(state, Waiting):
             return Step(state)
+        # The first order counts, and the first broadcast: a server must not replace one that was checked.
         if isinstance(message, Order):
             state = replace(state, order=state.order or self._checked(message))
         else:
@@ -107,7 +113,7 @@ class Client:
         return order
 
     def _check_declared(self, order: Order, sends: Sends) -> None:
-        """Each value is asked for as often as it was declared: in its rounds, and as an introduction."""
+        """Refuse to be asked more often than declared: in its rounds, and as an introduction."""
         due = sends.due(self.header.round) if order.introduction == 0 else order.introduction <= sends.extra
         if not due or order.introduction < 0:
             raise _refusal(
@@ -121,13 +127,18 @@ class Client:
             )
 
     def _check_weights(self, order: Order) -> None:
-        """The cohort and its weights are what the plan allows, for each of its clients."""
+        """Refuse a cohort or weights that the plan does not allow.
+
+        Every client of the cohort checks all of it.
+        """
         members, draws = order.members, order.draws
         listed = len(members) == len(draws) > 0 and self.number in members
         rising = all(low < high for low, high in pairwise(members))
         if not listed or not rising or min(draws) < 1 or order.records < 0:
             raise _refusal("Expected ascending members, us among them, each drawn once or more.")
         whole, most = sum(draws), max(draws)
+        # A weight of the server's choice would give it one client's value: so draws are whole numbers, listed
+        # for the cohort, and their sums are stated.
         if not order.whole:  # each value weighs 1, or its client's own count
             fits = most == 1 and order.most == 0
         elif order.sums:
@@ -153,7 +164,7 @@ class Client:
         return broadcast
 
     def provide(self, state: ClientState, answer: tuple[Release, ...] | None) -> Step[ClientState]:
-        """`None`: the client abstains, by silence. What is ready after the deadline is not sent."""
+        """Send the answer. With `None` the client abstains by silence. After the deadline nothing is sent."""
         if not isinstance(state, Working):
             return Step(state)
         if answer is None:

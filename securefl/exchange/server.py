@@ -1,4 +1,4 @@
-"""The server of one exchange: collects, has concealed numbers scored in turns, answers the ask."""
+"""The server of one exchange. It collects, has concealed numbers scored in turns, and answers the ask."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Collecting:
 
 @dataclass(frozen=True)
 class Working:
-    """The scores are at work, before this turn. found: what is known already."""
+    """The scores are at work, before this turn. found: the scores that are known already."""
 
     collected: Collecting
     turn: int = 0
@@ -37,7 +37,7 @@ class Working:
 
 @dataclass(frozen=True)
 class Asking:
-    """Waiting for the key holder; `again` is how often the request goes out once more when it is late."""
+    """Waiting for the key holder. `again` is how often the request is sent once more if a reply is late."""
 
     collected: Collecting
     asked: Asked
@@ -57,8 +57,8 @@ ServerState = Collecting | Working | Asking | Ended
 class Server:
     """The server of one exchange.
 
-    `hidden`: sums are ordered here, and given to a hidden sum afterwards. `again`: how often they were put
-    anew. `scoring`: of the numbers that travel concealed; without one, none does.
+    `hidden`: sums are ordered here, and taken by a hidden sum afterwards. `again`: how often they were put
+    anew. `scoring`: the way of scoring the numbers that travel concealed. Without one, none does.
     """
 
     ask: Ask
@@ -72,7 +72,9 @@ class Server:
         state = Collecting(clear.nothing(self._sums), {})
         everyone = tuple(client_name(k) for k in self.ask.cohort)
         cohort = sorted(self.ask.cohort)
-        if self.hidden:  # all clients of a hidden sum act on the same bytes
+        # All clients of a hidden sum act on the same bytes, whose digest they sign. In the clear each client
+        # gets an order of its own, and need not know the cohort.
+        if self.hidden:
             orders = [Envelope(everyone, order_of(self.ask, cohort, hidden=True, again=self.again))]
         else:
             orders = [Envelope((client_name(k),), order_of(self.ask, [k], hidden=False)) for k in cohort]
@@ -89,7 +91,7 @@ class Server:
         return (*(s.sends.name for s in self._sums), *(each.sends.name for each in self.ask.each))
 
     def expects(self, state: ServerState) -> Expects:
-        # in every state: a reply that comes twice is late, and nobody's fault
+        # In every state, since a reply that comes twice is late, and nobody's fault.
         opened = Limit(OVERHEAD, 0) if self.scoring is None else self.scoring.replies
         return Expects(self.header, {Contribution: self.most, OpenReply: opened})
 
@@ -98,7 +100,11 @@ class Server:
             return self._replied(state, sender, message)
         clients = {client_name(k): k for k in self.ask.cohort}
         if sender not in clients:
-            raise RemoteProtocolError("It is not in the cohort.", sender=sender, phase="contribution")
+            raise RemoteProtocolError(
+                f"Expected a contribution of the cohort, got one of {sender}.",
+                sender=sender,
+                phase="contribution",
+            )
         if not isinstance(state, Collecting) or clients[sender] in state.numbers:
             return Step(state)
         state = self._add(state, clients[sender], sender, message)
@@ -107,7 +113,11 @@ class Server:
     def _add(self, state: Collecting, client: int, sender: str, message: Contribution) -> Collecting:
         delivered: tuple[Any, ...] = message.releases
         if tuple(release.name for release in delivered) != self._wants:
-            raise RemoteProtocolError(f"Expected {self._wants}.", sender=sender, phase="contribution")
+            raise RemoteProtocolError(
+                f"Expected the values {self._wants} in this order, got others.",
+                sender=sender,
+                phase="contribution",
+            )
         by_name: dict[str, Delivered] = {release.name: release for release in delivered}
         for each in self.ask.each:
             self._check_number(each, by_name[each.sends.name], sender)
@@ -124,20 +134,26 @@ class Server:
         fits = came.numbers.dtype == np.float64 and came.numbers.shape == (length,)
         if not fits or came.form != ("encrypted" if sealed else "open") or bool(came.sealed) != sealed:
             raise RemoteProtocolError(
-                f"Expected {length} numbers{' and a ciphertext' if sealed else ''} for {each.sends.name!r}.",
+                f"Expected {length} numbers{' and a ciphertext' if sealed else ''} for {each.sends.name!r}, "
+                "got another form.",
                 sender=sender,
                 phase="contribution",
             )
         if not np.isfinite(came.numbers).all():
-            raise RemoteProtocolError("Expected finite numbers.", sender=sender, phase="contribution")
+            raise RemoteProtocolError(
+                "Expected finite numbers, got one that is not.", sender=sender, phase="contribution"
+            )
         if scoring is not None:
             scoring.admit(sender, came.sealed)
             return
+        # numbers of a peer may overflow in the product; inf and nan are refused below
         with np.errstate(all="ignore"):
             number = _in_the_clear(each, came)
         if not each.allows(number):
             raise RemoteProtocolError(
-                f"Expected a {each.sends.name} in its public range.", sender=sender, phase="contribution"
+                f"Expected a {each.sends.name} in its public range, got one outside.",
+                sender=sender,
+                phase="contribution",
             )
 
     @property
@@ -167,20 +183,28 @@ class Server:
 
     def _replied(self, state: ServerState, sender: str, reply: OpenReply) -> Step[ServerState]:
         if sender != KEY_HOLDER:
-            raise RemoteProtocolError("Only the key holder opens.", sender=sender, phase="opening")
+            raise RemoteProtocolError(
+                f"Expected openings from the key holder, got one from {sender}.",
+                sender=sender,
+                phase="opening",
+            )
         if not isinstance(state, Asking) or 0 <= reply.turn < state.request.turn:  # late, and nobody's fault
             return Step(state)
         if reply.turn != state.request.turn or len(reply.items) != len(state.request.items):
             raise RemoteProtocolError(
-                f"Expected one item a request, at turn {state.request.turn}.", sender=sender, phase="opening"
+                f"Expected {len(state.request.items)} items at turn {state.request.turn}, got "
+                f"{len(reply.items)} at turn {reply.turn}.",
+                sender=sender,
+                phase="opening",
             )
         working = Working(state.collected, state.request.turn + 1, state.asked.found)
         return Step(working, need=Need(state.asked.then(reply.items)))
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
-        """Go on with what came; after the collecting, ask the key holder again or end with what is found.
+        """Go on with the answers so far. After the collecting, ask the key holder again, or end with the
+        found.
 
-        To ask again costs nothing: a key holder opens one request a turn and keeps its reply.
+        Asking again costs nothing: a key holder opens one request a turn and keeps its reply.
         """
         match state:
             case Collecting():
@@ -210,13 +234,13 @@ class Server:
 
 
 def broadcast_of(ask: Ask) -> Broadcast:
-    """What every client of the cohort is shown."""
+    """The broadcast to every client of the cohort."""
     names = tuple(ask.public)
     return Broadcast(model=ask.broadcast, names=names, arrays=tuple(ask.public[name] for name in names))
 
 
 def order_of(ask: Ask, members: Sequence[int], *, hidden: bool, again: int = 0) -> Order:
-    """What the clients `members` are told to send."""
+    """The order to the clients `members`: what to send."""
     each = tuple(question.sends.name for question in ask.each)
     sums = tuple(question.sends.name for question in ask.sums)
     drawn = ask.weights.draws if isinstance(ask.weights, ByDraws) else {}

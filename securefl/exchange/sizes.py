@@ -1,4 +1,4 @@
-"""The most that the messages of one ask may hold, for the gate in front of every decoder."""
+"""The limits of the messages of one ask, for the gate in front of every decoder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from securefl.rounds import Ask
 
 
 def limits(ask: Ask, sealed: int) -> tuple[Limit, Limit]:
-    """Of broadcast or order, and of a contribution with numbers that are concealed in `sealed` bytes."""
+    """Limits of broadcast or order, and of a contribution with numbers concealed in `sealed` bytes."""
+    # broadcast and order share one limit
     clients, asked = len(ask.cohort), len(ask.sums) + len(ask.each)
     broadcast = 4 * ask.broadcast.size + 8 * sum(a.size for a in ask.public.values())
     order = 2 * 8 * clients

@@ -7,15 +7,15 @@ from math import floor, log2
 from typing import Final
 
 FLOODING_BITS: Final = 40
-"""s: noise is at least 2^(s/2) times as wide as what it covers, and sqrt(12 tau) for tau openings."""
+"""s: noise is at least 2^(s/2) sqrt(12 tau) times as wide as the value it covers, for tau openings."""
 _FLOAT_BITS: Final = 40
 
 
 def wide_gaussian(sigma: float, rng: random.Random) -> int:
     """An integer near N(0, sigma^2), for sigma of any size.
 
-    A float has 53 bits: alone, the low bits of a wide one would be zero and show what lies under them. Below
-    2^-40 sigma they are drawn uniformly.
+    A float has 53 bits. The low bits of a wide one would be zero, and show the value that the noise covers.
+    So the bits below 2^-40 sigma are drawn uniformly.
     """
     low = max(0, floor(log2(max(sigma, 1.0))) - _FLOAT_BITS)
     coarse = round(rng.gauss(0.0, sigma / 2**low))

@@ -1,10 +1,10 @@
-"""Our own wire form for ring elements, and the gate every inbound one passes.
+"""Our own wire form for ring elements, and the gate that every inbound one passes.
 
-Nothing of SEAL's serialisation ever comes from a peer: hostile headers crash it, over-read, or pass in
-silence. What travels is a tag, and RNS residues as little-endian integers of as many bytes as their prime
-needs, in an exact length; sizes, scales, parameter ids and flags do not travel and so cannot be wrong. The
-tag binds kind, version, key and terms; it guards against mix-ups, not against forgers: authenticated
-channels stand in front.
+Nothing of SEAL's serialisation ever comes from a peer. Hostile headers crash it, make it over-read, or pass
+unnoticed. A message is a tag and RNS residues: little-endian integers of as many bytes as their prime needs,
+in an exact length. Sizes, scales, parameter ids and flags do not travel, so they cannot be wrong. The tag
+binds kind, version, key and terms. It guards against mix-ups, not against forgers: authenticated channels do
+that.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ def residues_size(polynomials: int, primes: tuple[int, ...], degree: int) -> int
 
 def pack(residues: Residues, primes: tuple[int, ...]) -> bytes:
     """Residues of shape (polynomials, primes, degree), uint64, as bytes."""
+    # the bytes of each little-endian word that its prime can use; those above are zero
     octets = np.ascontiguousarray(residues, dtype="<u8").view(np.uint8).reshape(*residues.shape, 8)
     rows = (poly[i, :, : integer_size(p)].tobytes() for poly in octets for i, p in enumerate(primes))
     return b"".join(rows)
 
 
 def unpack(raw: bytes, polynomials: int, primes: tuple[int, ...], degree: int, *, sender: str) -> Residues:
-    """The inverse of `pack`; refuses another length and any residue that is not below its prime."""
+    """The inverse of `pack`. It refuses another length, and any residue that is not below its prime."""
     _exact(raw, residues_size(polynomials, primes, degree), "residues", sender)
     residues = np.empty((polynomials, len(primes), degree), dtype=np.uint64)
     octets, start = np.frombuffer(raw, dtype=np.uint8), 0
@@ -54,8 +55,9 @@ def unpack(raw: bytes, polynomials: int, primes: tuple[int, ...], degree: int, *
             wide = np.zeros((degree, 8), dtype=np.uint8)
             wide[:, :width] = octets[start : start + degree * width].reshape(degree, width)
             row[:] = wide.view("<u8")[:, 0]
+            # an integer has one encoding: an unreduced residue would be a second one
             if (worst := int(row.max())) >= prime:
-                raise _refusal(f"Expected residues below {prime}, {worst} came", sender)
+                raise _refusal(f"Expected residues below {prime}, got {worst}", sender)
             start += degree * width
     return residues
 
@@ -64,7 +66,7 @@ def unpack_integer(raw: bytes, modulus: int, *, sender: str) -> int:
     """A little-endian integer mod `modulus`, of exact length."""
     _exact(raw, integer_size(modulus), "an integer", sender)
     if (value := int.from_bytes(raw, "little")) >= modulus:
-        raise _refusal("Expected an integer below the modulus, a larger one came", sender)
+        raise _refusal("Expected an integer below the modulus, got a larger one", sender)
     return value
 
 
@@ -74,24 +76,24 @@ def pack_integer(value: int, modulus: int) -> bytes:
 
 
 def body(raw: bytes, expected: bytes, size: int, *, sender: str) -> bytes:
-    """What follows the tag, `size` bytes; refuses another length or tag."""
+    """The `size` bytes after the tag. Refuses another length or another tag."""
     _exact(raw, TAG + size, "a message", sender)
     if raw[:TAG] != expected:
-        raise _refusal("The message belongs to another kind, key or set of terms", sender)
+        raise _refusal("Expected our tag, got one of another kind, key or set of terms", sender)
     return raw[TAG:]
 
 
 def not_transparent(residues: Residues, *, sender: str) -> None:
     """Refuses a ciphertext whose second polynomial is zero modulo a prime: it would hide nothing."""
     if not residues[1].any(axis=-1).all():
-        raise _refusal("Expected a ciphertext or a key, a transparent one came", sender)
+        raise _refusal("Expected a ciphertext or a key, got a transparent one", sender)
 
 
 def _exact(raw: bytes, size: int, what: str, sender: str) -> None:
     if not isinstance(raw, bytes):
-        raise _refusal(f"Expected {what} as bytes, {type(raw).__name__} came", sender)
+        raise _refusal(f"Expected {what} as bytes, got {type(raw).__name__}", sender)
     if len(raw) != size:
-        raise _refusal(f"Expected {what} of {size} bytes, {len(raw)} came", sender)
+        raise _refusal(f"Expected {what} of {size} bytes, got {len(raw)}", sender)
 
 
 def _refusal(what: str, sender: str) -> RemoteProtocolError:

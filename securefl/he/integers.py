@@ -12,13 +12,15 @@ from securefl.he.parameters import Parameters
 def coefficient_rows(secret: NDArray[np.int64], at: list[int]) -> NDArray[np.int64]:
     """Rows of shape (len(at), N) that give the coefficients `at` of a polynomial times the secret."""
     degree = len(secret)
+    # multiplication modulo X^N + 1: what wraps around changes its sign
     twice = np.concatenate([-secret, secret])
     # row n reads s_n, s_(n-1), ..., s_0, -s_(N-1), ..., -s_(n+1)
     return np.stack([twice[n + 1 : n + 1 + degree][::-1] for n in at])
 
 
 def products(rows: NDArray[np.int64], polynomial: Residues, parameters: Parameters) -> list[int]:
-    """rows @ polynomial mod Q, exactly: residues in halves of 32 bits, whose sums fit in 64."""
+    """rows @ polynomial mod Q, exactly."""
+    # residues have up to 60 bits; in halves of 32 bits the sums over N ternary digits fit in an int64
     low = (polynomial & np.uint64(0xFFFFFFFF)).astype(np.int64)
     high = (polynomial >> np.uint64(32)).astype(np.int64)
     sums = [(rows @ low[i], rows @ high[i]) for i in range(len(polynomial))]

@@ -1,8 +1,8 @@
 """The key holder's pair. There are no keys for rotation or relinearisation, here or anywhere.
 
-Both halves are in our own form: the public key is raw residues that pass the gate before SEAL sees them, the
-secret its ternary coefficients. Public bytes load into a context we build ourselves, so neither foreign
-parameters nor a hidden secret can arrive with them, and no public object can decrypt.
+Both halves have our own form. The public key is raw residues, which pass the gate before SEAL sees them. The
+secret is its ternary coefficients. Public bytes are loaded into a context of our own making. So they bring
+neither foreign parameters nor a hidden secret, and no public object can decrypt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from securefl.he.ring import Ring
 
 @dataclass(frozen=True)
 class EncryptionKey:
-    """A public key and the pinned parameters it is for; `raw` is checked where it is loaded."""
+    """A public key and the pinned parameters it is for. The key's bytes are checked by `residues`."""
 
     parameters: Parameters
     key: PublicKey
@@ -35,12 +35,12 @@ class EncryptionKey:
         return hashlib.sha256(self.parameters.name.encode() + b"|" + self.key.raw).digest()
 
     def residues(self, *, sender: str = "key holder") -> Residues:
-        """The key's ring elements, (2, primes + 1, N); RemoteProtocolError if they are not such."""
+        """The key's ring elements, (2, primes + 1, N). Raises RemoteProtocolError for other bytes."""
         p = self.parameters
         residues = gate.unpack(
             self.key.raw, 2, (*p.primes, p.special_prime), p.poly_modulus_degree, sender=sender
         )
-        # where either half is zero, a message encrypted with it stands in the clear
+        # If either half is zero, a message encrypted with the key stands in the clear.
         for halves in (residues, residues[::-1]):
             gate.not_transparent(halves, sender=sender)
         return residues
@@ -48,7 +48,7 @@ class EncryptionKey:
 
 @dataclass(frozen=True)
 class KeyPair:
-    """What the key holder keeps: `secret` never leaves it, `public` goes to everybody."""
+    """The key holder's pair: `secret` never leaves it, `public` goes to everybody."""
 
     public: EncryptionKey
     secret: SecretKey
@@ -58,6 +58,7 @@ class KeyPair:
         """A fresh pair, from the operating system's randomness; one for each session."""
         public, secret = Ring(parameters).generate()
         raw = gate.pack(public, (*parameters.primes, parameters.special_prime))
+        # digits -1, 0, 1 stored as 0, 1, 2: bytes without a sign, and one length for all keys
         ternary = (secret + 1).astype(np.uint8).tobytes()
         return cls(EncryptionKey(parameters, PublicKey(raw)), SecretKey(ternary))
 
@@ -80,10 +81,10 @@ class KeyPair:
 
 
 def agreed(public: EncryptionKey, parameters: Parameters) -> EncryptionKey:
-    """`public`, if it is for these parameters; ConfigError otherwise."""
+    """Return `public` if it is for these parameters, or raise ConfigError."""
     if public.parameters != parameters:
         raise ConfigError(
-            f"The key is for {public.parameters.name!r}, the terms are for {parameters.name!r}: "
-            "make both for the same parameters."
+            f"Expected a key for the terms' parameters {parameters.name!r}, got one for "
+            f"{public.parameters.name!r}. Make both for the same parameters."
         )
     return public

@@ -1,7 +1,7 @@
-"""What a key holder has opened: counted, capped and answered again, durably where it has a file.
+"""The openings of a key: counted, capped, and repeated with the same answer. With a file they are durable.
 
-Noise is sized for the cap, so a semi-honest evaluator learns nothing of the key. The cap does not hold a
-malicious one off, which reads the whole key within a few hundred openings (see `scores.evaluator`).
+Noise is sized for the cap, so a semi-honest evaluator learns nothing of the key. The cap does not stop a
+malicious evaluator, which reads the whole key within a few hundred openings (see `scores.evaluator`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ KIND = Kind(
 
 
 class Openings:
-    """Replies by request, and how many integers they opened; a file per key. Safe under kill -9.
+    """Replies by request, and how many integers they opened, in a file for each key. Safe under kill -9.
 
-    A copy of the key elsewhere, and a backup that is restored, count anew: make a new key instead.
+    A copy of the key elsewhere counts anew, and so does a restored backup: make a new key instead.
     """
 
     def __init__(self, path: Path | str = ":memory:") -> None:
@@ -50,23 +50,27 @@ class Openings:
         return int(self._db.rows("SELECT COALESCE(SUM(integers), 0) FROM openings")[0][0])
 
     def bind(self, ledger: str) -> None:
-        """Go on beside the ledger of this identity alone; DataError where it began beside another one."""
+        """Bind the count to the ledger of this identity. Raises DataError if it began beside another one."""
+        # Each file alone can be lost and begun anew without a trace; together they notice it.
         with self._db.transaction():
             if not self.opened:
                 self._db.run("INSERT OR IGNORE INTO bound VALUES (1, ?)", (ledger,))
             bound = self._db.row("SELECT ledger FROM bound")
         if bound != (ledger,):
             raise DataError(
-                f"The ledger beside {self._db.path} is not the one that this key began with: it was lost or "
-                "replaced, and with it what was released. Restore it, or make a new key."
+                f"Expected the ledger that this key began with beside {self._db.path}, got another: the "
+                "first one was lost or replaced, and with it what was released. Restore it, or make a new "
+                "key."
             )
 
     def once(self, request: bytes, integers: int, cap: int, reply: Reply, *, sender: str) -> bytes:
         """The stored reply to this request, or a new one, stored before it is returned.
 
-        request: a digest of it. Raises RemoteProtocolError where the cap would be exceeded, and DataError
-        where the stored reply is not as it was written.
+        request: a digest of the request. Raises RemoteProtocolError if the cap would be exceeded, and
+        DataError if the stored reply is not as it was written.
         """
+        # The same request must get the same bytes: a second reply would carry fresh noise, and the mean of
+        # many has little. It is stored before it leaves, so a kill in between changes nothing.
         with self._db.transaction():
             row = self._db.row(
                 "SELECT request, integers, reply, seal FROM openings WHERE request = ?", (request,)
@@ -76,7 +80,8 @@ class Openings:
                 return bytes(row[2])
             if self.opened + integers > cap:
                 raise RemoteProtocolError(
-                    f"This key's {cap} openings are used up; start a session with a new key.",
+                    f"Expected at most {cap} openings of this key, got more: they are used up. Start a "
+                    "session with a new key.",
                     sender=sender,
                     phase="open",
                 )

@@ -1,11 +1,11 @@
 """Pinned CKKS parameter sets: nobody takes parameters, or a context, from a peer.
 
-The moduli are written out, so that a peer, a file or another TenSEAL cannot bring its own; 128-bit
-security by the homomorphic encryption standard (SEAL refuses to build anything weaker).
+The moduli are written out, so that no peer, file or other TenSEAL can bring its own. They have 128-bit
+security by the homomorphic encryption standard. SEAL refuses to build anything weaker.
 
-A score is the sum over slots of feature times weight, which is N/2 times the constant coefficient of the
-product, at scale data_scale * weight_scale. Scales are asymmetric: the noise of the data is multiplied by the
-weights and decides how much flooding the scores need; the weights are only rounded.
+A score is the sum over slots of feature times weight. It is N/2 times the constant coefficient of the
+product, at scale data_scale * weight_scale. Scales are asymmetric. The noise of the data is multiplied by the
+weights and decides how much flooding the scores need, while the weights are only rounded.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ GUARD: Final = 1 / 8
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """A CKKS parameter set. `primes` carry the data; `special_prime` only shrinks fresh noise.
+    """A CKKS parameter set. `primes` carry the data. `special_prime` only shrinks fresh noise.
 
-    data_scale is the least one: where the declared bounds leave room, `ScoreTerms` takes a larger.
+    data_scale is the least one. `ScoreTerms` takes a larger one if the declared bounds leave room.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Parameters:
 
     @property
     def unit(self) -> float:
-        """What one step of the constant coefficient is worth in q * div: (N/2) / (s_x s_w)."""
+        """The value of one step of the constant coefficient, in q * div: (N/2) / (s_x s_w)."""
         return self.slots / (self.data_scale * self.weight_scale)
 
     @property
@@ -67,6 +67,7 @@ class Parameters:
 
     @cached_property
     def _basis(self) -> tuple[int, ...]:
+        # each is 1 modulo its own prime and 0 modulo the others
         return tuple((self.modulus // p) * pow(self.modulus // p, -1, p) for p in self.primes)
 
     def compose(self, residues: tuple[int, ...]) -> int:
@@ -98,7 +99,7 @@ STRONG_ENCRYPTED: Final = Parameters(
     weight_scale=2**78,
     encrypted_baseline=True,
 )
-"""Bits [60, 60, 60, 30], `strong` for mode E. There is no compact one: its noise would exceed the scores."""
+"""Bits [60, 60, 60, 30]: `strong` for mode E. A compact set has none: its noise would exceed the scores."""
 
 COMPACT: Final = Parameters(
     name="compact",
@@ -108,11 +109,11 @@ COMPACT: Final = Parameters(
     data_scale=2**50,
     weight_scale=2**24,
 )
-"""Bits [60, 29, 17]. Under half the bytes, noise of about 1e-4 on a score at tight bounds."""
+"""Bits [60, 29, 17]. It takes under half the bytes, with noise of about 1e-4 on a score at tight bounds."""
 
 
 def by_name(word: str) -> Parameters:
-    """The parameter set a configuration names; ConfigError for any other word."""
+    """The parameter set that a configuration names. Raises ConfigError for any other word."""
     match word:
         case "strong":
             return STRONG
@@ -122,14 +123,15 @@ def by_name(word: str) -> Parameters:
             return COMPACT
         case _:
             raise ConfigError(
-                f"Expected 'strong', 'compact' or 'strong-encrypted' as encryption parameters, {word!r} came."
+                f"Expected 'strong', 'compact' or 'strong-encrypted' as encryption parameters, got {word!r}."
             )
 
 
 def capacity(parameters: Parameters, classes: int = 1) -> float:
-    """Largest |<f, w>|, in units of q * div, that cannot wrap: beyond it, overflow would be silent.
+    """The largest |<f, w>|, in units of q * div, that cannot wrap around the modulus.
 
     With several classes in one ciphertext, a coefficient holds up to 2 K / (N/2) of the largest class.
     """
+    # Nothing in CKKS tells a sum that wrapped from one that did not, so larger ones are refused beforehand.
     room = (1 - GUARD) * parameters.modulus / 2 * parameters.unit
     return room if classes == 1 else room / (2 * classes)

@@ -1,11 +1,11 @@
-"""The one module that hands TenSEAL what came from peers, and knows how SEAL 4 lays out its objects.
+"""The only module that hands peers' values to TenSEAL, and that knows how SEAL 4 lays out its objects.
 
-TenSEAL binds SEAL's save and load to file names and offers no view of the coefficients, so residues go in and
-out through an anonymous memory file. What goes in is written here, header and all; it never comes from a
-peer. What comes out is a `DynArray`: a header, then count and values, compressed with zstd. The extension's
-own copy of zstd unpacks it; a build that does not export it is read element by element (8 ms instead of 1).
-A self-test runs with every ring: a TenSEAL that lays things out differently is refused loudly instead of
-computing something else.
+TenSEAL binds SEAL's save and load to file names and offers no view of the coefficients. So residues go in and
+out through an anonymous memory file. The bytes that go in are written here, header and all; none of them come
+from a peer. The bytes that come out are a `DynArray`: a header, then count and values, compressed with zstd.
+The extension's own copy of zstd unpacks them. A build that does not export it is read element by element (8
+ms instead of 1). A self-test runs with every ring. It refuses a TenSEAL with another layout, which would
+otherwise compute something else.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class Ring:
         settings.set_coeff_modulus(moduli)
         self._context: Any = sealapi.SEALContext(settings, True, sealapi.SEC_LEVEL_TYPE.TC128)
         if not self._context.parameters_set():
-            raise ConfigError(f"SEAL refuses {parameters.name!r}: {self._context.parameters_error_message()}")
+            raise ConfigError(
+                f"Expected parameters that SEAL accepts, got {parameters.name!r}: "
+                f"{self._context.parameters_error_message()}"
+            )
         self._data_id: list[int] = self._context.first_parms_id()
         self._key_id: list[int] = self._context.key_parms_id()
         self._encoder: Any = sealapi.CKKSEncoder(self._context)
@@ -74,7 +77,9 @@ class Ring:
         negative = coefficients == minus_one
         ternary = np.where(negative, 0, coefficients).astype(np.int8) - negative.astype(np.int8)
         if (ternary[0] != ternary).any() or not (negative | (coefficients <= 1)).all():
-            raise ConfigError("This TenSEAL's secret keys are not ternary; use a release the package names.")
+            raise ConfigError(
+                "Expected ternary secret keys of TenSEAL, got others. Use a release that the package names."
+            )
         return _read(public.data().dyn_array()).reshape(2, *shape), ternary[0]
 
     def encryptor(self, public: Residues) -> Any:
@@ -85,6 +90,7 @@ class Ring:
 
     def encode(self, values: NDArray[np.float64], scale: int) -> Any:
         """Values in the first slots, zero in the others, as a plaintext."""
+        # the scale is ours: TenSEAL's vectors take theirs from bytes that a client may have written
         plain: Any = sealapi.Plaintext()
         self._encoder.encode(values.tolist(), float(scale), plain)
         return plain
@@ -118,7 +124,7 @@ class Ring:
         return cipher
 
     def multiplied(self, cipher: Any, other: Any) -> Any:
-        """cipher * other, in place: three polynomials, and no key that would make them two."""
+        """cipher * other, in place. The product keeps three polynomials: no relinearisation key exists."""
         self._evaluator.multiply_inplace(cipher, other)
         return cipher
 
@@ -142,7 +148,7 @@ class Ring:
         return zero
 
     def coefficients(self, cipher: Any) -> Residues:
-        """Residues (size, primes, N) of the coefficients; leaves `cipher` out of NTT form."""
+        """Residues (size, primes, N) of the coefficients. It leaves `cipher` out of NTT form."""
         self._evaluator.transform_from_ntt_inplace(cipher)
         return self.residues(cipher)
 
@@ -159,7 +165,7 @@ class Ring:
         return _wrapped(fields + _wrapped(array))
 
     def _self_test(self) -> None:
-        """Writes distinct residues and reads them back in both ways; checks scale, form and NTT values."""
+        """Write distinct residues and read them back in both ways. Check scale, form and NTT values."""
         p = self.parameters
         count = 2 * len(p.primes) * p.poly_modulus_degree
         pattern = np.arange(1, count + 1, dtype=np.uint64).reshape(2, len(p.primes), p.poly_modulus_degree)
@@ -175,10 +181,14 @@ class Ring:
                 and (_read(self.encode(np.ones(p.slots), 8).dyn_array()) == 8).all()
             )
         except (RuntimeError, ValueError, IndexError, struct.error) as error:
-            raise ConfigError(f"This TenSEAL does not load what the package writes: {error}") from error
+            raise ConfigError(
+                f"Expected a TenSEAL that loads what the package writes, got: {error}. Use a release that "
+                "the package names."
+            ) from error
         if not fine:
             raise ConfigError(
-                "This TenSEAL lays out ciphertexts differently; use a release the package names."
+                "Expected SEAL 4's layout of ciphertexts, got another. Use a release of TenSEAL that the "
+                "package names."
             )
 
 
@@ -199,7 +209,9 @@ def _read(array: Any) -> Residues:
     blob = _saved(array.save)
     magic, _, _, _, mode, _, size = _HEADER.unpack_from(blob)
     if magic != _MAGIC or size != len(blob):
-        raise ConfigError("This TenSEAL writes an unknown header; use a release the package names.")
+        raise ConfigError(
+            "Expected SEAL's header, got an unknown one. Use a release of TenSEAL that the package names."
+        )
     content = memoryview(blob)[_HEADER.size :]
     if mode == _ZSTD and (decompress := _zstd()) is None:
         return np.fromiter(map(array.at, range(count)), dtype=np.uint64, count=count)
@@ -210,13 +222,16 @@ def _read(array: Any) -> Residues:
         plain = zlib.decompress(content) if mode == _ZLIB else content
         words[:] = np.frombuffer(plain, dtype="<u8")
     if int(words[0]) != count:
-        raise ConfigError("This TenSEAL writes arrays differently; use a release the package names.")
+        raise ConfigError(
+            f"Expected an array of {count} values, got another. Use a release of TenSEAL that the package "
+            "names."
+        )
     return words[1:]
 
 
 @cache
 def _zstd() -> Callable[[NDArray[np.uint64], bytes], None] | None:
-    """zstd as the extension module itself exports it, or None where it does not."""
+    """zstd as the extension module itself exports it, or None if it does not."""
     try:
         library = ctypes.CDLL(sys.modules[sealapi.Ciphertext.__module__].__file__ or "")
         function = library.ZSTD_decompress
@@ -227,7 +242,10 @@ def _zstd() -> Callable[[NDArray[np.uint64], bytes], None] | None:
 
     def decompress(target: NDArray[np.uint64], source: bytes) -> None:
         if function(target.ctypes.data, target.nbytes, source, len(source)) != target.nbytes:
-            raise ConfigError("SEAL's own output does not decompress; use a release the package names.")
+            raise ConfigError(
+                "Expected SEAL's output to decompress, got bytes that do not. Use a release of TenSEAL that "
+                "the package names."
+            )
 
     return decompress
 
@@ -246,7 +264,8 @@ def _load(load: Callable[[str], None], content: bytes) -> None:
 
 @contextmanager
 def _private_file() -> Iterator[Path]:
-    """A file name for SEAL; in memory and without a place in any folder where the system has that."""
+    """A file name for SEAL. The file is in memory and in no folder, if the system has such files."""
+    # a secret key passes through it, and must not be left in any folder
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder) / "object"

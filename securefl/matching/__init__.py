@@ -6,10 +6,10 @@
     evaluator    scores = server.match(keys.public, baseline, [sealed, ...])
     key holder   keys.reveal(scores, server.public)
 
-Evaluator and key holder are semi-honest and do not collude; together they could decrypt every profile. The
-evaluator learns no score, the key holder scores and nothing else (see `securefl.scores.evaluator`). A
-malicious evaluator reads the whole key within a few hundred openings, and with it every profile: `openings`
-limits volume, not that.
+Evaluator and key holder are semi-honest and do not collude. Together they could decrypt every profile. The
+evaluator learns no score. The key holder learns scores and nothing else (see `securefl.scores.evaluator`). A
+malicious evaluator reads the whole key within a few hundred openings, and with it every profile. `openings`
+limits the volume, and does not prevent that.
 """
 
 from securefl.matching.admission import NothingLeft

@@ -1,6 +1,6 @@
-"""Which of the profiles that came can be scored together, and why the others cannot.
+"""Which of the received profiles can be scored together, and why the others cannot.
 
-Nothing depends on the order in which they came. A profile that does not fit costs itself its score. Where the
+The order in which profiles came does not matter. A profile that does not fit loses its own score only. If the
 evaluator did not say which options count, profiles that differ are all refused: the first does not decide.
 """
 
@@ -21,7 +21,7 @@ _SHOWN = 3
 
 
 class NothingLeft(DataError):
-    """No profile can be scored; `refused` says why of each."""
+    """No profile can be scored. `refused` has the reason for each."""
 
     def __init__(self, refused: Sequence[Refused]) -> None:
         told = [f"{one.label}: {one.why}" for one in refused[:_SHOWN]]
@@ -33,7 +33,7 @@ class NothingLeft(DataError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidate:
-    """A profile of this session and evaluator, and what its header declares; `place` is that among all."""
+    """A profile of this session and evaluator, what its header declares, and its place among all profiles."""
 
     place: int
     sealed: Sealed
@@ -45,9 +45,10 @@ class Candidate:
 def fitting(
     candidates: Sequence[Candidate], options: Options | None, length: int
 ) -> tuple[Options | None, list[Candidate], list[Refused]]:
-    """What can be scored together, under which options, and the others.
+    """Return the options, the candidates that can be scored together under them, and the refused ones.
 
-    options: the evaluator's; None for those that all agree on. length: of the baseline.
+    options: the evaluator's options. None stands for those that all candidates agree on. length: the length
+    of the baseline.
     """
     found, refused = list(candidates), list[Refused]()
     if options is None:
@@ -56,12 +57,13 @@ def fitting(
     if options is not None:
         found, more = _sort_out(found, differs_from(options, length))
         refused += more
+    # Labels last: a profile that is refused for another reason must not take a label from an honest one.
     found, more = _sort_out(found, _comes_twice(found))
     return options, found, refused + more
 
 
 def _sort_out(candidates: Sequence[Candidate], reason: Reason) -> tuple[list[Candidate], list[Refused]]:
-    """Those without a reason against them, and the others with it."""
+    """Separate the candidates without a reason against them from the others."""
     kept, refused = [], []
     for one in candidates:
         if (why := reason(one)) is None:
@@ -72,7 +74,7 @@ def _sort_out(candidates: Sequence[Candidate], reason: Reason) -> tuple[list[Can
 
 
 def _comes_twice(candidates: Sequence[Candidate]) -> Reason:
-    """Refuses all of one label: whose it is, nobody can tell here."""
+    """Refuse every candidate of a label that comes twice: nobody can tell here whose it is."""
     times = Counter(one.label for one in candidates)
 
     def reason(one: Candidate) -> str | None:
@@ -83,7 +85,7 @@ def _comes_twice(candidates: Sequence[Candidate]) -> Reason:
 
 
 def _disagrees(candidates: Sequence[Candidate]) -> Reason:
-    """Refuses all of them unless they have the same options."""
+    """Refuse all candidates unless they have the same options."""
     headers = [_public(one.options) for one in candidates]
     differing = [
         name for name in (headers[0] if headers else {}) if any(h[name] != headers[0][name] for h in headers)
@@ -95,24 +97,24 @@ def _disagrees(candidates: Sequence[Candidate]) -> Reason:
         own = _public(one.options)
         values = ", ".join(f"{name} {reprlib.repr(own[name])}" for name in differing)
         return (
-            f"It has {values}, others differ. Say which options count: "
-            "--variant, --params, --anchor and bounds, or options=."
+            f"Expected the same options of all profiles, got {values} here, and others elsewhere. Say which "
+            "options count: --variant, --params, --anchor and bounds, or options=."
         )
 
     return reason
 
 
 def differs_from(options: Options, length: int) -> Reason:
-    """Refuses what was encrypted with other options, or has another length than the baseline."""
+    """Refuse candidates with other options, or with another length than the baseline."""
     expected = _public(options)
 
     def reason(one: Candidate) -> str | None:
         own = _public(one.options)
         differing = [name for name in own if own[name] != expected[name]]
         if differing:
-            return f"It was encrypted with another {', '.join(differing)} than is matched; encrypt it again."
+            return f"Expected the matched options, got another {', '.join(differing)}. Encrypt it again."
         if one.length != length:
-            return f"It has {one.length} elements, the baseline {length}."
+            return f"Expected {length} elements as in the baseline, got {one.length}."
         return None
 
     return reason

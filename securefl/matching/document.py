@@ -1,11 +1,11 @@
-"""What every file of a matching looks like.
+"""The form of every file of a matching.
 
     securefl <version> <kind>\n      a line for people and for `file`
     {"session": ...}\n               JSON, in one line
     body                             bytes
-    32 bytes                         SHA-256 of all that stands before
+    32 bytes                         SHA-256 of everything before
 
-The digest is against damage and mix-ups, not against forgers: what must hold against those is sealed or
+The digest is against damage and mix-ups, not against forgers. What must hold against forgers is sealed or
 signed inside. A file may be renamed, since nothing in it depends on its name.
 """
 
@@ -37,7 +37,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "encrypted-baseline": 2**26,
     "encrypted-scores": 2**29,
 }
-"""Bytes of the largest file of each kind: a profile of 300,000 elements, 1,300 scores under `strong`."""
+"""Largest file of each kind, in bytes: a profile of 300,000 elements, 1,300 scores under `strong`."""
 _LARGEST_HEADER: Final = 2**24
 _LONGEST_LINE: Final = 80
 _DIGEST: Final = 32
@@ -45,7 +45,7 @@ _DIGEST: Final = 32
 
 @dataclass(frozen=True)
 class Document(Guarded):
-    """A file's content: its kind, its public header and its body, which is a secret in files of keys."""
+    """A file's content: its kind, its public header and its body. In files of keys the body is a secret."""
 
     _instead: ClassVar[str] = "take its `to_bytes`"
 
@@ -54,11 +54,11 @@ class Document(Guarded):
     body: bytes = field(repr=False)
 
     def signed_part(self) -> bytes:
-        """All but the digest: what signatures are over."""
+        """Everything except the digest. Signatures are over these bytes."""
         return _line(self.kind) + _json(self.header) + self.body
 
     def to_bytes(self) -> bytes:
-        """The file. Raises DataError where it is larger than `from_bytes` takes."""
+        """The file. Raises DataError if it is larger than `from_bytes` takes."""
         whole = self.signed_part()
         _check_size(self.kind, len(whole) + _DIGEST)
         return whole + hashlib.sha256(whole).digest()
@@ -70,7 +70,7 @@ class Document(Guarded):
 
     @classmethod
     def from_stream(cls, source: BinaryIO, size: int, kind: str) -> Document:
-        """The same of a file of `size` bytes. What it claims to be is checked before its body is read."""
+        """Read a file of `size` bytes. Its kind and size are checked before its body is read."""
         first = source.readline(_LONGEST_LINE)
         _check_line(first, kind)
         _check_size(kind, size)
@@ -79,7 +79,9 @@ class Document(Guarded):
         checksum = hashlib.sha256(first + header)
         checksum.update(body)
         if source.read(_DIGEST + 1) != checksum.digest():
-            raise DataError("The file is damaged or cut off: its checksum does not fit. Get it again.")
+            raise DataError(
+                "Expected a checksum that fits, got a file that is damaged or cut off. Get it again."
+            )
         return cls(kind, _parsed(header), body)
 
 
@@ -88,15 +90,15 @@ def _line(kind: str) -> bytes:
 
 
 def _check_line(first: bytes, kind: str) -> None:
-    """DataError unless a file that begins with this line is of the kind."""
+    """Raises DataError unless a file that begins with this line is of the kind."""
     words = first[:-1].decode("ascii", errors="replace").split(" ")
     if not first.endswith(b"\n") or len(words) != 3 or words[0] != "securefl":
-        raise DataError(f"Expected {_article(kind)}, this is no file of securefl.")
+        raise DataError(f"Expected {_article(kind)}, got one that is no file of securefl.")
     if words[1] != str(VERSION):
-        raise DataError(f"Expected version {VERSION} of the format, version {words[1]!r} came.")
+        raise DataError(f"Expected version {VERSION} of the format, got version {words[1]!r}.")
     if words[2] != kind:
         found = _article(words[2]) if words[2] in LIMITS else "a file of another kind"
-        raise DataError(f"Expected {_article(kind)}, this is {found}.")
+        raise DataError(f"Expected {_article(kind)}, got {found}.")
 
 
 def _check_size(kind: str, size: int) -> None:
@@ -119,12 +121,13 @@ def _parsed(header: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise DataError("The file's header is not what this package writes; get the file again.")
+        raise DataError("Expected a header as this package writes it, got another. Get the file again.")
     return found
 
 
 def _finite(word: str) -> float:
-    """A number. ValueError for NaN and 1e999, which could not be written again to check a signature."""
+    """A finite number. Raises ValueError for NaN and 1e999."""
+    # the header is written again to check a signature over it, and neither can be written
     if not isfinite(number := float(word)):
         raise ValueError(word)
     return number
@@ -135,14 +138,15 @@ def _article(kind: str) -> str:
 
 
 def write(path: Path, content: Document, *, secret: bool = False) -> None:
-    """Write a file in one step; a secret one is readable by its owner only."""
+    """Write a file in one step. Only its owner can read a secret one."""
     raw = content.to_bytes()
     _replaceable(path, content.kind)
     files.write(path, raw, secret=secret)
 
 
 def _replaceable(path: Path, kind: str) -> None:
-    """ConfigError where something stands at `path` that is no file of this kind."""
+    """Raises ConfigError if something else than a file of this kind stands at `path`."""
+    # a slip such as `-o p1.json` must not destroy a profile, or a key
     if not path.exists():
         return
     first = b""
@@ -150,11 +154,13 @@ def _replaceable(path: Path, kind: str) -> None:
         with path.open("rb") as there:
             first = there.readline(_LONGEST_LINE)
     if first != _line(kind):
-        raise ConfigError(f"{path} exists and is no {kind} file; write to another file.")
+        raise ConfigError(
+            f"Expected {_article(kind)} or nothing at {path}, got another file. Write elsewhere."
+        )
 
 
 def read(path: Path, kind: str) -> Document:
-    """A file of this kind. Raises DataError, naming the path, for one that is not as it was written."""
+    """Read a file of this kind. Raises DataError with the path for a file that is not as it was written."""
     try:
         if not path.is_file():  # to open a pipe would wait for its writer
             raise DataError("Expected a file.")
@@ -165,5 +171,5 @@ def read(path: Path, kind: str) -> Document:
 
 
 def shown(path: Path) -> str:
-    """A file's name as it can be printed: that of a mailed file may hold the escapes of a terminal."""
+    """A file's name as it can be printed. The name of a mailed file may hold the escapes of a terminal."""
     return str(path) if is_legible(str(path)) else repr(str(path))

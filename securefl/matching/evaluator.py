@@ -1,7 +1,7 @@
-"""The evaluator: matches sealed profiles with a baseline; learns no score.
+"""The evaluator: it matches sealed profiles with a baseline and learns no score.
 
-It is trusted to follow the protocol. A malicious one reads the key holder's whole key within a few hundred
-openings of its own making, and with it every profile.
+It is trusted to follow the protocol. A malicious evaluator reads the key holder's whole key within a few
+hundred openings of its own making, and with it every profile.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ class Evaluator:
         *,
         options: Options | None = None,
     ) -> Scores:
-        """The divergence from the baseline of every profile that can be scored, for the key holder's eyes.
+        """The divergence from the baseline of every profile that can be scored, for the key holder to open.
 
         baseline: a Profile this evaluator knows (mode P), or one that its owner encrypted (mode E).
-        options: those that count; by default what all profiles agree on. `Scores.refused` names the others.
-        Raises NothingLeft where no profile can be scored, and ConfigError, DataError or RemoteProtocolError
-        where the baseline cannot be used.
+        options: the options that count. The default is what all profiles agree on. `Scores.refused` names the
+        profiles without a score.
+        Raises NothingLeft if no profile can be scored. Raises ConfigError, DataError or RemoteProtocolError
+        if the baseline cannot be used.
         """
         length = self._length(public, baseline)
         candidates, refused = self._candidates(public, sealed)
@@ -84,11 +85,12 @@ class Evaluator:
             **options.to_header(length),
         }
         content = Document("encrypted-scores", header, b"".join(requests))
+        # Over labels and requests together: nobody on the way can list a score under another label.
         signature = self.signing.sign(content.signed_part())
         return Scores(header, content.body + signature.raw, _in_order(refused), floored)
 
     def _length(self, public: PublicKeys, baseline: Profile | Sealed) -> int:
-        """Elements of the baseline; DataError for one that is none, or of another session or evaluator."""
+        """The baseline's length. Raises DataError for another kind, session or evaluator."""
         if not isinstance(baseline, Sealed):
             return len(baseline.plain)
         self._check(public, baseline, BASELINE, "The baseline")
@@ -97,7 +99,7 @@ class Evaluator:
     def _candidates(
         self, public: PublicKeys, sealed: Sequence[Sealed]
     ) -> tuple[list[Candidate], list[Refused]]:
-        """Profiles that were sealed to this evaluator as their headers say, and the others."""
+        """Separate the profiles that were sealed to this evaluator, as their headers say, from the others."""
         found: list[Candidate] = []
         refused: list[Refused] = []
         for place, one in enumerate(sealed):
@@ -106,7 +108,9 @@ class Evaluator:
                 label = one.label
                 self._check(public, one, PROFILE, "It")
                 options, length = Options.from_header(one.header)
-                self._unsealed(one)  # only this shows that nobody changed the header
+                self._unsealed(
+                    one
+                )  # the seal is bound to the header: opening it shows that nobody changed it
                 found.append(Candidate(place=place, sealed=one, label=label, options=options, length=length))
             except DataError as error:
                 refused.append(Refused(place=place, label=label, why=str(error)))
@@ -116,7 +120,11 @@ class Evaluator:
         message = self._unsealed(one)
         clear = message[terms.ciphertext_bytes :]
         if len(clear) != 8 * terms.clear_length:
-            raise RemoteProtocolError("The message has another length.", sender=one.label, phase="gate")
+            raise RemoteProtocolError(
+                f"Expected {8 * terms.clear_length} bytes in the clear, got {len(clear)}. Encrypt it again.",
+                sender=one.label,
+                phase="gate",
+            )
         values = np.frombuffer(clear, dtype="<f8").astype(np.float64)
         return matcher.addressed(message[: terms.ciphertext_bytes], weights, values, sender=one.label)
 
@@ -128,7 +136,7 @@ class Evaluator:
         options: Options,
         terms: ScoreTerms,
     ) -> tuple[Baseline, int]:
-        """What profiles are matched with, and how many of its variances were floored, if that is known."""
+        """The baseline to match with, and how many of its variances were floored, if that is known."""
         if isinstance(baseline, Sealed):
             own = Candidate(
                 place=0,
@@ -138,7 +146,7 @@ class Evaluator:
                 length=terms.length,
             )
             if why := differs_from(options, terms.length)(own):
-                raise DataError(f"The baseline {baseline.label} does not fit the profiles: {why}")
+                raise DataError(f"Expected a baseline that fits the profiles, got {baseline.label}: {why}")
             return matcher.encrypted_baseline(self._unsealed(baseline), sender=baseline.label), 0
         query = options.query(baseline.plain)
         if not terms.parameters.encrypted_baseline:
@@ -155,7 +163,7 @@ class Evaluator:
     def _check(self, public: PublicKeys, one: Sealed, kind: str, it: str) -> None:
         """Raises DataError, about `it`, unless the message is of this kind, session and evaluator."""
         if one.kind != kind:
-            raise DataError(f"{it} is an {one.kind}, expected an {kind}.")
+            raise DataError(f"{it}: expected an {kind}, got an {one.kind}. Encrypt it as such.")
         if one.header.get("session") != public.session:
             raise DataError(f"{it} belongs to another key holder's session: encrypt it to this one.")
         if one.header.get("evaluator") != self.public.fingerprint:
@@ -173,10 +181,10 @@ class Evaluator:
     @classmethod
     def from_document(cls, content: Document) -> Evaluator:
         if len(content.body) != 64:
-            raise DataError("This is no key of an evaluator.")
+            raise DataError(f"Expected an evaluator's key of 64 bytes, got {len(content.body)}. Restore it.")
         found = cls(AgreementKey(SecretKey(content.body[:32])), SigningKey(SecretKey(content.body[32:])))
         if content.header.get("session") != found.public.fingerprint:
-            raise DataError("The evaluator's key is not that its header names.")
+            raise DataError("Expected the evaluator's key that the header names, got another. Restore it.")
         return found
 
 

@@ -17,14 +17,14 @@ PUBLIC_KIND: Final = "evaluator-public"
 
 @dataclass(frozen=True)
 class EvaluatorPublic:
-    """What the evaluator gives to clients (`sealing`, X25519) and to the key holder (`signing`, Ed25519)."""
+    """The evaluator's public keys: `sealing` (X25519) for clients, `signing` (Ed25519) for the key holder."""
 
     sealing: PublicKey
     signing: PublicKey
 
     @property
     def fingerprint(self) -> str:
-        """32 hex digits; every file for or from this evaluator carries them."""
+        """32 hex digits. Every file for this evaluator, or from it, carries them."""
         return hashlib.sha256(self.sealing.raw + self.signing.raw).hexdigest()[:32]
 
     def to_document(self, signature: Signature) -> Document:
@@ -41,14 +41,19 @@ class EvaluatorPublic:
         sealing, signing = (hexadecimal(content.header.get(name), 32) for name in ("sealing", "signing"))
         found = cls(PublicKey(sealing), PublicKey(signing))
         if content.header.get("session") != found.fingerprint:
-            raise DataError("The evaluator's keys are not those its header names.")
+            raise DataError(
+                "Expected the keys that the header names, got other keys of an evaluator. Get it again."
+            )
         try:
             verify(found.signing, Signature(content.body), evaluator_statement(sealing + signing))
         except CryptoError as error:
-            raise DataError(f"The evaluator's keys are forged or damaged: {error}") from None
+            raise DataError(
+                f"Expected keys that their evaluator signed, got forged or damaged ones: {error} Get them "
+                "again."
+            ) from None
         return found
 
 
 def evaluator_statement(keys: bytes) -> bytes:
-    """What an evaluator signs of its own keys."""
+    """The bytes that an evaluator signs of its own keys."""
     return b"securefl/matching/evaluator/1|" + keys

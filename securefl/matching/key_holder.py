@@ -1,4 +1,4 @@
-"""The key holder: reads scores that an evaluator signed, and nothing else."""
+"""The key holder: it reads scores that an evaluator signed, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from securefl.scores.opener import Opener
 
 KIND: Final = "secret-key"
 READS = Charge(server=NoOpDpEvent(), key_holder=NonPrivateDpEvent(), others=NoOpDpEvent())
-"""A score without noise for privacy, which the key holder alone reads."""
+"""The charge of a score without noise for privacy, which only the key holder reads."""
 
 
 @dataclass(frozen=True)
 class Revealed:
-    """Scores by label, what was refused by label and why, and a bound that holds for all scores at once.
+    """Scores by label, reasons of refusals by label, and a bound that holds for all scores at once.
 
     |score - divergence| <= error_bound for all of them, except with probability 1e-6.
     """
@@ -58,11 +58,12 @@ class KeyHolder:
 
     @classmethod
     def generate(cls, *, openings: int = 1000) -> KeyHolder:
-        """Fresh keys for at most `openings` scores in all; more cost precision.
+        """Fresh keys for at most `openings` scores in all. A larger number costs precision.
 
         The number limits how much is opened. It does not protect the key from a malicious evaluator, which
         reads it within a few hundred openings.
         """
+        # precision, since the flooding noise of every score is sized for all openings of the key
         if not 1 <= openings <= 2**40:
             raise DataError(f"Expected at least one opening, got {openings}.")
         pairs = [KeyPair.generate(parameters) for parameters in SETS]
@@ -79,11 +80,11 @@ class KeyHolder:
         openings: Openings | None = None,
         ledger: Ledger | None = None,
     ) -> Revealed:
-        """Open what this evaluator signed; every score passes the ledger as a release of its label.
+        """Open the scores that this evaluator signed. Each passes the ledger as a release of its label.
 
-        openings: durable ones; by default in memory, for as long as this object. Scores that were opened
-        before are what they were then, and are not counted again. ledger: where they are released.
-        Raises DataError for scores of another session, evaluator or form.
+        openings: the durable count of openings. The default is in memory, for as long as this object. A score
+        that was opened before gets the same answer, and is not counted again. ledger: where scores are
+        released. Raises DataError for scores of another session, evaluator or form.
         """
         options, length, labels = self._checked(scores, evaluator)
         terms = options.terms(length, self.public.openings)
@@ -93,7 +94,10 @@ class KeyHolder:
         body = scores.body[:-SIGNATURE_BYTES]
         size, rest = divmod(len(body), len(labels))
         if rest:
-            raise DataError("The scores are not one request for each label.")
+            raise DataError(
+                f"Expected one request for each of {len(labels)} labels, got {len(body)} bytes. Ask for the "
+                "scores again."
+            )
         found, refused = {}, {}
         for i, label in enumerate(labels):
             request = body[i * size : (i + 1) * size]
@@ -105,22 +109,29 @@ class KeyHolder:
 
     def _checked(self, scores: Scores, evaluator: EvaluatorPublic) -> tuple[Options, int, list[str]]:
         if scores.header.get("session") != self.public.session:
-            raise DataError("The scores belong to another key holder's session.")
+            raise DataError(
+                "Expected scores of this session, got those of another key holder's session. Use its keys."
+            )
         if scores.header.get("evaluator") != evaluator.fingerprint:
-            raise DataError("The scores were made by another evaluator.")
+            raise DataError(
+                "Expected scores of this evaluator, got those of another evaluator. Use its public file."
+            )
         content = Document("encrypted-scores", scores.header, scores.body[:-SIGNATURE_BYTES])
         try:
             verify(evaluator.signing, Signature(scores.body[-SIGNATURE_BYTES:]), content.signed_part())
         except CryptoError as error:
-            raise DataError(f"The scores are not signed by the evaluator: {error}") from None
+            raise DataError(
+                f"Expected scores that are signed by the evaluator, got others: {error} Get them again."
+            ) from None
         return *Options.from_header(scores.header), scores.labels
 
     def _released(
         self, label: str, request: bytes, together: int, opener: Opener, ledger: Ledger | None
     ) -> float:
-        """The score of one request; its charge is reserved before it is opened, committed before it is seen.
+        """The score of one request.
 
-        A request that was released before is answered from the store, and charged once.
+        Its charge is reserved before it is opened, and committed before anybody sees it. A request that was
+        released before is answered from the store, and charged once.
         """
         if ledger is None:
             return opener.read(request, together=together, sender=label).value
@@ -140,6 +151,8 @@ class KeyHolder:
         try:
             return float(ledger.open(release)[0].item())
         except UnaccountedRelease:
+            # Committed means: this very request was charged and opened before, and its answer is the stored
+            # one.
             if ledger.state(key) == "committed":
                 return value
             raise
@@ -166,5 +179,7 @@ class KeyHolder:
             start += size
         found = cls(public, tuple(secrets[:-1]), SigningKey(secrets[-1]))
         if found.signing.public != public.signing:
-            raise DataError("The secret key does not fit its public key.")
+            raise DataError(
+                "Expected a secret key that fits its public key, got another. Restore both files."
+            )
         return found

@@ -1,4 +1,4 @@
-"""The key holder's public keys: one for each parameter set, signed, and what a session is."""
+"""The key holder's public keys, one for each parameter set, signed. A hash of them names the session."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from securefl.he.keys import EncryptionKey
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.matching.document import Document
 
+# Both sets in every public file, so that a client may choose either without asking the key holder.
 SETS: Final[tuple[Parameters, ...]] = (STRONG_ENCRYPTED, COMPACT)
 KIND: Final = "public-key"
 
@@ -27,11 +28,11 @@ def key_bytes(parameters: Parameters) -> int:
 
 @dataclass(frozen=True, eq=False)
 class PublicKeys:
-    """What the key holder gives to everybody.
+    """The key holder's public keys, for everybody.
 
     raw: the encryption keys of `SETS`, one after the other. signing: its Ed25519 key. openings: how many
-    scores the keys will ever open, which limits volume and protects the key from nobody. signature: of the
-    key holder, over all of these.
+    scores the keys will ever open; that limits the volume, and protects the key from nobody. signature: the
+    key holder's signature over all of these.
     """
 
     raw: bytes
@@ -41,20 +42,27 @@ class PublicKeys:
 
     def __post_init__(self) -> None:
         if len(self.raw) != sum(map(key_bytes, SETS)) or not 1 <= self.openings <= 2**40:
-            raise DataError("These are no public keys of a key holder.")
+            raise DataError(
+                f"Expected a key holder's keys of {sum(map(key_bytes, SETS))} bytes for 1 to 2^40 openings, "
+                f"got {len(self.raw)} bytes for {self.openings}. Get the file again."
+            )
         try:
             verify(self.signing, self.signature, statement(self.raw, self.openings))
         except CryptoError as error:
-            raise DataError(f"The public key is forged or damaged: {error}") from None
+            raise DataError(
+                f"Expected a public key that its holder signed, got a forged or damaged one: {error} Get it "
+                "again."
+            ) from None
 
     @cached_property
     def session(self) -> str:
-        """64 hex digits that name the keys; every other file carries them."""
+        """64 hex digits that name the keys. Every other file carries them."""
         return hashlib.sha256(self.signing.raw + statement(self.raw, self.openings)).hexdigest()
 
     @property
     def fingerprint(self) -> str:
-        """The first 128 bits of the session in hex, for people to compare: fewer could be met by search."""
+        """The first 128 bits of the session in hex, for people to compare."""
+        # with fewer bits a search could find other keys of the same fingerprint
         return self.session[:32]
 
     def of(self, parameters: Parameters) -> EncryptionKey:
@@ -71,24 +79,29 @@ class PublicKeys:
 
     @classmethod
     def from_document(cls, content: Document) -> PublicKeys:
-        """Raises DataError for a file that the key holder did not sign so."""
+        """Raises DataError for a file that the key holder did not sign in this form."""
         openings, signing = content.header.get("openings"), hexadecimal(content.header.get("signing"), 32)
         if type(openings) is not int:
-            raise DataError("The public key does not say how many openings it is for.")
+            raise DataError(
+                f"Expected a whole number of openings in the public key, got {type(openings).__name__}. Get "
+                "the file again."
+            )
         body = content.body
         found = cls(body[:-SIGNATURE_BYTES], PublicKey(signing), openings, Signature(body[-SIGNATURE_BYTES:]))
         if found.session != content.header.get("session"):
-            raise DataError("The public key is not that of the session its header names.")
+            raise DataError(
+                "Expected the public key of the session that the header names, got another. Get it again."
+            )
         return found
 
 
 def statement(raw: bytes, openings: int) -> bytes:
-    """What the key holder signs: its encryption keys, and how often it will open."""
+    """The bytes that the key holder signs: its encryption keys, and how often it will open."""
     return b"securefl/matching/keys/1|" + openings.to_bytes(8, "big") + raw
 
 
 def hexadecimal(text: object, size: int) -> bytes:
-    """`size` bytes in hex; DataError for anything else."""
+    """`size` bytes from their hex digits. Raises DataError for anything else."""
     try:
         raw = bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:

@@ -1,4 +1,4 @@
-"""What client and baseline owner choose in public, and must choose alike."""
+"""The public options of a matching. Clients and the baseline's owner must choose the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ LONGEST: Final = 2**20
 
 
 def default_bounds(parameters: Word) -> Bounds:
-    """What is declared where nobody says otherwise."""
+    """The bounds that are declared if nobody says otherwise."""
+    # `strong` has room for profiles as models give them, without an anchor; the modulus of `compact` has less
     match parameters:
         case "strong":
             return Bounds(weight=1024)
@@ -41,7 +42,7 @@ def default_bounds(parameters: Word) -> Bounds:
 class Options:
     """Public choices of a matching.
 
-    variant: "full" encrypts means and variances; "mean-only" leaves the variances readable by the evaluator.
+    variant: "full" encrypts means and variances. "mean-only" leaves the variances readable by the evaluator.
     parameters: "strong", or "compact" (a quarter of the bytes, coarser scores, no encrypted baseline).
     bounds: what anchored values are clipped to before encryption; errors follow from them. By default
         those of `Bounds` with weights up to 1024 (strong), which takes profiles as models give them, or
@@ -64,7 +65,7 @@ class Options:
             )
 
     def parameter_set(self) -> Parameters:
-        """`strong` has room for an encrypted baseline: a client need not know whether there is one."""
+        """The ring parameters. `strong` has room for an encrypted baseline: clients need not know of one."""
         match self.parameters:
             case "strong":
                 return STRONG_ENCRYPTED
@@ -72,7 +73,7 @@ class Options:
                 return COMPACT
 
     def terms(self, length: int, openings: int) -> ScoreTerms:
-        """What follows for profiles of `length` elements; ConfigError where scores could wrap."""
+        """The terms for profiles of `length` elements. Raises ConfigError if scores could wrap around."""
         return ScoreTerms(
             parameters=self.parameter_set(),
             bounds=self.bounds,
@@ -89,7 +90,7 @@ class Options:
         if self.anchor is None:
             return Anchor(np.zeros(length), np.ones(length))
         if len(self.anchor.centre) != length:
-            raise ConfigError(f"Expected an anchor of {length} elements, {len(self.anchor.centre)} came.")
+            raise ConfigError(f"Expected an anchor of {length} elements, got {len(self.anchor.centre)}.")
         return self.anchor
 
     def features(self, profile: Profile) -> Features:
@@ -97,12 +98,13 @@ class Options:
         return features(profile, self._anchor(len(profile)), self.bounds)
 
     def query(self, baseline: Profile) -> Query:
-        """The baseline's values, treated alike. ConfigError where bounds would make it another baseline."""
+        """The baseline's values, treated alike. Raises ConfigError if bounds would change the baseline."""
         made = query(baseline, self._anchor(len(baseline)), self.bounds)
         if made.clipped:
             raise ConfigError(
-                f"{made.clipped} of {len(baseline)} variances of the baseline lie outside the declared "
-                "bounds: give everybody a public anchor near it, or wider bounds."
+                f"Expected the baseline's {len(baseline)} variances inside the bounds, got {made.clipped} "
+                "that lie outside the declared bounds. Give everybody a public anchor near it, or wider "
+                "bounds."
             )
         return made
 

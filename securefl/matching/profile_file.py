@@ -14,7 +14,7 @@ from securefl.matching.sealed import Profile
 from securefl.storage.texts import MOST_ELEMENTS, elements
 
 LARGEST_PROFILE: Final = 2**24
-"""Bytes of the largest profile in JSON: some 400,000 elements."""
+"""Largest profile in JSON, in bytes: some 400,000 elements."""
 
 
 def read_profile(path: Path) -> Profile:
@@ -26,6 +26,7 @@ def read_profile(path: Path) -> Profile:
         if elements(raw) > MOST_ELEMENTS:
             raise DataError(f"Expected at most {MOST_ELEMENTS:,} numbers.")
         found = json.loads(raw.decode("utf-8-sig"))
+        # numpy would turn true, "1" and null into numbers
         if any(type(v) not in (int, float) for name in ("mean", "variance") for v in found[name]):
             raise ValueError
         mean, variance = (np.array(found[name], dtype=np.float64) for name in ("mean", "variance"))

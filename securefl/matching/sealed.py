@@ -27,13 +27,13 @@ LONGEST_LABEL: Final = 200
 
 
 def is_label(label: object) -> bool:
-    """Whether it can be shown: a peer's label with control characters would write on the terminal."""
+    """Whether a label can be shown. A peer's label with control characters would write on the terminal."""
     return isinstance(label, str) and 1 <= len(label) <= LONGEST_LABEL and is_legible(label)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """A profile without a score: its place among those given, its label where it has one, and why."""
+    """A profile without a score: its place among the given ones, its label if it has one, and the reason."""
 
     place: int
     label: str
@@ -46,7 +46,7 @@ class Sealed:
 
     clipped: how many of its values were moved into the bounds before they were encrypted.
     floored: how many of its variances were moved up to the floor.
-    Only its owner knows these two; neither is part of the file.
+    Only its owner knows these two. Neither is part of the file.
     """
 
     kind: Kind
@@ -57,10 +57,13 @@ class Sealed:
 
     @property
     def label(self) -> str:
-        """Who it is about; scores are listed under it."""
+        """Whose profile it is. Scores are listed under it."""
         label = self.header.get("label")
         if not is_label(label):
-            raise DataError("The file's label is not what this package writes; get it again.")
+            raise DataError(
+                f"Expected a label of 1 to {LONGEST_LABEL} printable letters in the file, got another. Get "
+                "it again."
+            )
         return str(label)
 
     def to_document(self) -> Document:
@@ -72,7 +75,7 @@ class Sealed:
         return cls(kind, content.header, content.body)
 
     def context(self) -> bytes:
-        """What the seal is bound to: kind and header."""
+        """The bytes that the seal is bound to: kind and header."""
         return Document(self.kind, self.header, b"").signed_part()
 
 
@@ -86,7 +89,10 @@ class Profile:
 
     @property
     def plain(self) -> profiles.Profile:
-        """Checked: DataError for shapes that differ, values that are not finite, variances below 0."""
+        """The profile, checked.
+
+        Raises DataError for different shapes, non-finite values or negative variances.
+        """
         return profiles.Profile(np.asarray(self.mean), np.asarray(self.variance), self.count)
 
     def encrypt(
@@ -99,13 +105,15 @@ class Profile:
     ) -> Sealed:
         """The profile as a client sends it: encrypted to the key holder, sealed to the evaluator.
 
-        A score is that of the values as they were clipped and floored; `Sealed` counts them.
-        Raises DataError for a profile that is none, ConfigError for options under which scores could wrap.
+        A score is that of the values after clipping and flooring. `Sealed` counts the values that this
+        changed. Raises DataError for an invalid profile, and ConfigError for options under which scores could
+        wrap around.
         """
         options = options or Options()
         own = options.features(self.plain)
         found = own.split(options.variant)
         encryptor = _encryptor(public, options, len(self.plain))
+        # The seal is a second layer: the key holder could decrypt a profile that it saw on its way.
         message = encryptor.encrypt(found.hidden) + found.clear.astype("<f8").tobytes()
         made = _sealed(PROFILE, message, self, public, evaluator, label, options)
         return replace(made, clipped=own.clipped, floored=own.floored)
@@ -118,10 +126,13 @@ class Profile:
         label: str = "baseline",
         options: Options | None = None,
     ) -> Sealed:
-        """Mode E: the profile as the baseline that others are matched with; the evaluator learns it not."""
+        """Mode E: the profile as the baseline of a matching. The evaluator does not learn it."""
         options = options or Options()
         if not options.parameter_set().encrypted_baseline:
-            raise DataError("compact has no room for an encrypted baseline; use strong, on both sides.")
+            raise DataError(
+                "Expected parameters with room for an encrypted baseline, got compact. Use strong, on both "
+                "sides."
+            )
         encryptor = _encryptor(public, options, len(self.plain))
         own = options.query(self.plain)
         message = encryptor.encrypt_baseline(own)
@@ -149,6 +160,7 @@ def _sealed(
         "label": label,
         **options.to_header(len(profile.plain)),
     }
+    # refused at its owner already, where it can still be changed
     if not is_label(label):
         raise DataError(
             f"Expected a label (by default the file's name) of 1 to {LONGEST_LABEL} printable letters, "
@@ -160,11 +172,11 @@ def _sealed(
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Requests to open one score each, under the labels of the profiles; signed by the evaluator.
+    """Requests to open one score each, under the labels of the profiles, signed by the evaluator.
 
     refused: profiles that are not among them.
     floored: how many variances of a baseline in the clear were moved up to the floor.
-    Only the evaluator knows these two; neither is part of the file.
+    Only the evaluator knows these two. Neither is part of the file.
     """
 
     header: Mapping[str, Any]
@@ -174,7 +186,7 @@ class Scores:
 
     @property
     def labels(self) -> list[str]:
-        """Whose scores they are, in order. Raises DataError for labels that come twice or cannot be shown."""
+        """The scores' labels, in order. Raises DataError for labels that come twice or cannot be shown."""
         found = self.header.get("labels")
         # signed by the evaluator, who may still have written anything
         if isinstance(found, list) and all(map(is_label, found)) and len(set(found)) == len(found) > 0:

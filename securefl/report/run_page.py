@@ -38,14 +38,13 @@ class LedgerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSummary:
-    """One arm of a study in numbers; over several seeds the means. A number that is not known is nan.
+    """One arm of a study in numbers, with means over several seeds. An unknown number is nan.
 
-    final_accuracy, best_accuracy: shares, 0 to 1. target: the accuracy aimed at, None where there was none.
-    rounds_to_target: None where the arm never reached it. megabytes_up, megabytes_down: of the whole run, all
-    clients together (1 MB = 1e6 bytes). seconds_model, watt_hours: of the whole run, by the cost model.
-    wall_seconds: what the run took here. epsilon: what each party's view costs a data holder, by party; inf
-    where nothing protects it.
-    Raises ConfigError for rounds to a target without a target.
+    final_accuracy, best_accuracy: shares, 0 to 1. target: the accuracy aimed at, or None. rounds_to_target:
+    None if the arm never reached the target. megabytes_up, megabytes_down: of the whole run, all clients
+    together (1 MB = 1e6 bytes). seconds_model, watt_hours: of the whole run, by the cost model. wall_seconds:
+    the time of the run here. epsilon: the cost of each party's view to a data holder, by party, inf if
+    nothing protects it. Raises ConfigError for rounds to a target without a target.
     """
 
     name: str
@@ -64,12 +63,17 @@ class ArmSummary:
 
     def __post_init__(self) -> None:
         if self.rounds_to_target is not None and self.target is None:
-            raise ConfigError(f"Expected a target for {self.name!r}, which has rounds to it; pass `target`.")
+            raise ConfigError(
+                f"Expected a target for {self.name!r}, which has rounds to it, got none. Pass `target`."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyRow:
-    """One line of the privacy card, of the arms it holds for; `epsilon` as text, see `accounting.figures`."""
+    """One line of the privacy card, with the arms it holds for.
+
+    `epsilon` is text, see `accounting.figures`.
+    """
 
     party: str
     arms: Sequence[str]
@@ -79,7 +83,7 @@ class PrivacyRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportFigure:
-    """A figure with its heading and caption; the caption is its text for those who cannot see it."""
+    """A figure with its heading and caption. The caption is also its text for people who cannot see it."""
 
     title: str
     caption: str
@@ -88,11 +92,11 @@ class ReportFigure:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportData:
-    """All that a report shows.
+    """The contents of a report.
 
-    config: the TOML text as run. reproduce: the command that makes it again. bought: how many rounds the
-    budgets bought, where they ended. changes: what private training changed in the model. ledgers: the head
-    of each ledger's chain when its run ended, to note elsewhere.
+    config: the TOML text as run. reproduce: the command that makes it again. bought: sentences on how many
+    rounds the budgets bought, if they ended. changes: the changes of private training in the model. ledgers:
+    the head of each ledger's chain when its run ended, to note elsewhere.
     """
 
     title: str

@@ -13,13 +13,14 @@ from securefl.storage.files import write
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
-    """The table without its index; text that a spreadsheet would run is quoted, in headings too."""
+    """Write the table without its index. Text that a spreadsheet would run is quoted, in headings too."""
     safe = table.map(cell).rename(columns=cell)
     write(path, safe.to_csv(index=False))
 
 
 def write_png(path: Path, figure: Figure) -> None:
     """A plot at 150 dots an inch."""
+    # drawn in memory first, so that the file appears whole or not at all
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=150)
     write(path, drawn.getvalue())

@@ -4,10 +4,14 @@ SPEC.md has every byte, `phases.py` who says what when and what is checked.
 
 After Bonawitz et al. 2017 (active adversaries), on the sparse graphs of Bell et al. 2020.
 
-Who could lie: the server may show different clients different rosters, dealers or survivors (a quorum
-signs one set, and each share is opened for a client that signed the same dealers), replay, or ask twice
-(on record, refused, over attempts, rounds and restarts: `acts`). A client may deal or open wrong shares
-(hashes tell which of the two it was), or send any vector: values out of range cannot be seen under masks.
+Who could lie:
+
+- The server may show different clients different rosters, dealers or survivors. A quorum signs one set, and
+  each share is opened for a client that signed the same dealers.
+- It may replay messages, or ask twice. Clients keep a record, and refuse, over attempts, rounds and restarts
+  (`acts`).
+- A client may deal or open wrong shares. Hashes tell which of the two it was.
+- A client may send any vector. Values out of range cannot be seen under masks.
 """
 
 from securefl.core.acts import Begin, RecordAct

@@ -1,8 +1,8 @@
-"""What the members of one masked sum agree on, and how it enters every hash and key.
+"""The agreement of the members of one masked sum, and how it enters every hash and key.
 
-`Agreement.context` names the place and everything a client acts on; it goes into every signature, key
-derivation and hash. Once the roster of round 0 is closed, `ClosedRoster.context` adds its digest, which holds
-a fresh nonce of every member.
+`Agreement.context` names the place and everything a client acts on. It goes into every signature, key
+derivation and hash. Once the roster of round 0 is closed, `ClosedRoster.context` adds the roster's digest.
+That digest covers a fresh nonce of every member.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ class Channels:
         self.session = session
         self.own = roster.numbers.get(identity.name, -1)
         if self.own < 0 or roster.members[self.own] != identity.member():
-            raise ConfigError(f"{identity.name} is not in the roster with these keys.")
+            raise ConfigError(
+                f"Expected {identity.name} in the roster with its own keys, got a roster without them. "
+                "Pin the member's current keys."
+            )
         self._secrets: dict[int, SecretKey] = {}
 
     def secret(self, other: int) -> SecretKey:
         """32 bytes that only the two know. CryptoError for a weak key."""
         if other not in self._secrets:
+            # smaller number first, so that both members derive the same secret
             pair = u32(min(self.own, other), max(self.own, other))
             purpose = tagged(b"channel", self.session + self.roster.digest, pair)
             self._secrets[other] = self.identity.channel.agree(self.roster.members[other].channel, purpose)
@@ -57,10 +61,11 @@ class Agreement(agreement.Agreement):
         if clients != self.parameters.clients:
             raise ConfigError(f"Expected a roster of {self.parameters.clients} clients, got {clients}.")
         for vector in self.vectors:
+            # Checked before anybody sends: a sum that wraps around looks like any other. One bit is the sign.
             if clients * vector.bound >= 1 << (vector.bits - 1):
                 raise ConfigError(
-                    f"{clients} clients of at most {vector.bound} each need more than the {vector.bits} bits "
-                    f"of {vector.name!r}: widen it or tighten the bound."
+                    f"Expected room for {clients} clients of at most {vector.bound} each, got the "
+                    f"{vector.bits} bits of {vector.name!r}. Widen it or tighten the bound."
                 )
 
     @property
@@ -70,21 +75,21 @@ class Agreement(agreement.Agreement):
 
 @dataclass(frozen=True)
 class Entry:
-    """What one member advertised: keys and nonce fresh for this attempt, and its signature over them."""
+    """A member's advertisement: a key and a nonce, both fresh for this attempt, and a signature over them."""
 
     key: PublicKey
     nonce: Commitment
     signature: Signature
 
     def check(self, agreement: Agreement, member: int) -> None:
-        """CryptoError unless the lengths are right and the pinned member signed this for this place."""
+        """Raises CryptoError unless lengths are right and the pinned member signed this for this place."""
         if len(self.key.raw) != 32 or len(self.nonce.raw) != 32 or len(self.signature.raw) != 64:
             raise CryptoError("Expected a key and a nonce of 32 bytes and a signature of 64.")
         agreement.check(member, self.signature, advertised(agreement, member, self.key, self.nonce))
 
 
 def advertised(agreement: Agreement, member: int, key: PublicKey, nonce: Commitment) -> bytes:
-    """What a member signs in round 0."""
+    """The bytes that a member signs in round 0."""
     return tagged(b"advertise", agreement.context, u32(member), key.raw, nonce.raw)
 
 
@@ -109,24 +114,34 @@ class ClosedRoster:
 
     @cached_property
     def graph(self) -> Graph:
+        # The seed depends on every member's signed nonce. A server that tries many sessions changes nothing;
+        # the parameters keep 60 bits against one that tries many rosters.
         seed = digest(b"graph", self.context)
         return draw(self.members, self.agreement.parameters.neighbours, seed)
 
     def mask_seed(self, own: int, key: AgreementKey, other: int) -> SecretKey:
-        """The seed of the mask that two members share. CryptoError for a weak key."""
+        """The seed of the mask that two members share. Raises CryptoError for a weak key."""
         pair = u32(min(own, other), max(own, other))
         return key.agree(self.entries[other].key, tagged(b"mask", self.context, pair))
 
     def input_of(self, member: int, dealers: Sequence[int]) -> bytes:
-        """What a member signs with its masked input: among whose masks it stands."""
+        """The bytes that a member signs with its masked input.
+
+        They name the dealers whose masks are on it.
+        """
         return tagged(b"input", self.context, u32(member), listed(dealers))
 
     def survival(self, dealers: Sequence[int], survivors: Sequence[int]) -> bytes:
-        """What every member signs in round 3: who dealt, and who of them survived."""
+        """The bytes that every member signs in round 3.
+
+        They name the dealers and the survivors among them.
+        """
         return tagged(b"survivors", self.context, listed(dealers), listed(survivors))
 
     def lonely(self, survivors: Sequence[int]) -> int | None:
-        """A survivor with too few surviving neighbours, if there is one."""
+        """Return a survivor with too few surviving neighbours, or None if there is none."""
+        # A dropped neighbour's mask is reconstructed and taken off. An input whose neighbours all dropped or
+        # collude would have no secret mask left but its own, which is opened for every survivor.
         alive = set(survivors)
         for member in survivors:
             near = sum(other in alive for other in self.graph.neighbours[member])

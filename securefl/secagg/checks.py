@@ -1,7 +1,7 @@
-"""What a client believes of the server: nothing that it cannot check itself.
+"""A client's checks of the server's messages. It believes nothing that it cannot check itself.
 
-Each function reads one message of the server and returns what follows from it, or raises
-`RemoteProtocolError` naming the server and the phase.
+Each function reads one message of the server and returns what follows from it. Otherwise it raises
+`RemoteProtocolError`, which names the server and the phase.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def refusal(phase: str, reason: str) -> RemoteProtocolError:
 
 
 def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClosed) -> ClosedRoster:
-    """The closed roster: pinned members alone, each signed for this place, ourselves unchanged."""
+    """Check the closed roster.
+
+    It holds pinned members only, each with a signature for this place, and our own entry as we sent it.
+    """
     members = roster.members
     if len({len(members), len(roster.keys), len(roster.nonces), len(roster.signatures)}) > 1:
         raise refusal(ADVERTISE, "Expected a key, a nonce and a signature for each member.")
@@ -40,6 +43,7 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
         )
     fields = zip(roster.keys, roster.nonces, roster.signatures, strict=True)
     entries = {member: Entry(*of) for member, of in zip(members, fields, strict=True)}
+    # The loop below verifies the signatures of the others alone, so ours must be the entry that we sent.
     if entries.get(own) != entry:
         raise refusal(ADVERTISE, "Expected our own key, nonce and signature among those of the roster.")
     for member, other in entries.items():
@@ -48,13 +52,19 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
         try:
             other.check(agreement, member)
         except CryptoError:
-            raise refusal(ADVERTISE, f"Member {member} did not sign this key for this place.") from None
+            raise refusal(
+                ADVERTISE,
+                f"Expected a signature of member {member}, which did not sign this key for this place.",
+            ) from None
     return ClosedRoster(agreement, entries)
 
 
 @dataclass(frozen=True, repr=False)
 class Opened:
-    """What a client was dealt: its pairs by dealer, and the keys of those that are provably wrong."""
+    """The shares dealt to a client.
+
+    Pairs by dealer, and the message keys of those that are provably wrong.
+    """
 
     dealers: tuple[int, ...]
     pairs: Mapping[int, Pair]
@@ -80,11 +90,14 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
             check_pair(pair, marks, closed, dealer, own)
             pairs[dealer] = pair
         except CryptoError:
-            # To show the key of shares that the server altered would hand it the right ones.
+            # The key is shown only for shares that their dealer signed. Shown for shares that the server
+            # altered, it would let the server open the right ones.
             try:
                 check_evidence(closed, dealer, own, marks, sealed, evidence)
             except CryptoError:
-                raise refusal(SHARE, f"Member {dealer} did not sign these shares.") from None
+                raise refusal(
+                    SHARE, f"Expected a signature of member {dealer}, which did not sign these shares."
+                ) from None
             complaints.append(Share(u32(dealer) + key.reveal()))
     return Opened(dealers, pairs, tuple(complaints))
 
@@ -92,32 +105,45 @@ def read_dealt(closed: ClosedRoster, channels: Channels, dealt: Dealt) -> Opened
 def read_survivors(
     closed: ClosedRoster, own: int, dealers: Sequence[int], came: Survivors
 ) -> tuple[int, ...]:
-    """The survivors, if with the dropped they are exactly the dealers, enough, and none stands apart."""
+    """Check the survivors.
+
+    Survivors and dropped partition the dealers, enough survive, and none is isolated.
+    """
+    # Of a survivor its seed is opened, of a dropped client its mask key. Both of one client open its input,
+    # so the two sets must be disjoint, and complete: whoever is in neither could be put into either later.
     survivors, dropped = came.survivors, came.dropped
     if not _ascending(survivors, dealers) or not _ascending(dropped, dealers):
         raise refusal(UNMASK, "Expected distinct, ascending dealers as survivors and as dropped.")
     if set(survivors) & set(dropped):
-        raise refusal(UNMASK, "A dealer cannot both survive and drop: its input would be opened.")
+        raise refusal(UNMASK, "Expected disjoint sets, got a dealer that would both survive and drop.")
     if len(survivors) + len(dropped) != len(dealers):
-        raise refusal(UNMASK, "Every dealer either survives or dropped; somebody is missing.")
+        raise refusal(
+            UNMASK,
+            f"Expected {len(dealers)} dealers as survivors or dropped, got {len(survivors) + len(dropped)}: "
+            "somebody is missing.",
+        )
     if own not in survivors:
-        raise refusal(UNMASK, "We sent our input and are still here, and are not among the survivors.")
+        raise refusal(UNMASK, "Expected ourselves, whose input is out: we are not among the survivors.")
     least = closed.agreement.parameters.least_survivors
     if len(survivors) < least:
         raise refusal(UNMASK, f"Expected at least {least} survivors, got {len(survivors)}.")
     lonely = closed.lonely(survivors)
     if lonely is not None:
-        raise refusal(UNMASK, f"Member {lonely} has too few surviving neighbours: its input could be told.")
+        raise refusal(
+            UNMASK,
+            f"Expected survivors with enough surviving neighbours, got member {lonely}: its "
+            "input could be told.",
+        )
     return survivors
 
 
 def read_quorum(
     closed: ClosedRoster, own: int, dealers: Sequence[int], survivors: Sequence[int], came: Quorum
 ) -> None:
-    """Enough signatures on our set, and one of each surviving neighbour that it stands among our dealers.
+    """Check for enough signatures on our set, and for one of each surviving neighbour under our dealers.
 
-    The first make the set the only one that is ever opened; the second keep a client that was shown other
-    dealers, and whose input therefore lacks the masks we count on, from being opened.
+    A quorum makes the set the only one that is ever opened. The neighbours' signatures protect a client that
+    was shown other dealers: its input lacks the masks that we count on, and must not be opened.
     """
     if len(came.signers) != len(came.signatures) or len(came.others) != len(came.inputs):
         raise refusal(CONSISTENCY, "Expected one signature for each name.")
@@ -129,7 +155,8 @@ def read_quorum(
     near = set(closed.graph.neighbours[own]) & set(survivors)
     if near - {*came.signers, *came.others}:
         raise refusal(CONSISTENCY, "Expected every surviving neighbour's signature.")
-    # One's own signature counts and needs no checking; whom we hold shares of is checked first.
+    # Signatures take most of a client's time in a large cohort, so no more than a quorum is verified. Those
+    # of neighbours come first, since we hold their shares. Our own counts, and needs no check.
     ours = [member for member in came.signers if member in near]
     rest = [member for member in came.signers if member not in near and member != own]
     wanted = {*ours, *rest[: max(0, quorum - len(ours) - (own in came.signers))]}

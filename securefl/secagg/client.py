@@ -1,9 +1,9 @@
 """A client of secure aggregation.
 
 It begins an attempt, advertises, deals shares, sends its masked input, signs the survivors (in active mode)
-and answers one request to unmask. All it draws comes from a secret that its record keeps for the attempt: a
-client that is started again says the same, or nothing. Training, quantising, noise and the ledger are the
-host's: the client asks for masked releases and never sees an integer.
+and answers one request to unmask. Everything it draws comes from a secret that its record keeps for the
+attempt. So a client that is started again says the same, or nothing. The host trains, quantises, adds noise
+and keeps the ledger. The client asks for masked releases and never sees an integer.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Client:
     Args:
         agreement: from this client's own configuration and the order it was given, not from the server.
         channels: its keys and its secrets with the others, kept over the rounds of a session.
-        policy: below what it insists on it does not begin (ConfigError).
-        patience: deadlines that may pass in one state before it counts itself out.
+        policy: what it insists on. With weaker parameters it does not begin (ConfigError).
+        patience: deadlines that may pass in one state before it gives up.
 
     Results: "answered", "abstained", "missed", "complained" (a dealer was bad), "refused" (on record).
     """
@@ -89,12 +89,19 @@ class Client:
         return Expects(self.agreement.header, from_server(self.agreement))
 
     def receive(self, state: ClientState, sender: str, message: Any) -> Step[ClientState]:
-        """Harmless: what came before. Refused: what is not due, not signed, or not what was shown."""
+        """Take in a message of the server.
+
+        A message that came before is ignored. RemoteProtocolError for one that is not due, not signed, or
+        contradicts what was shown before.
+        """
         if sender != SERVER:
-            raise RemoteProtocolError("Only the server speaks to clients.", sender=sender, phase="client")
+            raise RemoteProtocolError(
+                f"Expected messages from the server, got one from {sender}.", sender=sender, phase="client"
+            )
         match state, message:
             case Advertised(closed=None), RosterClosed():
                 closed = checks.read_roster(self.agreement, self.channels.own, state.entry, message)
+                # On record before any share leaves: after a restart it may not deal under another roster.
                 return Step(
                     replace(state, closed=closed, waited=0, due=1),
                     need=self._record("deal", digest(b"record", b"", closed.context)),
@@ -111,11 +118,13 @@ class Client:
                 )
                 return self._unmask(state)
         if ORDER.index(type(message)) >= state.due:
-            raise checks.refusal("client", f"A {type(message).__name__} is not due yet.")
+            raise checks.refusal(
+                "client", f"Expected {ORDER[state.due].__name__}, got {type(message).__name__}, not due yet."
+            )
         return Step(state)
 
     def provide(self, state: ClientState, answer: Any) -> Step[ClientState]:
-        """The host's answer to the last need; it comes to nothing once the client is out."""
+        """Take in the host's answer to the last need. It is ignored once the client is out."""
         match state:
             case Finished():
                 return Step(state)
@@ -135,10 +144,14 @@ class Client:
                 text = state.held.closed.survival(state.held.dealers, state.survivors)
                 signature = self.channels.identity.signing.sign(text)
                 return self._say(replace(state, signed=True, waited=0), Consistent(signature=signature))
-        raise LocalProtocolError(f"Nothing was asked of the host in {type(state).__name__}.")
+        raise LocalProtocolError(
+            f"Expected an answer only to a need, got one in {type(state).__name__}. Provide what a step "
+            "asked for."
+        )
 
     def deadline(self, state: ClientState) -> Step[ClientState]:
-        """A phase of somebody's is over; only after `patience` of them does this client give up."""
+        """A deadline passed. The client gives up once more than `patience` passed in one state."""
+        # An answered client cannot miss anything more, and `answered` is its result already.
         if isinstance(state, Finished) or (isinstance(state, Agreeing) and state.answered):
             return Step(state)
         if state.waited < self.patience:
@@ -192,6 +205,9 @@ class Client:
             seeds = {other: state.closed.mask_seed(own, state.key, other) for other in near}
         except CryptoError:
             raise checks.refusal(checks.MASK, "A mask key cannot be agreed with.") from None
+        # Of a pair the member with the smaller number adds the mask and the other one subtracts it, so that
+        # it falls out of their sum. The self-mask covers an input that arrives after its sender was called
+        # dropped.
         plus = [seed for other, seed in seeds.items() if own < other]
         minus = [seed for other, seed in seeds.items() if other < own]
         return Masker(self.agreement.vectors, (*plus, state.seed), tuple(minus))
@@ -220,6 +236,8 @@ class Client:
 
     def _shares(self, state: Agreeing) -> tuple[Share, ...]:
         """For every dealer whose shares are held: of its seed if it survived, of its key if it dropped."""
+        # Never both: a survivor's key and seed together open its input. The record of the survivors, made
+        # before this, holds that over restarts.
         alive = set(state.survivors)
         return tuple(
             Share(pair.seed if dealer in alive else pair.key)

@@ -18,7 +18,7 @@ ORDER: Final = (RosterClosed, Dealt, Survivors, Quorum)
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """`due` is the place in the order of the server's messages; `waited` counts deadlines that passed."""
+    """`due` is the place in the order of the server's messages. `waited` counts deadlines that passed."""
 
     due: int = 0
     waited: int = 0
@@ -31,7 +31,10 @@ class Beginning(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Advertised(Waiting):
-    """Its keys are out. `closed`: the roster it was shown, once the host records that it deals under it."""
+    """Its keys are out.
+
+    `closed` is the roster it was shown, while the host records that it deals under it.
+    """
 
     secret: SecretKey
     key: AgreementKey
@@ -41,7 +44,10 @@ class Advertised(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Dealing(Waiting):
-    """Its shares are out. `opened`: those of the others, once the host records under whose masks it sends."""
+    """Its shares are out.
+
+    `opened` are the others' shares, while the host records under whose masks it sends.
+    """
 
     due: int = 1
     key: AgreementKey
@@ -53,7 +59,7 @@ class Dealing(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Holding(Waiting):
-    """It holds the shares of its dealers. The host masks, or the input is out and the server's turn comes."""
+    """It holds the shares of its dealers. The host masks; with `sent` the input is out, and it waits."""
 
     due: int = 2
     closed: ClosedRoster = field(repr=False)
@@ -64,7 +70,10 @@ class Holding(Waiting):
 
 @dataclass(frozen=True, kw_only=True)
 class Agreeing(Waiting):
-    """It was shown the survivors, and the host records that it signs them. `signed`, `answered`: is done."""
+    """It was shown the survivors.
+
+    `signed` and `answered` say whether it signed them and opened its shares.
+    """
 
     due: int = 3
     held: Holding

@@ -18,7 +18,7 @@ from securefl.secagg.dealing import Published, check_pair, unseal
 def judge(
     closed: ClosedRoster, dealt: Mapping[int, Published], holder: int, keys: Sequence[Share]
 ) -> Iterator[tuple[int, bool]]:
-    """Each dealer accused, and whether it is proven bad.
+    """Yield each accused dealer, and whether it is proven bad.
 
     Raises:
         CryptoError: the holder accuses nobody, a stranger, or a dealer whose shares are right.
@@ -32,6 +32,8 @@ def judge(
         box = dealt[dealer].boxes.get(holder)
         if box is None:
             raise CryptoError(f"It holds no shares of {dealer}.")
+        # A key that opens nothing proves nothing: the dealer may have sealed under another key, or the holder
+        # may show another one.
         try:
             pair = unseal(box, SecretKey(shown.raw[4:]), closed, dealer, holder)
         except CryptoError:

@@ -1,8 +1,8 @@
 """One client deals the shares of its two secrets: the seed of its self-mask and its mask key.
 
-Each holder gets both shares with a salt each, sealed for it alone; the server gets a salted hash per
-share, a hash of the seed, and one signature over the root of a tree whose leaves bind each holder's
-hashes to the sealed bytes. So a holder that opens what its dealer signed can prove a bad dealing.
+Each holder gets both shares, each with a salt, sealed for it alone. The server gets a salted hash of each
+share, a hash of the seed, and one signature over the root of a tree. A leaf of the tree binds a holder's
+hashes to the bytes sealed for it. So a holder that opens what its dealer signed can prove a bad dealing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pair(Guarded):
 
 
 def mark(kind: bytes, context: bytes, dealer: int, holder: int, opened: bytes) -> bytes:
-    """The salted hash of one share; `opened` is salt and share."""
+    """The salted hash of one share. `opened` is salt and share."""
     return digest(kind, context, u32(dealer, holder), opened)
 
 
@@ -57,12 +57,12 @@ def seed_mark(context: bytes, dealer: int, seed: bytes) -> Commitment:
 
 @dataclass(frozen=True)
 class Dealing:
-    """What a dealer publishes.
+    """The published part of a dealing.
 
     Attributes:
-        seed: hash of its self-mask seed.
+        seed: hash of the dealer's self-mask seed.
         marks: the two hashes (seed share, key share) of each holder, ascending, the dealer among them.
-        sealed: one sealed pair of shares per holder but itself.
+        sealed: one sealed pair of shares for each holder except the dealer.
         signature: over the seed's hash and the root of the tree.
     """
 
@@ -75,11 +75,11 @@ class Dealing:
 def deal(
     closed: ClosedRoster, channels: Channels, seed: SecretKey, key: SecretKey, random: Random
 ) -> tuple[Dealing, Pair]:
-    """Share the two secrets among the dealer's holders. Returns also the pair it holds itself."""
+    """Share the two secrets among the dealer's holders. Returns the dealing, and the dealer's own pair."""
     own = channels.own
     holders = closed.graph.holders(own)
     threshold = closed.agreement.parameters.threshold
-    points = [holder + 1 for holder in holders]
+    points = [holder + 1 for holder in holders]  # a share at 0 would be the secret
     seeds = split(seed.reveal(), points, threshold, random)
     keys = split(key.reveal(), points, threshold, random)
     pairs = {
@@ -107,7 +107,7 @@ def share_key(closed: ClosedRoster, channels: Channels, dealer: int, holder: int
 
 
 def unseal(sealed: Share, key: SecretKey, closed: ClosedRoster, dealer: int, holder: int) -> Pair:
-    """The inverse of sealing; CryptoError for anything else."""
+    """Open one sealed pair. Raises CryptoError unless it was sealed under this key for this place."""
     nonce, rest = sealed.raw[:_NONCE_BYTES], sealed.raw[_NONCE_BYTES:]
     if len(sealed.raw) != SEALED_BYTES:
         raise CryptoError(f"Expected {SEALED_BYTES} sealed bytes, got {len(sealed.raw)}.")
@@ -119,7 +119,7 @@ def unseal(sealed: Share, key: SecretKey, closed: ClosedRoster, dealer: int, hol
 
 
 def check_pair(pair: Pair, marks: Commitment, closed: ClosedRoster, dealer: int, holder: int) -> None:
-    """CryptoError unless both shares are field elements and match the published hashes."""
+    """Raises CryptoError unless both shares are field elements and match the published hashes."""
     parse(pair.seed[SALT_BYTES:])
     parse(pair.key[SALT_BYTES:])
     if pair.marks(closed.context, dealer, holder) != marks:
@@ -129,7 +129,8 @@ def check_pair(pair: Pair, marks: Commitment, closed: ClosedRoster, dealer: int,
 def _seal(
     pair: Pair, key: SecretKey, closed: ClosedRoster, dealer: int, holder: int, random: Random
 ) -> Share:
-    # One message per key; the random nonce is for a dealer that is restored from an older state.
+    # A key seals one message, so a fixed nonce would do. A dealer that is restored from an older state seals
+    # another message under the same key, and needs another nonce.
     nonce = random(_NONCE_BYTES)
     aad = _bound(closed, dealer, holder)
     return Share(nonce + ChaCha20Poly1305(key.reveal()).encrypt(nonce, pair.seed + pair.key, aad))
@@ -140,7 +141,7 @@ def _bound(closed: ClosedRoster, dealer: int, holder: int) -> bytes:
 
 
 def signed(closed: ClosedRoster, dealer: int, seed: Commitment, root: bytes) -> bytes:
-    """What a dealer signs in round 1."""
+    """The bytes that a dealer signs in round 1."""
     return tagged(b"dealing", closed.context, u32(dealer), seed.raw, root)
 
 
@@ -173,15 +174,15 @@ class Published:
         return self.dealing.marks[self.places[holder]]
 
     def evidence(self, holder: int) -> bytes:
-        """What shows a holder that its dealer signed: signature, hash of the seed, path in the tree."""
+        """The proof to a holder that its dealer signed: signature, hash of the seed, path in the tree."""
         return self.dealing.signature.raw + self.dealing.seed.raw + self.tree.path(self.places[holder])
 
 
 def check_evidence(
     closed: ClosedRoster, dealer: int, holder: int, marks: Commitment, sealed: Share, evidence: bytes
 ) -> None:
-    """CryptoError unless the dealer signed these hashes and these sealed bytes for this holder."""
-    # The leaf's encoding holds the lengths too; this check does not lean on it.
+    """Raises CryptoError unless the dealer signed these hashes and these sealed bytes for this holder."""
+    # The leaf's encoding holds the lengths too. This check does not rely on it.
     if len(marks.raw) != MARKS_BYTES or len(sealed.raw) != SEALED_BYTES:
         raise CryptoError("Expected hashes and sealed shares of the agreed lengths.")
     signature, seed, path = Signature(evidence[:64]), Commitment(evidence[64:96]), evidence[96:]
@@ -191,7 +192,10 @@ def check_evidence(
 
 
 def published(closed: ClosedRoster, dealer: int, dealing: Dealing) -> Published:
-    """Check lengths and the signature; CryptoError else. What is sealed only its holder can check."""
+    """Check lengths and the signature, or raise CryptoError.
+
+    Only a holder can check what is sealed for it.
+    """
     holders = closed.graph.holders(dealer)
     lengths = {len(box.raw) for box in dealing.sealed} | {SEALED_BYTES}
     hashes = {len(one.raw) for one in dealing.marks} | {MARKS_BYTES}

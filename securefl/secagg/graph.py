@@ -1,10 +1,10 @@
 """Who masks with whom: a graph that every party derives itself from the closed, signed roster.
 
-Complete for small cohorts. Above, a circulant graph (position p is joined to p + o and p - o for each
-of k/2 offsets) whose positions are dealt to the members by a permutation from the public seed, after
-Bell et al. 2020, section 4. Differing from their Harary graph, whose offsets are 1 .. k/2, the offsets
-are spread: a ring of near neighbours falls apart when a lying server drops two arcs of it, k members in
-all, while this graph has a spectral gap that `spectral_ratio` measures.
+The graph is complete for small cohorts. For larger ones it is circulant: position p is joined to p + o and
+p - o for each of k/2 offsets. A permutation from the public seed deals the positions to the members, after
+Bell et al. 2020, section 4. Their Harary graph has the offsets 1 .. k/2. Here the offsets are spread. A ring
+of near neighbours falls apart when a lying server drops two arcs of it, k members in all. This graph has a
+spectral gap that `spectral_ratio` measures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LABEL: Final = b"securefl/secagg/2|offsets|"
 
 @dataclass(frozen=True)
 class Graph:
-    """Neighbours of each member: ascending, without the member itself."""
+    """The neighbours of each member, ascending, without the member itself."""
 
     neighbours: dict[int, tuple[int, ...]]
 
@@ -40,7 +40,7 @@ class Graph:
 def draw(members: Sequence[int], degree: int, seed: bytes) -> Graph:
     """The graph over `members` (ascending numbers) from a 32-byte seed.
 
-    Complete where `degree` reaches everybody else; else regular of that (even) degree.
+    It is complete if `degree` reaches everybody else. Otherwise it is regular of that (even) degree.
     """
     count = len(members)
     if degree >= count - 1:
@@ -61,7 +61,8 @@ def draw(members: Sequence[int], degree: int, seed: bytes) -> Graph:
 
 @lru_cache(maxsize=4096)
 def offsets_of(count: int, degree: int) -> tuple[int, ...]:
-    """degree/2 distinct offsets of the circulant graph on `count` positions: the same in all sessions."""
+    """degree/2 distinct offsets of the circulant graph on `count` positions, the same in all sessions."""
+    # Fixed offsets: the spectral gap is then known when the parameters are chosen, not left to a seed.
     choices = list(range(1, (count - 1) // 2 + 1))
     if degree % 2 or not 0 < degree // 2 <= len(choices):
         raise LocalProtocolError(f"Expected an even degree below {count}, got {degree}.")
@@ -74,7 +75,8 @@ def offsets_of(count: int, degree: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def spectral_ratio(count: int, degree: int) -> float:
-    """Largest absolute eigenvalue but the first, over the degree: where it is small, every cut is crossed."""
+    """The second largest absolute eigenvalue over the degree. If it is small, edges cross every cut."""
+    # the eigenvalues of a circulant matrix are the Fourier transform of its first row
     row = np.zeros(count)
     for offset in offsets_of(count, degree):
         row[offset] = row[-offset] = 1
@@ -82,12 +84,16 @@ def spectral_ratio(count: int, degree: int) -> float:
 
 
 class _Integers:
-    """Uniform integers from AES-256-CTR under a public seed: 8-byte little-endian words, rejected above."""
+    """Uniform integers from AES-256-CTR under a public seed.
+
+    SPEC.md fixes every draw, for all parties alike.
+    """
 
     def __init__(self, seed: bytes) -> None:
         self._stream = Cipher(AES(seed), CTR(bytes(16))).encryptor()
 
     def below(self, bound: int) -> int:
+        # words from the largest multiple of the bound on are drawn again: a remainder alone is not uniform
         limit = 2**64 - 2**64 % bound
         while True:
             word = int.from_bytes(self._stream.update(bytes(8)), "little")

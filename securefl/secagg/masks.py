@@ -1,8 +1,8 @@
 """Masks: the keystream of AES-256-CTR, added to or taken from a vector of machine words in place.
 
-The key is a 32-byte seed, used for this alone; the upper half of the initial counter block is the
-number of the vector, so that one seed masks several vectors. Words are little-endian. Arithmetic is
-modulo the word; a vector modulo 2^b is reduced once, after the last mask, since 2^b divides it.
+The key is a 32-byte seed that is used for nothing else. The upper half of the initial counter block is the
+number of the vector, so one seed masks several vectors. Words are little-endian. Arithmetic is modulo the
+word. A vector modulo 2^b is reduced once, after the last mask, since 2^b divides the word's modulus.
 """
 
 from __future__ import annotations

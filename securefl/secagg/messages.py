@@ -57,7 +57,7 @@ class Shares:
 @message("secagg-dealt", version=1, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
-    """Who dealt, and from each neighbour among them sealed shares, hashes and what proves them signed."""
+    """Who dealt. From each neighbour among them sealed shares, hashes and the proof that it signed them."""
 
     dealers: tuple[int, ...]
     sealed: tuple[Share, ...]
@@ -105,7 +105,7 @@ class Consistent:
 @message("secagg-quorum", version=1, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Quorum:
-    """Signatures on the one set of survivors; for survivors who did not sign, those of their inputs."""
+    """Signatures on the one set of survivors. For survivors who did not sign, those of their inputs."""
 
     signers: tuple[int, ...]
     signatures: tuple[Signature, ...]
@@ -116,17 +116,19 @@ class Quorum:
 @message("secagg-unmask", version=1, sender="client")
 @dataclass(frozen=True, kw_only=True)
 class Unmask:
-    """For each dealer whose shares this client holds, one share with its salt: of the seed or of the key."""
+    """One share with its salt for each dealer whose shares this client holds: of the seed or of the key."""
 
     shares: tuple[Share, ...]
 
 
+# room for header, kind and lengths, generously
 _OVERHEAD = 1024
 _LENGTH = 4  # bytes in front of every key, share, hash and signature
 
 
 def from_clients(agreement: Agreement) -> dict[type[object], Limit]:
-    """The most that each message of a client holds."""
+    """The largest size and element count of each message of a client."""
+    # Computed from the agreement before anything is decoded: a peer cannot make the server allocate more.
     holders = agreement.parameters.neighbours + 1
     names = sum(len(vector.name.encode()) for vector in agreement.vectors)
     vectors = sum(packed_bytes(v.length, v.bits) + 64 for v in agreement.vectors) + names
@@ -141,7 +143,7 @@ def from_clients(agreement: Agreement) -> dict[type[object], Limit]:
 
 
 def from_server(agreement: Agreement) -> dict[type[object], Limit]:
-    """The most that each message of the server holds."""
+    """The largest size and element count of each message of the server."""
     clients, holders = agreement.parameters.clients, agreement.parameters.neighbours + 1
     evidence = 64 + 32 + 32 * holders.bit_length()
     dealt = SEALED_BYTES + MARKS_BYTES + evidence + 3 * _LENGTH

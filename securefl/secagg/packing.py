@@ -1,7 +1,7 @@
 """Vectors modulo 2^b as words in memory (uint32 up to b = 32, uint64 above) and as b bits a value in bytes.
 
 Value i occupies the bits i*b .. i*b + b - 1 of the bytes read as one little-endian number; the bits
-after the last value are zero. Where b is the word's width, packing is a view.
+after the last value are zero. If b is the word's width, packing is a view.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def word(bits: int) -> np.dtype[Any]:
 
 
 def words(integers: NDArray[Any], bits: int) -> Words:
-    """A fresh vector of words: each integer modulo the word (not yet modulo 2^bits)."""
+    """A new vector of words: each integer modulo the word (not yet modulo 2^bits)."""
     if integers.dtype.kind not in "iu" or integers.ndim != 1:
         raise LocalProtocolError(f"Expected a flat vector of integers, got {integers.dtype}.")
     fresh: Words = integers.astype(word(bits), casting="unsafe")
@@ -42,6 +42,7 @@ def reduce(vector: Words, bits: int) -> None:
 
 def centred(vector: Words, bits: int) -> NDArray[np.int64]:
     """The integers of smallest magnitude that are congruent to the words modulo 2^bits: int64."""
+    # shifting up drops the words' upper bits, and shifting a signed integer down repeats its sign
     shift = np.int64(64 - bits)
     lifted: NDArray[np.int64] = (vector.astype(np.int64) << shift) >> shift
     return lifted
@@ -75,14 +76,18 @@ def masked(
     add: Sequence[SecretKey],
     subtract: Sequence[SecretKey] = (),
 ) -> NDArray[np.uint8]:
-    """A vector under the masks of some seeds, packed. `number` is its place among those that they mask.
+    """A vector under the masks of some seeds, packed. `number` is its place among the vectors they mask.
 
-    LocalProtocolError for another length, and for integers beyond the vector's bound.
+    Raises LocalProtocolError for another length, and for integers beyond the vector's bound.
     """
     if integers.shape != (vector.length,):
         raise LocalProtocolError(f"Expected {vector.length} integers, got the shape {integers.shape}.")
     if int(integers.max()) > vector.bound or int(integers.min()) < -vector.bound:
-        raise LocalProtocolError(f"Expected magnitudes up to {vector.bound} in {vector.name!r}.")
+        # without the value: an exception may be logged, and the integers are a client's
+        raise LocalProtocolError(
+            f"Expected magnitudes up to {vector.bound} in {vector.name!r}, got a larger one. Clip before "
+            "masking."
+        )
     fresh = words(integers, vector.bits)
     apply(fresh, number, add=add, subtract=subtract)
     reduce(fresh, vector.bits)
@@ -108,6 +113,7 @@ def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
         out[:, lane] |= _shifted(groups[:, byte].astype(out.dtype), shift)
     vector: Words = out.reshape(-1)
     reduce(vector, bits)
+    # A vector has one encoding: other bytes that would decode to it are refused.
     if packed_bytes(length, bits) * 8 > length * bits and _tail(packed, length * bits):
         raise CryptoError("Bits are set after the last value.")
     return vector[:length]
@@ -146,7 +152,10 @@ class Masker:
 
     def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
         if number not in self._left:
-            raise LocalProtocolError(f"Vector {number} is masked already, or unknown: a mask serves once.")
+            raise LocalProtocolError(
+                f"Expected a vector that is not masked yet, got number {number}. A mask serves once: two "
+                "vectors under one mask would show their difference."
+            )
         hidden = masked(self._vectors[number], number, integers, add=self._add, subtract=self._subtract)
         self._left.remove(number)
         return Concealed("masked", hidden)

@@ -45,21 +45,22 @@ _LABEL: Final = b"securefl/secagg/2|parameters|"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """What all parties of an aggregation agree on; make it with `parameters`, never take it from a server.
+    """The parameters that all parties agree on. Make them with `parameters`, never take them from a server.
 
     Attributes:
         mode: "active" holds against a server that lies, "semi-honest" against a curious one.
-        ordered: size of the cohort that was ordered; a later attempt may have fewer clients.
+        ordered: size of the cohort that was ordered. A later attempt may have fewer clients.
         clients: size of the pinned cohort of this attempt, n.
-        corrupt: how many of the ordered cohort may collude with the server; all of them may be in this
+        corrupt: how many of the ordered cohort may collude with the server. All of them may be in this
             attempt.
         neighbours: degree of the graph, k; n - 1 stands for the complete graph.
         threshold: shares that open a secret, t.
         quorum: signatures on one set of survivors, T; 0 in semi-honest mode.
-        least_survivors: fewer than this and nothing is opened.
+        least_survivors: with fewer survivors nothing is opened.
         least_degree: surviving neighbours that each survivor must have.
         failure: probability that a round fails although no more than the declared share drops.
-        security: bits, after the grinding of the graph seed; infinite where nothing is left to chance.
+        security: bits that remain after grinding over the graph's seed. Infinite for a complete graph, which
+            leaves nothing to chance.
     """
 
     mode: Mode
@@ -85,6 +86,7 @@ class Parameters:
             )
         if self.complete and self.threshold < majority:
             raise ConfigError(f"Expected a threshold of at least {majority}, got {self.threshold}.")
+        # c + 2: with one honest survivor the sum less what the corrupt know is that survivor's own input
         if self.least_survivors < max(self.quorum, self.threshold, c + 2) or self.least_survivors > n:
             raise ConfigError(
                 f"Expected at least {max(self.quorum, self.threshold, c + 2)} survivors of {n} clients, two "
@@ -98,10 +100,11 @@ class Parameters:
 
     @property
     def signers(self) -> int:
-        """The fewest clients without whom nothing is opened; each takes part in one opening of a question.
+        """The least number of clients that take part in an opening. Each does so once for a question.
 
-        Active: the quorum. Semi-honest: every dealer's secret takes `threshold` of its neighbours, who are
-        `neighbours` + 1 with itself, so the answers count `least_survivors` times `threshold` at least.
+        In active mode it is the quorum. In semi-honest mode every survivor's secret takes `threshold` of its
+        `neighbours` + 1 holders, so at least `least_survivors` times `threshold` shares are opened, at most
+        `neighbours` + 1 of them by one client.
         """
         if self.mode == "active":
             return self.quorum
@@ -109,6 +112,7 @@ class Parameters:
 
     def digest(self) -> bytes:
         """SHA-256 over everything that a party acts on."""
+        # without `failure` and `security`, which are reported and which nobody acts on
         numbers = (
             MODES.index(self.mode),
             self.ordered,
@@ -138,16 +142,16 @@ def parameters(
     """The cheapest parameters for a cohort.
 
     Args:
-        corrupt: share of the clients that may collude with the server; rounded up.
-        dropout: share of the clients that may fall silent, in all phases together; rounded down.
-        ordered: size of the cohort that was ordered, where this is a later attempt over fewer; corrupt
-            clients, quorum and least survivors are reckoned from it.
+        corrupt: share of the clients that may collude with the server, rounded up.
+        dropout: share of the clients that may fall silent in all phases together, rounded down.
+        ordered: size of the cohort that was ordered, for a later attempt over fewer clients. Corrupt clients,
+            quorum and least survivors are computed from it.
         complete_up_to: largest cohort that gets the complete graph although a sparse one would do.
         security: bits that must remain after `grinding` bits of choice over the graph's seed.
         failure: bound on the probability that a sparse graph fails under that much drop-out.
 
     Raises:
-        ConfigError: what is asked for cannot be had.
+        ConfigError: no parameters meet these demands.
     """
     if mode not in MODES:
         raise ConfigError(f"Expected a mode of {MODES}, got {mode!r}.")
@@ -180,6 +184,7 @@ def parameters(
 
 
 def _majority(mode: Mode, clients: int, corrupt: int) -> int:
+    # Active: 2t > n + c. Two sets of t share more than c clients, so an honest one, who signs one set only.
     return (clients + corrupt) // 2 + 1 if mode == "active" else max(clients // 2, corrupt) + 1
 
 
@@ -198,6 +203,7 @@ def _sparse(
     quorum = _majority(mode, ordered, corrupt) if mode == "active" else 0
     if survivors < max(quorum, corrupt + 2):
         return None
+    # even degrees only, since each offset of a circulant graph gives two neighbours
     for degree in range(4, survivors - 1, 2):
         # Everybody who drops may drop before the roster closes: then the corrupt share is largest.
         corrupted = _log2_tail(survivors - 1, min(corrupt, survivors - 1), degree) + math.log2(clients)
@@ -229,6 +235,7 @@ def _log2_tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
     """log2 P[at least i marked among `drawn` of `population`], for i = 0 .. drawn + 1."""
     with np.errstate(divide="ignore"):
         logs = hypergeom.logpmf(np.arange(drawn + 1), population, marked, drawn)
+    # in logarithms, from the far end: tails of 2^-100 are not differences from 1
     tail = np.logaddexp.accumulate(np.append(logs, -np.inf)[::-1])[::-1]
     return np.asarray(tail / math.log(2))
 
@@ -239,6 +246,7 @@ def _falls_apart(clients: int, survivors: int, corrupt: int, degree: int, group:
     size = np.arange(max(group, 1), honest // 2 + 1, dtype=np.float64)
     if not len(size):
         return False
+    # the roster may close with any number of members from the least survivors on
     for members in range(survivors, clients + 1):
         squared = spectral_ratio(members, degree) ** 2
         if (size * (honest - size) <= squared * (members - size) * (members - honest + size)).any():
@@ -248,13 +256,13 @@ def _falls_apart(clients: int, survivors: int, corrupt: int, degree: int, group:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a client insists on, from its own copy of the plan.
+    """A client's demands, from its own copy of the plan.
 
     Attributes:
-        mode, corrupt, dropout: what parameters are worked out from.
-        least_cohort: fewer clients than this in an attempt, and it takes no part.
-        least_honest: the fewest honest contributors that any combination of opened sums must keep.
-        least_survivors: fewer than this in a sum, and it takes no part.
+        mode, corrupt, dropout: the figures from which parameters are computed.
+        least_cohort: least number of clients in an attempt. With fewer the client takes no part.
+        least_honest: least number of honest contributors that any combination of opened sums must keep.
+        least_survivors: least number of survivors in a sum. With fewer the client takes no part.
     """
 
     mode: Mode
@@ -265,11 +273,11 @@ class Policy:
     least_survivors: int = 2
 
     def parameters(self, clients: int, ordered: int | None = None) -> Parameters:
-        """The parameters of an attempt over so many clients. ConfigError where there are none."""
+        """The parameters of an attempt over so many clients. Raises ConfigError if no parameters will do."""
         return parameters(clients, self.corrupt, self.dropout, self.mode, ordered=ordered)
 
     def check(self, given: Parameters) -> None:
-        """ConfigError unless these parameters are this client's own, and protect as much as it asks for."""
+        """Raises ConfigError unless these are the client's own parameters, and protect enough for it."""
         if given != self.parameters(given.clients, given.ordered):
             raise ConfigError(
                 f"Expected the parameters that follow from this client's plan, got {given}: these parameters "

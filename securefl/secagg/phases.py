@@ -1,8 +1,8 @@
 """The phases of secure aggregation as two tables: what moves each party, what it checks, what follows.
 
-The machines do what is written here and nothing else; a test drives them through every row. What stands in no
-row changes nothing: a message of an earlier phase, or a second one, is ignored; one that is not due yet, or
-that fails a check, is refused, and the state stands. A client hears and answers the server alone.
+The machines do what is written here and nothing else. A test drives them through every row. An event without
+a row changes nothing. A message of an earlier phase, or a second one, is ignored. A message that is not due
+yet, or that fails a check, is refused, and the state stands. A client hears and answers the server alone.
 """
 
 from __future__ import annotations

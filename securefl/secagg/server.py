@@ -1,8 +1,8 @@
 """The server of secure aggregation: closes each phase when everybody answered or at its deadline.
 
-Whoever is silent in a phase has dropped from there on. Vectors are added as they arrive, and late ones
-are discarded. What one client sends badly costs that client its place; what proves a bad dealer ends
-the attempt with its name.
+A client that is silent in a phase has dropped from there on. Vectors are added as they arrive, and late ones
+are discarded. A bad message costs its sender its place. A proof against a dealer ends the attempt with the
+dealer's name.
 """
 
 from __future__ import annotations
@@ -44,25 +44,31 @@ _DUE: Final = {Advertise: 0, Shares: 1, Complaint: 2, MaskedInput: 2, Consistent
 class Server:
     """The server of one aggregation. Its result is `Summed` or `Aborted`.
 
-    `patience` is how many deadlines a phase lets pass: 0 for an engine that starts its clock with each
-    phase, 1 for one whose clock runs through, so that no phase is cut short.
+    `patience` is how many deadlines a phase lets pass: 0 for an engine that starts its clock with each phase.
+    An engine whose clock runs through needs 1, so that no phase is cut short.
     """
 
     agreement: Agreement
     patience: int = 1
 
     def begin(self) -> Step[ServerState]:
-        """It waits: every client begins by itself."""
+        """Wait for advertisements. Every client begins by itself."""
         return Step(Advertising({}))
 
     def expects(self, state: ServerState) -> Expects:
         return Expects(self.agreement.header, from_clients(self.agreement))
 
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
-        """Harmless: what came before, or comes late. What is not due or fails a check costs its sender."""
+        """Take in a client's message.
+
+        A message that came before, or comes late, is ignored. RemoteProtocolError for one that is not due or
+        fails a check: it costs its sender the place in the attempt.
+        """
         number = self.agreement.roster.numbers.get(sender)
         if number is None:
-            raise RemoteProtocolError("It is not in the pinned roster.", sender=sender, phase="server")
+            raise RemoteProtocolError(
+                f"Expected a member of the pinned roster, got {sender}.", sender=sender, phase="server"
+            )
         try:
             match state, message:
                 case Advertising(), Advertise():
@@ -81,18 +87,23 @@ class Server:
             raise RemoteProtocolError(str(error), sender=sender, phase=_phase(state)) from None
         if _DUE[type(message)] > state.phase:
             raise RemoteProtocolError(
-                f"A {type(message).__name__} is not due yet.", sender=sender, phase=_phase(state)
+                f"Expected a message of phase {_phase(state)!r}, got {type(message).__name__}, not due yet.",
+                sender=sender,
+                phase=_phase(state),
             )
         return Step(state)
 
     def provide(self, state: ServerState, answer: Summed | Aborted) -> Step[ServerState]:
-        """What `Unmasking.run` returned."""
+        """Take in what `Unmasking.run` returned."""
         if not isinstance(state, Working):
-            raise LocalProtocolError(f"Nothing was asked of the host in {type(state).__name__}.")
+            raise LocalProtocolError(
+                f"Expected an answer only to a need, got one in {type(state).__name__}. Provide what a step "
+                "asked for."
+            )
         return Step(Closing(), result=answer)
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
-        """Go on with who answered, or abort with the reason."""
+        """Go on with the clients that answered, or abort with the reason."""
         if isinstance(state, Working | Closing):
             return Step(state)
         if state.waited < self.patience:

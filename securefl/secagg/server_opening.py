@@ -70,7 +70,7 @@ def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> S
 
 
 def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None:
-    """A share that is not the one its dealer published a hash of is the holder's fault."""
+    """Raises CryptoError for a share without its dealer's published hash. That is the holder's fault."""
     marks = state.dealt[dealer].marks(holder).raw
     kind, wanted = (SEED, marks[:32]) if dealer in state.inputs else (KEY, marks[32:])
     if len(share.raw) != OPENED_BYTES:

@@ -46,6 +46,7 @@ def advertised(agreement: Agreement, state: Advertising, number: int, said: Adve
         return Step(state)
     entry = Entry(said.key, said.nonce, said.signature)
     entry.check(agreement, number)
+    # A weak key would fail at every neighbour, after the roster closed; here it costs its sender alone.
     _PROBE.agree(said.key, b"probe")
     state = replace(state, entries={**state.entries, number: entry})
     everybody = len(state.entries) == agreement.parameters.clients
@@ -102,9 +103,9 @@ def _dealt(state: Sharing, holder: int, dealers: tuple[int, ...]) -> Dealt:
 
 
 def complained(agreement: Agreement, state: Summing, number: int, said: Complaint) -> Step[ServerState]:
-    """A proof ends the attempt; without one the holder leaves, and too many accusers are a proof.
+    """A proof ends the attempt. Without a proof the holder leaves. More accusers than may lie are a proof.
 
-    One word against another is none, though nobody at all is assumed to lie.
+    A single accuser is never a proof, even if `corrupt` is 0: it is one word against another.
     """
     if number in state.gone or number in state.inputs:
         return Step(state)
@@ -112,7 +113,7 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
     accused, liars = dict(state.accused), max(agreement.parameters.corrupt, 1)
     for dealer, proven in complaints.judge(state.closed, state.dealt, number, said.keys):
         accused[dealer] = accused.get(dealer, frozenset()) | {number}
-        # One of more accusers than there are liars is honest.
+        # If there are more accusers than liars, one of them is honest.
         if proven or len(accused[dealer]) > liars:
             name = agreement.roster.members[dealer].name
             reason = f"{name} dealt shares that do not match what it signed, or cannot be opened."
@@ -131,6 +132,8 @@ def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput)
     admit(agreement, number, state.dealers, MASK)
     vectors: tuple[Any, ...] = said.releases
     pieces = _unpacked(agreement, vectors)
+    # The clients ask for this signature in round 3, for a survivor that did not sign. An input whose sender
+    # was shown other dealers would stop the whole opening there, so it is left out here.
     text = state.closed.input_of(number, state.dealers)
     agreement.check(number, said.signature, text)
     sums = tuple(total + piece for total, piece in zip(state.sums, pieces, strict=True))
@@ -178,7 +181,11 @@ def admit(agreement: Agreement, number: int, allowed: tuple[int, ...], phase: st
     """RemoteProtocolError for a client that has no place in this phase."""
     if number not in allowed:
         name = agreement.roster.members[number].name
-        raise RemoteProtocolError("It dropped out before.", sender=name, phase=phase)
+        raise RemoteProtocolError(
+            f"Expected a member that takes part in {phase!r}, got {name}, which dropped out before.",
+            sender=name,
+            phase=phase,
+        )
 
 
 def to(agreement: Agreement, members: tuple[int, ...], message: Any) -> Envelope:
@@ -188,7 +195,7 @@ def to(agreement: Agreement, members: tuple[int, ...], message: Any) -> Envelope
 def too_few(agreement: Agreement, phase: str, did: str, number: int) -> Step[ServerState]:
     """Abort for want of clients."""
     least = agreement.parameters.least_survivors
-    return abort(phase, f"Expected at least {least} clients, {number} {did}.")
+    return abort(phase, f"Expected at least {least} clients, got {number} that {did}.")
 
 
 def abort(phase: str, reason: str, culprit: str | None = None) -> Step[ServerState]:

@@ -13,7 +13,7 @@ from securefl.secagg.masks import Words
 
 @dataclass(frozen=True)
 class Advertising:
-    """Round 0: who advertised what. `waited` counts deadlines that passed, here and in the other phases."""
+    """Round 0: the members' advertisements. In every phase `waited` counts the deadlines that passed."""
 
     phase = 0
     entries: Mapping[int, Entry]
@@ -22,7 +22,7 @@ class Advertising:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Round 1: what each member of the closed roster dealt."""
+    """Round 1: the dealings of the closed roster's members."""
 
     phase = 1
     closed: ClosedRoster = field(repr=False)
@@ -34,7 +34,8 @@ class Sharing:
 class Summing:
     """Round 2: the running sums, and the signature of each input in them.
 
-    `gone` are holders that complained and left, `accused` who accused whom without proof.
+    `gone` are the holders that complained and left. `accused` has, for each dealer, who accused it without
+    proof.
     """
 
     phase = 2

@@ -1,8 +1,8 @@
 """Shamir's secret sharing of 32-byte secrets over the prime 2^256 + 297 (Shamir 1979).
 
-The prime is the smallest above 2^256, so every 32-byte string is a field element and a share has
-33 bytes, little-endian. A holder's point is its number in the roster plus one; the secret is the
-value at zero. Fewer than `threshold` shares say nothing about it.
+The prime is the smallest above 2^256. So every 32-byte string is a field element, and a share has 33 bytes,
+little-endian. A holder's point is its number in the roster plus one. The secret is the value at zero. Fewer
+than `threshold` shares say nothing about it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DRAW_BYTES: Final = 48  # reduced modulo the prime, 384 bits are uniform up to 
 
 
 def split(secret: bytes, points: Sequence[int], threshold: int, random: Random) -> tuple[bytes, ...]:
-    """One share per point; any `threshold` of them give the secret back.
+    """One share for each point. Any `threshold` of them give the secret back.
 
     Args:
         secret: 32 bytes.
@@ -35,7 +35,9 @@ def split(secret: bytes, points: Sequence[int], threshold: int, random: Random) 
             f"got {len(secret)} bytes and {threshold}."
         )
     if len(set(points)) < len(points) or min(points) < 1 or max(points) > 2**32:
-        raise LocalProtocolError("Expected distinct points from 1: a share at 0 would be the secret.")
+        raise LocalProtocolError(
+            f"Expected distinct points from 1 to 2^32, got {list(points)}. A share at 0 would be the secret."
+        )
     drawn = random(_DRAW_BYTES * (threshold - 1))
     coefficients = [
         int.from_bytes(drawn[at : at + _DRAW_BYTES], "little") % PRIME
@@ -49,7 +51,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """The secret, from the shares at the `threshold` smallest points.
 
     Raises:
-        CryptoError: they are shares of no 32-byte secret, or too few, or none at all.
+        CryptoError: there are too few shares, one is no field element, or they belong to no 32-byte secret.
     """
     points = tuple(sorted(shares))[:threshold]
     if len(points) < threshold:
@@ -63,7 +65,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
 
 
 def parse(share: bytes) -> int:
-    """The field element; CryptoError for bytes that stand for none."""
+    """The field element in a share. Raises CryptoError for other bytes."""
     value = int.from_bytes(share, "little")
     if len(share) != SHARE_BYTES or value >= PRIME:
         raise CryptoError("A share has 33 bytes and is below the prime.")
@@ -73,6 +75,7 @@ def parse(share: bytes) -> int:
 @lru_cache(maxsize=4096)
 def weights_at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's weights: the value at zero is the sum of weight times share."""
+    # Remembered by the points: in a complete graph one set of holders answers for every dealer.
     everything = math.prod(points)
     return tuple(_weight(everything, points, point) for point in points)
 

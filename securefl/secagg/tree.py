@@ -14,7 +14,7 @@ _EMPTY_LEAF: Final = bytes(32)
 
 @dataclass(frozen=True)
 class Tree:
-    """A binary hash tree, leaves first; short levels are filled up with zero hashes."""
+    """A binary hash tree, leaves first. Its leaves are filled up with zero hashes to a power of two."""
 
     levels: tuple[tuple[bytes, ...], ...]
 
@@ -47,6 +47,7 @@ def root_of(leaf: bytes, at: int, path: bytes) -> bytes:
 
 
 def _node(left: bytes, right: bytes) -> bytes:
+    # another label than the leaves have: an inner node cannot be passed off as a leaf
     return node_hash(b"node|", left, right)
 
 

@@ -1,4 +1,4 @@
-"""The server's slow work at the end: open the secrets, take the masks off, name who dealt badly."""
+"""The server's slow work at the end: open the secrets, take the masks off, name a bad dealer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Summed:
 
 @dataclass(frozen=True, kw_only=True)
 class Aborted:
-    """Nothing was opened. `culprit` is a client that is proven to have caused it; retry without it."""
+    """Nothing was opened. `culprit` is a client that provably caused it. Retry without it."""
 
     phase: str
     reason: str
@@ -37,9 +37,9 @@ class Aborted:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Unmasking:
-    """Slow work of the server: `run` it, anywhere, and provide what it returns.
+    """Slow work of the server. `run` it anywhere, and provide what it returns.
 
-    `shares` holds, for each dealer, the opened shares by point; they match their published hashes.
+    `shares` holds, for each dealer, the opened shares by point. They match their published hashes.
     """
 
     closed: ClosedRoster
@@ -50,7 +50,10 @@ class Unmasking:
     sums: tuple[Words, ...]
 
     def run(self) -> Summed | Aborted:
-        """Memory: one copy of the sums, however many masks are taken off."""
+        """Open all secrets, then take all masks off.
+
+        It takes one copy of the sums, however many masks there are.
+        """
         alive = set(self.survivors)
         own: dict[int, SecretKey] = {}
         dropped: dict[int, AgreementKey] = {}
@@ -61,6 +64,7 @@ class Unmasking:
                 else:
                     dropped[dealer] = self._key(dealer)
             except CryptoError:
+                # Each share matched the hash that its dealer signed, so no holder is to blame.
                 name = self.closed.agreement.roster.members[dealer].name
                 reason = f"{name} dealt shares that match their hashes and open no secret of its own."
                 return Aborted(phase="unmask", reason=reason, culprit=name)
@@ -101,6 +105,7 @@ class Unmasking:
         agreement = self.closed.agreement
         totals = {}
         for number, (vector, total) in enumerate(zip(agreement.vectors, self.sums, strict=True)):
+            # the sums belong to the server's state, which no step changes in place
             clear = total.copy()
             apply(clear, number, add=add, subtract=subtract)
             reduce(clear, vector.bits)

@@ -20,6 +20,7 @@ def writable(path: Path | str) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
     try:
         _write_ahead(db)
+        # NORMAL, the usual setting with a write-ahead log, may lose the last commits with the power
         db.execute("PRAGMA synchronous = FULL")
     except BaseException:
         db.close()
@@ -33,7 +34,8 @@ def readable(path: Path, how: str) -> sqlite3.Connection:
 
 
 def _write_ahead(db: sqlite3.Connection, *, tries: int = 600) -> None:
-    """Switch to the write-ahead log. Unlike other statements the switch does not wait for its turn."""
+    """Switch to the write-ahead log."""
+    # Unlike other statements the switch does not wait for its turn, whatever the timeout says.
     for left in reversed(range(tries)):
         try:
             db.execute("PRAGMA journal_mode = WAL")

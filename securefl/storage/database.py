@@ -1,8 +1,9 @@
-"""SQLite files that outlive a process: made whole or not at all, and what is wrong with one in a sentence.
+"""SQLite files that outlive a process. They are made whole or not at all, and say in a sentence what is
+wrong.
 
-Every commit is on disk before anything follows from it. A file is opened only where it has the tables of its
-kind and version and passes SQLite's own check. Rows carry a `seal`, a digest of what stands in them: SQLite
-does not see a flipped bit in a value. A seal shows damage, not malice: whoever can write can seal anew.
+Every commit is on disk before anything follows from it. A file opens only if it has the tables of its kind
+and version and passes SQLite's own check. Rows carry a `seal`, a digest of their values, since SQLite does
+not see a flipped bit in a value. A seal shows damage, not malice: whoever can write can seal anew.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from securefl.storage.connection import writable
 IN_MEMORY = ":memory:"
 Value = bytes | str | int | None
 _ROOM = 2**16
-"""Bytes: with less left on a disk, an error of input and output is a full disk."""
+"""In bytes. If a disk has less left, an error of input and output means a full disk."""
 _FULL = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR_WRITE,
@@ -32,20 +33,20 @@ _FULL = {
     sqlite3.SQLITE_IOERR_TRUNCATE,
     sqlite3.SQLITE_IOERR_SHMSIZE,
 }
-"""What a disk without room, a quota and a limit on the size of files come as."""
+"""The codes that SQLite gives for a full disk, a quota, and a limit on the size of files."""
 _READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What a file is.
+    """A kind of file.
 
     Attributes:
-        name: in messages, such as "ledger".
-        version: of its tables.
+        name: its name in messages, such as "ledger".
+        version: the version of its tables.
         tables: the statements that make them.
-        lost: what is lost with it, and what to do; a sentence or two.
+        lost: a sentence or two on what is lost with such a file, and what to do.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Kind:
 
 
 class Damaged(Exception):
-    """Something in a file cannot be as it was written; becomes a DataError in `explaining`."""
+    """Something in a file is not as it was written. It becomes a DataError in `explaining`."""
 
 
 def seal(*parts: Value) -> bytes:
@@ -69,16 +70,16 @@ def seal(*parts: Value) -> bytes:
 
 
 def check(sealed: object, *parts: Value) -> None:
-    """Raises Damaged where this is not the seal of these parts."""
+    """Raises Damaged unless this is the seal of these parts."""
     if sealed != seal(*parts):
         raise Damaged("a row is not as it was written")
 
 
 @contextmanager
 def explaining(path: Path | str, kind: Kind) -> Iterator[None]:
-    """What SQLite and damaged values raise, as a DataError that names the file and the remedy.
+    """Turn the errors of SQLite and of damaged values into a DataError with the file and the remedy.
 
-    A full disk, a file that cannot be written, one that is held and one that is damaged are told apart.
+    It tells apart a full disk, a file that cannot be written, one that is held, and one that is damaged.
     """
     try:
         yield
@@ -94,7 +95,8 @@ def explaining(path: Path | str, kind: Kind) -> Iterator[None]:
 
 @contextmanager
 def decoding() -> Iterator[None]:
-    """Whatever goes wrong with stored content is damage to it: who seals anew can make any decoder fail."""
+    """Turn every failure to decode stored content into Damaged."""
+    # A person can edit a row and seal it anew, and then any decoder may fail in any way.
     try:
         yield
     except (SecureFLError, Damaged):
@@ -154,9 +156,9 @@ def _no_room(path: Path | str) -> bool:
 
 
 class Database:
-    """One open file of a kind. Raises DataError for whatever is wrong with it, in every method.
+    """One open file of a kind. Every method raises DataError for whatever is wrong with the file.
 
-    Made where there is none, readable by its owner alone. Safe under two processes and kill -9.
+    The file is made if there is none, readable by its owner alone. Safe under two processes and kill -9.
     """
 
     def __init__(self, path: Path | str, kind: Kind) -> None:
@@ -190,7 +192,7 @@ class Database:
         return rows[0] if rows else None
 
     def run(self, statement: str, values: Sequence[Value] = ()) -> None:
-        """Change something. A constraint that is broken comes as sqlite3.IntegrityError."""
+        """Change something. A broken constraint raises sqlite3.IntegrityError."""
         with self.explaining():
             self._db.execute(statement, values)
 
@@ -205,7 +207,8 @@ class Database:
 
 
 def _only_for_its_owner(path: Path, kind: Kind) -> None:
-    """SQLite gives the files it makes beside this one the same permissions. A link is not followed."""
+    """Make the file, or restrict it, for its owner alone. A link is not followed."""
+    # before SQLite opens it: the logs that SQLite makes beside a file get the file's permissions
     with explaining(path, kind):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -231,8 +234,8 @@ def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version != kind.version:
         raise DataError(
-            f"{path} is no {kind.name} of version {kind.version}, which this release writes, but of version "
-            f"{version}: go on with the release that made it. It is not read, and never begun anew."
+            f"Expected {path} as a {kind.name} of version {kind.version}, which this release writes, got "
+            f"version {version}. Go on with the release that made it. It is not read, and never begun anew."
         )
     if _tables(db) != set(kind.tables):
         raise Damaged(f"its tables are not those of a {kind.name}")
@@ -242,13 +245,15 @@ def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:
-    """The statements that everything in this file was made by."""
+    """The statements by which everything in this file was made."""
     rows = db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
     return {str(row[0]) for row in rows}
 
 
 @contextmanager
 def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    # IMMEDIATE takes the write lock at once. A lock taken at the first write can find that another process
+    # has changed what was read, and fail.
     db.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,10 +1,10 @@
 """Writing files: whole or not at all, and never through somebody else's link.
 
-A file is written beside its place, brought to disk, and moved there in one step. What stands there and is no
-regular file is refused: through a link that others planted we would write where it points, and to replace it
-would break one that its owner wants (and, for a superuser, `/dev/stdout`). A link that comes between the look
-and the move is replaced itself; where it points is never written. What a kill leaves behind is called
-`.<name>.<8 hex digits>.part`; nothing reads it.
+A file is written beside its place, brought to disk, and moved there in one step. If something else than a
+regular file stands there, it is refused. Through a link that others planted we would write where it points.
+To replace a link would break one that its owner wants (and, for a superuser, `/dev/stdout`). A link that
+comes between the check and the move is replaced itself; its target is never written. A kill leaves a file
+called `.<name>.<8 hex digits>.part`, which nothing reads.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from typing import IO
 from securefl.core.errors import DataError
 
 _SHOWN = 40
-"""Characters of a name in that of its draft: with them a draft's name stays below 255 bytes."""
+"""The number of characters of a name in its draft's name, which must stay below 255 bytes."""
 
 
 @contextmanager
 def replacing(path: Path, *, secret: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write beside `path`, moved there in one step at the end; an error leaves nothing behind.
+    """A file to write beside `path`. It is moved there in one step at the end. An error leaves nothing
+    behind.
 
-    secret: readable by its owner only, from the moment it exists. Raises DataError where something stands at
-    `path` that is no regular file.
+    secret: readable by its owner only, from the moment it exists. Raises DataError if something else than a
+    regular file stands at `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _require_replaceable(path)
@@ -43,7 +44,7 @@ def replacing(path: Path, *, secret: bool = False) -> Iterator[IO[bytes]]:
         with os.fdopen(descriptor, "wb") as target:
             yield target
             target.flush()
-            # before the move: else a crash could leave an empty file under the name
+            # Before the move: otherwise a crash could leave an empty file under the name.
             os.fsync(target.fileno())
         os.replace(draft, path)
     except OSError as error:
@@ -56,13 +57,16 @@ def replacing(path: Path, *, secret: bool = False) -> Iterator[IO[bytes]]:
 
 
 def write(path: Path, content: str | bytes, *, secret: bool = False) -> None:
-    """The same for content that is all there; text becomes UTF-8."""
+    """Write complete content in the same way. Text becomes UTF-8."""
     with replacing(path, secret=secret) as target:
         target.write(content.encode() if isinstance(content, str) else content)
 
 
 def subfolder(path: Path) -> Path:
-    """The folder at `path`, made where there is none. DataError for a link: what it holds is elsewhere."""
+    """The folder at `path`, made if there is none.
+
+    Raises DataError for a link, whose contents are elsewhere.
+    """
     if path.is_symlink():
         raise DataError(f"Expected a folder at {path}, got a symbolic link; remove it.")
     path.mkdir(parents=True, exist_ok=True)
@@ -82,7 +86,7 @@ def _require_replaceable(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The move itself is durable afterwards, on file systems that can promise it."""
+    """Make the move itself durable, on file systems that can promise it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

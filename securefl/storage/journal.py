@@ -1,4 +1,4 @@
-"""The record of what parties did, on disk before it is done: the rules of `acts` in one SQLite file."""
+"""The record of the parties' acts. Each is on disk before it is done. The rules are those of `acts`."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ KIND = Kind(
         "again INTEGER, digest BLOB NOT NULL, seal BLOB NOT NULL, "
         "PRIMARY KEY (party, session, round, name, ask, again)) STRICT",
     ),
-    lost="What its parties did in the round at hand is lost with it, and without it they would do the "
-    "opposite: restore the folder it is in from one backup, or begin a new run in another folder.",
+    lost="The acts of its parties in the round at hand are lost with it, and without it they could act "
+    "otherwise: restore the folder it is in from one backup, or begin a new run in another folder.",
 )
 _KEY = "party = ? AND session = ? AND round = ? AND name = ? AND ask = ? AND again = ?"
 _AT = "at_round = ? AND at_stage = ? AND at_attempt = ?"
 _ACTS = {"deal": 1, "mask": 2, "sign": 3}
-"""Where the digest of an act stands in what `_attempt` gives."""
+"""The place of an act's digest in the list that `_attempt` gives."""
 Answer = SecretKey | None | bool
 
 
 class _Row(NamedTuple):
-    """What stands of a question: its first cohort and signers, its newest attempt, and whether one signed."""
+    """A question on record: its first cohort and signers, its newest attempt, and whether one was signed."""
 
     once: int
     cohort: bytes
@@ -67,11 +67,11 @@ class _Row(NamedTuple):
 
 
 class Journal:
-    """The acts of all parties at hand; safe under two processes and kill -9.
+    """The acts of all parties at hand. Safe under two processes and kill -9.
 
-    A restored copy forgets what came after it: a party that restores one begins a new session.
+    A restored copy forgets the acts after it. A party that restores one begins a new session.
 
-    random: of the secrets; the operating system's outside of tests.
+    random: the source of secrets, the operating system's outside of tests.
     """
 
     def __init__(self, path: Path | str = ":memory:", *, random: Callable[[int], bytes] = os.urandom) -> None:
@@ -87,7 +87,7 @@ class Journal:
 
     @property
     def identity(self) -> str:
-        """Drawn when the journal was made: a lost one that is begun anew is another one."""
+        """A number drawn when the journal was made. One that was lost and begun anew has another number."""
         return str(self._db.rows("SELECT identity FROM journal")[0][0])
 
     def sessions(self) -> list[bytes]:
@@ -95,7 +95,7 @@ class Journal:
         return [bytes(row[0]) for row in self._db.rows("SELECT DISTINCT session FROM parties")]
 
     def newest(self, session: bytes) -> int:
-        """The newest round of a session that any party has seen; 0 for none."""
+        """The newest round of a session that any party has seen, or 0."""
         query = "SELECT COALESCE(MAX(round), 0) FROM parties WHERE session = ?"
         return int(self._db.rows(query, (session,))[0][0])
 
@@ -109,28 +109,28 @@ class Journal:
         self.close()
 
     def record(self, acts: Sequence[Begin | RecordAct]) -> list[Answer]:
-        """Write a wave of acts in one durable transaction; what each is answered with (see `acts`).
+        """Write a wave of acts in one durable transaction. Returns the answer to each (see `acts`).
 
-        DataError where the disk refuses: then nothing was written, and nothing is done.
+        Raises DataError if the disk refuses. Then nothing was written, and nothing must be done.
         """
         with self._db.transaction():
             return [self._begin(act) if isinstance(act, Begin) else self._do(act) for act in acts]
 
     def lasting(self, parties: Sequence[str], session: bytes) -> list[SecretKey]:
-        """What each party's own keys are made from, the same for the whole session, durably."""
+        """The secrets of the parties' own keys, the same for the whole session, durably."""
         with self._db.transaction():
             return [self._lasting(party, session) for party in parties]
 
     def secrets(self, parties: Sequence[str], session: bytes, number: int) -> list[SecretKey | None]:
-        """What each party draws from in a round, durably; None for a round below its newest."""
+        """The secrets that the parties draw from in a round, durably. None for a round below the newest."""
         with self._db.transaction():
             return [self._secret(party, session, number) for party in parties]
 
     def said(self, party: str, at: Header, name: str, make: Callable[[], bytes]) -> bytes:
-        """What a party says under this name in a round: made once, on disk before it is said, then the same.
+        """The bytes that a party says under this name in a round.
 
-        For bytes that cannot be drawn from a secret again, such as ciphertexts. Those of earlier rounds are
-        wiped.
+        They are made once, are on disk before they are said, and are the same afterwards. This is for bytes
+        that cannot be drawn from a secret again, such as ciphertexts. Those of earlier rounds are wiped.
         """
         key = (party, at.session, at.round, name)
         with self._db.transaction():
@@ -147,7 +147,7 @@ class Journal:
     # Rows -------------------------------------------------------------------------------------------
 
     def _read(self, table: str, where: str, values: Sequence[Value]) -> tuple[Any, ...] | None:
-        """A row without its seal, which is checked; None where there is none."""
+        """A row without its seal, which is checked, or None if there is no row."""
         row = self._db.row(f"SELECT * FROM {table} WHERE {where}", values)
         if row is None:
             return None
@@ -155,7 +155,7 @@ class Journal:
         return row[:-1]
 
     def _write(self, table: str, *values: Value) -> None:
-        """A row with its seal, in place of what stood under its key."""
+        """Write a row with its seal, in place of the row under its key."""
         places = ", ".join("?" * (len(values) + 1))
         self._db.run(f"INSERT OR REPLACE INTO {table} VALUES ({places})", (*values, seal(table, *values)))
 
@@ -172,8 +172,8 @@ class Journal:
             return SecretKey(found[3]) if found[2] == number else None
         fresh = self._random(32)
         self._write("parties", party, session, number, fresh)
-        # Rounds go up, so what was asked in an earlier one is never asked again; a value that cannot change
-        # may be.
+        # Rounds go up, so a question of an earlier round is never put again, and its rows may go. A value
+        # that cannot change may be asked for again, and its rows stay.
         here = (party, session, number)
         over = "party = ? AND session = ? AND round > 0 AND round < ?"
         self._db.run(f"DELETE FROM questions WHERE {over} AND NOT once", here)
@@ -194,6 +194,7 @@ class Journal:
 
     def _may_enter(self, act: Begin, question: Question) -> bool:
         here = act.header.place()
+        # The same attempt may begin again, after a restart; another agreement in its place may not.
         if (attempt := self._attempt(act.client, question, here)) is not None:
             return bool(attempt[0] == act.context)
         if question.name in act.once and self._elsewhere(act.client, question, here):
@@ -207,7 +208,7 @@ class Journal:
         )
 
     def _elsewhere(self, party: str, question: Question, here: tuple[int, int, int]) -> bool:
-        """Whether this value, which cannot change, was signed in another round or ask, or entered later."""
+        """Whether this unchanging value was signed in another round or ask, or entered at a later place."""
         query = (
             "SELECT COUNT(*) FROM questions WHERE party = ? AND session = ? AND name = ? AND again = ? "
             "AND (round, ask) != (?, ?) AND (signed OR (at_round, at_stage, at_attempt) >= (?, ?, ?))"
@@ -225,7 +226,7 @@ class Journal:
         self._write("attempts", *key, *here, act.context, None, None, None)
 
     def _cohort(self, members: Sequence[str]) -> bytes:
-        """The digest under which a cohort stands, once for all of its members at hand."""
+        """Store a cohort and return its digest. All of its members at hand share one row."""
         written = json.dumps(sorted(members))
         digest = hashlib.sha256(written.encode()).digest()
         self._db.run("INSERT OR IGNORE INTO cohorts VALUES (?, ?)", (digest, written))
@@ -269,7 +270,7 @@ class Journal:
             self._write("questions", *key, *row._replace(signed=1))
 
     def _open(self, act: RecordAct) -> bool:
-        """One total of a question is opened, whatever attempt asks for it: all of the questions, or none."""
+        """Record that one total of each question is opened, of all the questions or of none."""
         if self._secret(act.client, act.header.session, act.header.round) is None:
             return False
         keys = [(act.client, *_key(question)) for question in act.questions]

@@ -1,8 +1,8 @@
 """Reading a SQLite file without writing beside it: on read-only media, and while another process writes.
 
-What was committed last may stand in the write-ahead log alone. A reader that leaves the log out sees an
-earlier ledger, with a smaller epsilon; SQLite does so where it is told that a file is immutable, and reads a
-log only by an index (`-shm`) that it may have to make. Hence three ways:
+The newest commits may stand in the write-ahead log alone. A reader that ignores the log sees an earlier
+ledger, with a smaller epsilon. SQLite ignores the log of a file that is declared immutable. Otherwise it
+reads the log by an index (`-shm`), which it may have to make. Hence three ways:
 
     no log, or an empty one    everything is in the file, which is read as immutable
     a log and its index        SQLite's own way, which waits for a process that writes
@@ -29,9 +29,9 @@ _TRIES = 5
 
 
 def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
-    """What `ask` finds in the database at `path`; nothing beside it is made or changed.
+    """Return what `ask` finds in the database at `path`. No file beside it is made or changed.
 
-    Raises DataError for a file that changes all the while, sqlite3.Error for one that is damaged.
+    Raises DataError if the file changes during every try, and sqlite3.Error if it is damaged.
     """
     for _ in range(_TRIES):
         before = _state(path)
@@ -39,13 +39,17 @@ def read(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
             with _open(path) as db:
                 found = ask(db)
         except sqlite3.Error:
+            # a file that changed meanwhile may only have been read in the middle of a write
             if _state(path) == before:
                 raise
             continue
         # A file without an index has no locks: a process that began to write meanwhile shows here alone.
         if _indexed(path) or _state(path) == before:
             return found
-    raise DataError(f"{path} changed at each of {_TRIES} readings; try again when its run has ended.")
+    raise DataError(
+        f"Expected {path} to hold still while it is read, got a change at each of {_TRIES} tries. "
+        "Try again when its run has ended."
+    )
 
 
 def copy(path: Path, folder: Path) -> Path:
@@ -80,7 +84,7 @@ def _filled(path: Path, end: str) -> bool:
 
 
 def _state(path: Path) -> tuple[tuple[int, int, int] | None, ...]:
-    """By which a change of the file or its logs shows."""
+    """Inode, size and time of the file and its logs: equal states mean that nothing changed in between."""
     return tuple(_stamp(path.with_name(path.name + end)) for end in ("", *_LOGS))
 
 

@@ -1,6 +1,6 @@
-"""Reading what people and peers write: every text has a largest size, and a largest depth.
+"""Reading texts of people and peers. Every text has a largest size and a largest depth.
 
-Sizes are checked before anything is parsed: a value of two bytes is seventy as an object.
+Sizes are checked before anything is parsed: a value of two bytes takes seventy as an object.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from securefl.core.errors import ConfigError
 from securefl.core.legible import is_legible
 
 LARGEST_TOML: Final = 2**16
-"""Bytes of the largest study, sweep or model file: five times the longest that this package brings."""
+"""Largest study, sweep or model file, in bytes: five times the longest one in this package."""
 MOST_ELEMENTS: Final = 2**20
-"""Values of the largest JSON text: profiles and anchors of 500,000 elements."""
+"""Largest number of values in a JSON text: profiles and anchors of 500,000 elements."""
 _DEEPEST: Final = 16
 _LONG_KEY: Final = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){32}""")
 """A key of more than 32 parts."""
 
 
 def read_text(path: Path, most: int = LARGEST_TOML) -> str:
-    """A text file in UTF-8 of at most `most` bytes; a byte order mark in front is dropped.
+    """Read a text file in UTF-8 of at most `most` bytes. A byte order mark in front is dropped.
 
-    Raises ConfigError, naming the file, for anything else.
+    Raises ConfigError with the file's name for anything else.
     """
     try:
         with path.open("rb") as source:
             raw, size = source.read(most + 1), os.fstat(source.fileno()).st_size
     except OSError as error:
-        raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
+        raise ConfigError(f"Expected to read {path}, got {error.strerror}. Check the path.") from None
     if len(raw) > most:
         raise ConfigError(
             f"Expected {path} of at most {most:,} bytes, got {max(size, len(raw)):,}; is it the right file?"
@@ -42,28 +42,31 @@ def read_text(path: Path, most: int = LARGEST_TOML) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:  # UTF-16 has one in every other byte
-        raise ConfigError(f"{path} is not text in UTF-8; save it as such.")
+        raise ConfigError(f"Expected {path} as text in UTF-8, got other bytes. Save it as such.")
     return text
 
 
 def toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text. ConfigError for none, too long a one, and too deep a one."""
+    """The table of a TOML text. Raises ConfigError if it is not TOML, too long, or too deep."""
     if len(text) > LARGEST_TOML:
         raise ConfigError(f"Expected at most {LARGEST_TOML:,} characters of TOML, got {len(text):,}.")
-    if _LONG_KEY.search(text):  # its parser takes minutes and gigabytes for what is refused afterwards
+    if _LONG_KEY.search(
+        text
+    ):  # the parser would take minutes and gigabytes, and the key be refused afterwards
         raise ConfigError(_too_deep())
     try:
         table = tomllib.loads(text)
     except RecursionError:
         raise ConfigError(_too_deep()) from None
     except ValueError as error:  # a number of 5,000 digits is no TOMLDecodeError
-        raise ConfigError(f"This is not TOML: {error}.") from None
+        raise ConfigError(f"Expected TOML, got: {error}. Mend the text.") from None
     _check_tables(table)
     return table
 
 
 def _check_tables(table: dict[str, Any]) -> None:
-    """Depth and keys; level by level, since a dotted key of 60 kB would break whatever calls itself."""
+    """Check depth and keys, level by level."""
+    # without recursion, which a dotted key of 60 kB would break
     level: list[Any] = [table]
     for _ in range(_DEEPEST):
         inner: list[Any] = []
@@ -72,7 +75,9 @@ def _check_tables(table: dict[str, Any]) -> None:
                 _check_keys(found)
             inner += found.values() if isinstance(found, dict) else found
         if any(isinstance(value, int) and value.bit_length() > 63 for value in inner):
-            raise ConfigError("Expected whole numbers of at most 64 bits, as TOML has them; one is larger.")
+            raise ConfigError(
+                "Expected whole numbers of at most 64 bits, as TOML has them, got a larger one."
+            )
         level = [value for value in inner if isinstance(value, dict | list)]
         if not level:
             return
@@ -86,9 +91,11 @@ def _check_keys(table: dict[str, Any]) -> None:
 
 
 def _too_deep() -> str:
-    return f"Expected tables and lists in at most {_DEEPEST} levels, got more; no study nests as deeply."
+    return f"Expected tables and lists in at most {_DEEPEST} levels, got more. No study nests as deeply."
 
 
 def elements(text: bytes) -> int:
-    """At least as many values as a JSON text holds, before any is made."""
+    """An upper bound on the number of values in a JSON text, before any of them is made."""
+    # every value beyond the first has a comma or a bracket in front; those inside strings only add to the
+    # bound
     return 1 + sum(map(text.count, (b",", b"[", b"{")))

@@ -1,4 +1,4 @@
-"""What a run needs to go on after it was cut off: state, what clients keep, and every finished round."""
+"""The checkpoint of a run: the newest state, the clients' kept state, and every finished round."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MODULUS = 2**256
 
 
 class Checkpoint:
-    """One SQLite file per arm and seed; a round is in it whole or not at all."""
+    """One SQLite file for each arm and seed. A round is in it whole or not at all."""
 
     def __init__(self, path: Path) -> None:
         self._db = Database(path, KIND)
@@ -46,7 +46,7 @@ class Checkpoint:
         self._db.close()
 
     def explaining(self) -> AbstractContextManager[None]:
-        """What is wrong with what was read from it, as a DataError that names it (see `database`)."""
+        """Turn faults in the file's contents into a DataError that names the file (see `database`)."""
         return self._db.explaining()
 
     def nonce(self) -> bytes:
@@ -58,11 +58,12 @@ class Checkpoint:
             return bytes.fromhex(self._bound()[_SESSION])
 
     def bind(self, **identities: str) -> None:
-        """Go on only as what the run began as: of this study, arm and seed, with this ledger and journal.
+        """Bind the run to its study, arm and seed, and to this ledger and journal.
 
-        A file that is lost and begun anew forgets what was released, or which sums were opened. DataError
-        where one of the names had another value when the run began.
+        Raises DataError if one of the names had another value when the run began.
         """
+        # Each file alone could be lost and begun anew. A new ledger would forget what was released, and a new
+        # journal which sums were opened.
         with self._db.transaction():
             bound = self._bound()
             if not bound.keys() - {_SESSION} and not self._db.rows("SELECT round FROM rounds"):
@@ -98,9 +99,9 @@ class Checkpoint:
     def save(
         self, number: int, state: State, record: dict[str, Any], kept: Mapping[int, Kept] | None = None
     ) -> None:
-        """Finish round `number`, durably. Raises LocalProtocolError where it is finished already.
+        """Finish round `number`, durably. Raises LocalProtocolError if it is finished already.
 
-        kept: what clients keep, of those where it changed.
+        kept: the kept state of the clients whose state changed.
         """
         memory = {f"memory.{name}": array for name, array in state.memory.items()}
         arrays = packed({"broadcast": state.broadcast, **memory})
@@ -110,8 +111,8 @@ class Checkpoint:
             session = self._bound().get(_SESSION, "")
             if self._db.rows("SELECT round FROM rounds WHERE round = ?", (number,)):
                 raise LocalProtocolError(
-                    f"Round {number} is finished already: another process runs in this folder; stop one of "
-                    "them."
+                    f"Expected round {number} to be open, got a finished one: another process runs in this "
+                    "folder. Stop one of them."
                 )
             own = seal(session, number, written)
             self._db.run("INSERT INTO rounds VALUES (?, ?, ?)", (number, written, own))
@@ -121,7 +122,8 @@ class Checkpoint:
             self._db.run("INSERT INTO state VALUES (?, ?, ?, ?)", (number, arrays, whole, own))
 
     def _keep(self, session: str, devices: Sequence[tuple[int, bytes]]) -> bytes:
-        """Write what clients keep; the sum of all rows' seals mod 2^256, by which one that is gone shows."""
+        """Write the clients' kept state. Returns the sum of all rows' seals mod 2^256."""
+        # The sum shows a row that is gone. A hash over all rows would too, but take all rows at each round.
         before = self._db.row("SELECT devices FROM state")
         whole = int.from_bytes(before[0] if before else b"", "little")
         for client, content in devices:
@@ -151,7 +153,7 @@ class Checkpoint:
                 return State(arrays["broadcast"], memory), records
 
     def kept(self) -> dict[int, Kept]:
-        """What each client keeps, as of the last finished round."""
+        """The kept state of each client after the last finished round."""
         with self._db.explaining():
             rows = self._db.rows("SELECT client, arrays, seal FROM kept")
             session = self._bound().get(_SESSION, "")

@@ -36,8 +36,9 @@ def _check_budget(plan: Plan, sent: Sequence[Sends], arm: str) -> None:
         endless = open_to(plan, sends)
         if plan.budget is not None and endless:
             raise ConfigError(
-                f"{sends.name!r} leaves without noise, which no budget bears: every client would "
-                f"refuse. Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
+                f"Expected noise on every value under a budget, got {sends.name!r}, which leaves without "
+                "noise, which no budget bears: every client would refuse. "
+                f"Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
             )
     if plan.budget is None:
         return
@@ -46,15 +47,15 @@ def _check_budget(plan: Plan, sent: Sequence[Sends], arm: str) -> None:
         if not within(first, plan.delta, plan.budget):
             cost = compose(first, plan.delta)
             raise ConfigError(
-                f"{arm}: round 1 costs a client epsilon {cost:.4g} against the {party}, and the "
-                f"budget is {plan.budget:g}: it bears not one round. Raise it, or add noise."
+                f"{arm}: expected round 1 to cost a client at most the budget {plan.budget:g} against the "
+                f"{party}, got epsilon {cost:.4g}: it bears not one round. Raise it, or add noise."
             )
 
 
 def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
-    """ConfigError for a hidden sum over cohorts of which none would ever be opened.
+    """Raises ConfigError for a hidden sum over cohorts that would never be opened.
 
-    A cohort whose size is not known beforehand counts as one of all clients.
+    A cohort of unknown size counts as one of all clients.
     """
     way = way_of(plan)
     for sends in sent:
@@ -63,7 +64,7 @@ def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
             continue
         if size < 2:
             raise ConfigError(
-                f"{sends.name!r} is summed over cohorts of {size}, whose sum would be its own value: it is "
-                "never opened. Ask more clients a round."
+                f"Expected cohorts of two or more for the hidden sum of {sends.name!r}, got {size}, whose "
+                "sum would be its own value: it is never opened. Ask more clients a round."
             )
         way.check(sends, size)

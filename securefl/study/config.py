@@ -23,11 +23,14 @@ from securefl.training.task import Problem
 
 MOST_ROUNDS = 10**6
 _LONGEST_NAME = 200
-"""Bytes of a name, which is a folder's too; file systems bear 255."""
+"""Longest name in bytes. A name is a folder's too, and file systems bear 255."""
 
 
 class ProtocolOptions(Protocol):
-    """What an entry point of the group `securefl.protocols` names: options that build an algorithm."""
+    """Options that build an algorithm.
+
+    The entry points of the group `securefl.protocols` name such classes.
+    """
 
     def build(self, problem: Problem) -> Algorithm: ...
 
@@ -186,7 +189,7 @@ def slug(name: str) -> str:
 
 
 def require_name(name: str) -> None:
-    """ConfigError for a name that is no folder's, or deceives whoever reads it."""
+    """Raises ConfigError for a name that cannot be a folder's, or that deceives its reader."""
     require_legible(name, "a name")
     if not 1 <= len(slug(name).encode()) <= _LONGEST_NAME:
         raise ConfigError(

@@ -1,16 +1,16 @@
-"""What a round costs the devices: the time and energy model of the FedProf papers.
+"""The cost of a round to the devices: the time and energy model of the FedProf papers.
 
 Source: FedProf v2, Eqs. 9-16 and Table 2; v1, Eqs. 53-60 and Table 4 (the same model, other constants). The
-logarithm is to base 2, a decibel figure becomes a plain ratio, and the size of a message in megabit stands
-over the bandwidth in MHz; read so, the presets meet the published minutes and watt-hours per round (FedAvg's
-rows within 6 %; CIFAR-10, its ten devices drawn once, within 20 %).
+logarithm is to base 2. A decibel figure becomes a plain ratio. The size of a message in megabit is divided by
+the bandwidth in MHz. With this reading the presets meet the published minutes and watt-hours per round:
+FedAvg's rows within 6 %, and CIFAR-10, whose ten devices are drawn once, within 20 %.
 
 The uplink has half the bandwidth of the downlink, so a byte sent up takes twice as long as a byte sent down.
 
-Two things to know before comparing figures. Energy counts sending and receiving alike at the transmitter's
-power. And the bandwidth law of EMNIST in v2, N(1, 0.3^2) cut at zero, has density near zero, where the time
-of a message goes as one over the bandwidth: the round time has no mean over draws of devices, only over the
-rounds of one draw, so compare arms on the same devices.
+Energy counts sending and receiving alike at the transmitter's power. Compare arms on the same devices: the
+bandwidth law of EMNIST in v2, N(1, 0.3^2) cut at zero, has density near zero, where the time of a message
+goes as one over the bandwidth. So the round time has a mean over the rounds of one draw of devices, but none
+over draws.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CostModel:
 
 def _positive(name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"Expected a finite {name} > 0 in the cost model, found {value!r}.")
+        raise ConfigError(f"Expected a finite {name} > 0 in the cost model, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,11 +90,11 @@ class Devices:
     def __post_init__(self) -> None:
         if self.ghz.ndim != 1 or self.ghz.shape != self.mhz.shape:
             raise ConfigError(
-                f"Expected ghz and mhz of one shape (clients,), found {self.ghz.shape} and {self.mhz.shape}."
+                f"Expected ghz and mhz of one shape (clients,), got {self.ghz.shape} and {self.mhz.shape}."
             )
         if not all(np.all(np.isfinite(law) & (law > 0)) for law in (self.ghz, self.mhz)):
             raise ConfigError(
-                "Expected every device to have a finite speed and bandwidth > 0; found one without."
+                "Expected every device to have a finite speed and bandwidth > 0, got one without."
             )
 
 
@@ -109,10 +109,10 @@ class DeviceLaw:
         for name, (mean, sd) in (("ghz", self.ghz), ("mhz", self.mhz)):
             _positive(f"mean of {name}", mean)
             if not (math.isfinite(sd) and sd >= 0):
-                raise ConfigError(f"Expected a standard deviation >= 0 for {name}, found {sd!r}.")
+                raise ConfigError(f"Expected a standard deviation >= 0 for {name}, got {sd!r}.")
 
     def draw(self, clients: int, rng: np.random.Generator) -> Devices:
-        """Devices for `clients` clients; every speed and bandwidth is > 0."""
+        """Devices for `clients` clients. Every speed and bandwidth is > 0."""
         ghz = _positive_normal(clients, self.ghz, rng)
         return Devices(ghz=ghz, mhz=_positive_normal(clients, self.mhz, rng))
 
@@ -140,7 +140,7 @@ class Payload:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClientCosts:
-    """What one round costs each client were it selected: seconds and joules, all (N,) float64."""
+    """The cost of one round to each client, if it is selected: seconds and joules, all (N,) float64."""
 
     communicate: Floats
     """T_comm, Eq. 11: model down and up."""
@@ -169,7 +169,9 @@ def communication_seconds(model: CostModel, devices: Devices, traffic: Payload |
         weighted = 3 * model.model_megabytes * 1e6
         return weighted * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
     if traffic is None:
-        raise ConfigError("Expected the bytes of the messages where model_megabytes is None; pass `traffic`.")
+        raise ConfigError(
+            "Expected the bytes of the messages, since model_megabytes is None, got none. Pass `traffic`."
+        )
     up, down = _per_client("up", traffic.up, devices), _per_client("down", traffic.down, devices)
     return (2 * up + down) * MEGABIT_PER_BYTE / _megabit_per_second(model, devices)
 
@@ -224,7 +226,7 @@ def client_costs(
 
 
 def round_seconds(costs: ClientCosts, selected: ArrayLike) -> float:
-    """T_round, Eq. 9: the slowest of the selected clients, in seconds; 0 where nobody was selected.
+    """T_round, Eq. 9: the slowest of the selected clients, in seconds. 0 if nobody was selected.
 
     selected: client indices. A client drawn twice (selection with replacement) trains and sends once.
     """
@@ -232,7 +234,7 @@ def round_seconds(costs: ClientCosts, selected: ArrayLike) -> float:
 
 
 def round_watt_hours(costs: ClientCosts, selected: ArrayLike) -> float:
-    """Energy of the selected clients' devices in Wh (J / 3600); a client drawn twice counts once."""
+    """Energy of the selected clients' devices in Wh (J / 3600). A client drawn twice counts once."""
     return float(np.sum(costs.joules[_cohort(selected, len(costs.train))]) / JOULES_PER_WATT_HOUR)
 
 
@@ -242,7 +244,7 @@ def _cohort(selected: ArrayLike, clients: int) -> NDArray[np.int64]:
         return np.zeros(0, dtype=np.int64)
     # A mask of booleans would otherwise be read as clients 0 and 1.
     if indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= clients:
-        raise ConfigError(f"Expected client indices from 0 to {clients - 1}, found {indices!r}.")
+        raise ConfigError(f"Expected client indices from 0 to {clients - 1}, got {indices!r}.")
     return np.unique(indices).astype(np.int64)
 
 
@@ -253,7 +255,7 @@ def _megabit_per_second(model: CostModel, devices: Devices) -> Floats:
 def _per_client(name: str, values: ArrayLike, devices: Devices) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     if array.shape not in ((), devices.ghz.shape):
-        raise ConfigError(f"Expected {name} as one number or {devices.ghz.shape}, found shape {array.shape}.")
+        raise ConfigError(f"Expected {name} as one number or {devices.ghz.shape}, got shape {array.shape}.")
     if not np.all(np.isfinite(array) & (array >= 0)):
-        raise ConfigError(f"Expected {name} finite and >= 0, found a value that is not.")
+        raise ConfigError(f"Expected {name} finite and >= 0, got a value that is not.")
     return np.broadcast_to(array, devices.ghz.shape)

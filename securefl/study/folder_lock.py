@@ -30,11 +30,11 @@ from securefl.study.interruption import to_stderr
 
 LOCK = ".lock"
 _LONGEST = 4096
-"""Bytes of a note that are read."""
+"""The number of bytes that are read of a note."""
 _SHOWN = 300
-"""Characters of a command line that a note holds, and of what a note says that are shown."""
+"""The number of characters of a command line in a note, and of a note's texts that are shown."""
 _PATIENCE = 0.3
-"""Seconds to wait for the lock: who asks whether a folder is in use holds it for a moment."""
+"""Seconds to wait for the lock. A process that only asks whether a folder is in use holds it for a moment."""
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK
 """A link is not followed, and a pipe not waited for."""
 
@@ -64,10 +64,10 @@ class Holder:
 
 @contextmanager
 def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None]:
-    """Hold the folder, which is made where there is none. Forked children do not hold it.
+    """Hold the folder, which is made if there is none. Forked children do not hold it.
 
-    say: is told whose lock is taken over, where a process ended without giving it back.
-    Raises ConfigError where another process holds it, DataError where it cannot be locked.
+    say: is told whose lock is taken over, if a process ended without giving it back.
+    Raises ConfigError if another process holds the folder, and DataError if it cannot be locked.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,8 +76,8 @@ def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None
         raise _refusal(folder, error) from None
     if file is None:
         raise ConfigError(
-            f"{folder} is in use by {_named(folder)}: one process at a time runs there. Wait for it, stop "
-            "it, or choose another folder with --out."
+            f"Expected a free folder: {folder} is in use by {_named(folder)}: one process at a time runs "
+            "there. Wait for it, stop it, or choose another folder with --out."
         )
     try:
         if (left := _noted(file.number)) is not None:
@@ -89,7 +89,7 @@ def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None
 
 
 def require_idle(folder: Path) -> None:
-    """Raises ConfigError where a process holds the folder. Nothing is written for it."""
+    """Raises ConfigError if a process holds the folder. It writes nothing."""
     try:
         number = os.open(folder / LOCK, os.O_RDONLY | _OPEN)
     except OSError:  # nobody has run here since there are locks, or only its owner may ask
@@ -107,7 +107,7 @@ def require_idle(folder: Path) -> None:
 
 
 class _File:
-    """An open lock file; in a forked child it is closed at once, which leaves the lock with its parent."""
+    """An open lock file. In a forked child it is closed at once, which leaves the lock with the parent."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -141,7 +141,7 @@ def _close(file: _File | None) -> None:
 
 
 def _locked(folder: Path) -> _File | None:
-    """The folder's lock; None where another process keeps it."""
+    """The folder's lock, or None if another process keeps it."""
     end = time.monotonic() + _PATIENCE
     while True:
         file = _File(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _OPEN, 0o600))
@@ -150,7 +150,8 @@ def _locked(folder: Path) -> _File | None:
             if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # another name's content is not ours
                 raise OSError(errno.EEXIST, "Not a regular file")
             fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Who opened the file before it was replaced has the lock of a file that nobody else sees.
+            # If the file was replaced between open and lock, we hold the lock of a file that nobody else
+            # sees.
             if _same(file.number, folder / LOCK):
                 return file
         except BlockingIOError:
@@ -202,7 +203,7 @@ def _named(folder: Path) -> str:
 
 
 def _noted(number: int) -> Holder | None:
-    """The note in a lock file; None where it is empty or no note."""
+    """The note in a lock file, or None if there is no valid one."""
     try:
         found = json.loads(os.pread(number, _LONGEST, 0))
     except (ValueError, RecursionError):
@@ -214,5 +215,5 @@ def _noted(number: int) -> Holder | None:
 
 
 def _shown(text: str) -> str:
-    """Whoever can write in the folder can write the note: none of its control characters reach a terminal."""
+    """A note's text without control characters: whoever can write in the folder can write the note."""
     return "".join(char if char.isprintable() else "?" for char in text)[:_SHOWN]

@@ -1,4 +1,4 @@
-"""What a study would cost before it runs: who learns what, epsilon after the schedule, bytes, time."""
+"""The cost of a study before it runs: who learns what, epsilon after the schedule, bytes, time."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from securefl.study.world import World
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Of one arm, for a client that takes part in every round.
+    """The forecast of one arm, for a client that takes part in every round.
 
-    learns, epsilon: by party, epsilon after the whole schedule. affordable: rounds that the budget buys, None
-    where it has no limit. bytes_up, bytes_down: of all clients in the first and in a later round, and seconds
-    on this machine, from a rehearsal of two rounds that keeps nothing. changes: what private training changes
-    in the model.
+    Attributes:
+        learns, epsilon: by party. Epsilon is that after the whole schedule.
+        affordable: the number of rounds that the budget buys. None without a limit.
+        bytes_up, bytes_down: of all clients, in the first and in a later round. They come from a rehearsal of
+            two rounds that keeps nothing.
+        seconds: of the same two rounds, on this machine.
+        changes: the changes that private training makes in the model.
     """
 
     arm: str
@@ -46,7 +49,7 @@ class Forecast:
 
 
 def forecast(study: Study, arm: Arm, world: World) -> Forecast:
-    """Raises ConfigError where the study could not run."""
+    """Forecast one arm. Raises ConfigError if the study could not run."""
     algorithm, plan = composition(study, arm, world)
     sent = [offer.sends for offer in algorithm.offers]
     first, later = _rehearsed(study, arm, world)
@@ -73,11 +76,13 @@ def _affordable(plan: Plan, sent: Sequence[Sends]) -> int | None:
         spent = [events_of(plan, sent, party, rounds) for party in plan.against]
         return all(within(events, plan.delta, budget) for events in spent)
 
+    # at most the schedule, for which the noise was calibrated; a ledger lets no more through
     return most_rounds(bears, plan.schedule)
 
 
 def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], dict[str, Any]]:
     """The records of the first round and of a later one, in a folder that is thrown away."""
+    # the first round has introductions and key exchanges that the later ones do not repeat
     two = min(2, study.study.rounds)
     with tempfile.TemporaryDirectory() as folder:
         records = run_arm(study, arm, world, Path(folder), lambda record: None, rounds=two).records
@@ -85,7 +90,7 @@ def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], di
 
 
 def as_json(study: Study, forecasts: Sequence[Forecast]) -> dict[str, Any]:
-    """For scripts; an infinite epsilon is the text "inf"."""
+    """The forecasts for scripts. An infinite epsilon is the text "inf"."""
     rounds, seeds = study.study.rounds, len(study.study.seeds)
     return {
         "study": study.study.name,

@@ -11,7 +11,7 @@ from securefl.study.forecast import Forecast
 
 
 def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
-    """The page, line by line."""
+    """The page of the forecast, line by line."""
     privacy, clients = study.privacy, study.data.clients
     counts = ((len(study.arms), "arm"), (study.study.rounds, "round"), (clients, "client"))
     yield f"{study.study.name}: {', '.join(_many(*count) for count in counts)}"

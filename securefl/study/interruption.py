@@ -1,4 +1,4 @@
-"""Stopping a run from outside: the first signal lets what is at hand finish, the second stops at once."""
+"""Stopping a run from outside: the first signal lets the work at hand finish, the second stops at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Ctrl-C, what service managers send, and a terminal that is closed."""
+"""Ctrl-C, the signal of service managers, and that of a closed terminal."""
 _ONE_REQUEST = 0.1
-"""Seconds in which a second signal is the first again: timeout(1) sends it to a process and to its group."""
+"""Seconds in which a second signal counts as the first: timeout(1) sends one to a process and its group."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal of this number stopped the run; what is finished is kept."""
+    """A signal of this number stopped the run. Finished rounds are kept."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -26,18 +26,18 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """As shells have it."""
+        """The exit code, as shells define it."""
         return 128 + self.number
 
 
 class Stop(Protocol):
-    """What a run asks whether it shall stop."""
+    """A run asks it whether to stop."""
 
     def finishing(self, what: str) -> AbstractContextManager[None]:
-        """A first request to stop lets what is done within finish."""
+        """A first request to stop lets the work within finish."""
 
     def check(self) -> None:
-        """Raises Interrupted where a request came."""
+        """Raises Interrupted if a request came."""
 
 
 def to_stderr(line: str) -> None:
@@ -48,8 +48,8 @@ def to_stderr(line: str) -> None:
 class Interruption:
     """A context that hears signals, and puts the old handlers back at its end.
 
-    Outside the main thread, and where the context is not entered, no signal is handled. A signal that is
-    ignored (nohup, a shell's background job) stays ignored.
+    Outside the main thread, and unless the context is entered, no signal is handled. A signal that is ignored
+    (nohup, a shell's background job) stays ignored.
 
     Args:
         say: prints a line for a person, at once; called in a thread of its own, as a handler may interrupt
@@ -81,7 +81,7 @@ class Interruption:
 
     @contextmanager
     def finishing(self, what: str) -> Iterator[None]:
-        """A first signal within lets it finish; where nothing is at hand, it stops at once."""
+        """A first signal within lets the work finish. Outside of it the first signal stops at once."""
         self._at_hand = what
         try:
             yield
@@ -89,7 +89,7 @@ class Interruption:
             self._at_hand = ""
 
     def check(self) -> None:
-        """Raises Interrupted where a signal came."""
+        """Raises Interrupted if a signal came."""
         if self._heard is not None:
             raise Interrupted(self._heard[0])
 
@@ -102,7 +102,7 @@ class Interruption:
             line = f"Stopping after {self._at_hand}; once more to stop at once."
             threading.Thread(target=self._say, args=(line,), daemon=True).start()
             return
-        # Cleaning up may hang in foreign code: there the next signal ends the process itself.
+        # Cleaning up may hang in foreign code. The next signal then ends the process itself.
         for each in self._old:
             signal.signal(each, signal.SIG_DFL)
         raise Interrupted(number)
@@ -110,7 +110,7 @@ class Interruption:
 
 @dataclass(frozen=True)
 class Told:
-    """The same for a process that hears no signal itself, but of the one that started it."""
+    """The same for a process that hears no signals, and asks the process that started it."""
 
     asked: Callable[[], bool]
 

@@ -12,7 +12,7 @@ from securefl.storage.texts import read_text
 
 
 def packaged() -> Mapping[str, str]:
-    """The studies that installed packages bring (entry-point group `securefl.studies`): name to TOML."""
+    """The studies in installed packages (entry-point group `securefl.studies`): name to TOML."""
     found = {}
     for point in entry_points(group="securefl.studies"):
         for file in files(point.value).iterdir():
@@ -28,5 +28,5 @@ def text_of(study: str) -> str:
     if study in packaged():
         return packaged()[study]
     raise ConfigError(
-        f"No file and no packaged study {study!r}; packaged are {', '.join(packaged()) or 'none'}."
+        f"Expected a file or a packaged study, got {study!r}; packaged are {', '.join(packaged()) or 'none'}."
     )

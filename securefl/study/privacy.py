@@ -22,19 +22,26 @@ from securefl.sums import words
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySection:
-    """What is protected, how, and against whom; nothing here has a silent default but the key size.
+    """What is protected, how, and against whom. Only the key size has a silent default.
 
-    budget: the most epsilon per client, `inf` for none. against: the parties it must hold against.
-    unprotected: what may leave without noise; epsilon is then infinite. parameters: of CKKS; with
-    "strong-encrypted" the baseline is encrypted too (mode E); batches cannot have that, and pads have
-    parameters of their own. epsilon: what the noise is calibrated for, over all rounds, `inf` for no noise;
-    calibration: "exact", or FedLog's theorem ("paper"). dropout, corrupt: of hidden sums and distributed
-    noise, the largest shares of a cohort that may fall silent, and that may collude with the server (0: none
-    may). least_cohort: the fewest clients that are asked for one sum.
-    least_honest: the fewest honest contributors that any combination of opened sums keeps. largest_share: the
-    most of a sum's weight that one client may have. Each client checks these three. secagg: "active", against
-    a server that lies, or "semi-honest". spare: aborted aggregations that may be tried again. force_delta:
-    allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as it is.
+    Attributes:
+        budget: the largest epsilon of a client, `inf` for none.
+        against: the parties that the budget must hold against.
+        unprotected: names of values that may leave without noise. Epsilon is then infinite.
+        parameters: the parameters of CKKS. With "strong-encrypted" the baseline is encrypted too (mode E).
+            Batches cannot have that, and pads have parameters of their own.
+        epsilon: the epsilon that the noise is calibrated for, over all rounds, `inf` for no noise.
+        calibration: "exact", or FedLog's theorem ("paper").
+        dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that may fall
+            silent, and that may collude with the server (0: none may).
+        least_cohort: least number of clients that are asked for one sum.
+        least_honest: least number of honest contributors that any combination of opened sums keeps.
+        largest_share: largest share of a sum's weight that one client may have. Each client checks these
+        three.
+        secagg: "active", against a server that lies, or "semi-honest".
+        spare: aborted aggregations that may be tried again.
+        force_delta: allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as
+        it is.
     """
 
     sum: str
@@ -69,7 +76,10 @@ class PrivacySection:
         if not self.budget >= 0:
             raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
         if (self.noise == "none") != (self.epsilon is None):
-            raise ValueError("Expected `epsilon` with noise, and none without.")
+            raise ValueError(
+                f"Expected `epsilon` with noise, and none without, got {self.epsilon} with noise = "
+                f"{self.noise!r}."
+            )
         if self.epsilon is not None and not self.epsilon > 0:
             raise ValueError(f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}.")
         together = self.noise == "distributed" or self.sum != "clear"
@@ -89,7 +99,7 @@ class PrivacySection:
             raise ValueError("Expected least_cohort >= 1, least_honest >= 1 and 0 < largest_share <= 1.")
 
     def _check_together(self) -> None:
-        """What must be stated where clients stand in for each other's privacy."""
+        """Refuse to assume what clients must state when they stand in for each other's privacy."""
         words = ("corrupt", "least_cohort", "least_honest", "largest_share")
         missing = [word for word in words if getattr(self, word) is None]
         if missing:
@@ -107,14 +117,15 @@ class PrivacySection:
     def plan(
         self, rounds: int, sends: Sequence[Sends] = (), *, records: int = 2**31, clients: int = 1
     ) -> Plan:
-        """The plan of a run in which clients send these values, in as many rounds.
+        """The plan of a run of so many rounds in which clients send these values.
 
-        records, clients: how many there are in all, public; counts in weights are clipped by them.
+        records, clients: the public numbers of all of them. Counts in weights are clipped by them.
         """
         share = self.largest_share or 1.0
         counts_are_public = self.unit == "record" and self.adjacency == "replace-one"
         noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
         releases = {s.name: s.asked(rounds) + (self.spare if s.how == "sum" else 0) for s in sends}
+        # Introductions (`extra`) precede training, so training is counted for the other releases alone.
         spent: Counter[DpEvent] = Counter()
         for s in sends:
             if s.training is not None and self.unit == "record":
@@ -130,6 +141,7 @@ class PrivacySection:
             least_honest=self.least_honest or 1,
             largest_share=share,
             largest_count=max(1, floor(share * records)),
+            # under add-remove, and per client, the number of records is data: an average stands in for it
             public_count=None if counts_are_public else max(1, round(records / clients)),
             secagg=self.secagg,
             spare=self.spare,
@@ -144,7 +156,7 @@ class PrivacySection:
         )
 
     def _multiplier(self, releases: int, spent: Mapping[DpEvent, int]) -> float:
-        """Sigma over sensitivity, for which all releases, and the training before them, cost `epsilon`."""
+        """Sigma over sensitivity at which all releases, and the training before them, cost `epsilon`."""
         if self.epsilon is None or self.epsilon == inf:
             return 0.0
         if spent and self.calibration == "paper":

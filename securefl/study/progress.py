@@ -13,7 +13,7 @@ from securefl.study.config import Arm, Study
 
 
 class Bars:
-    """A context in which finished rounds are shown; without a terminal, a line every tenth round."""
+    """A context in which finished rounds are shown. Without a terminal it prints a line every tenth round."""
 
     def __init__(self, study: Study, console: Console) -> None:
         self._console = console

@@ -30,9 +30,9 @@ class Results:
         answer), and epsilon against each party.
     participation: arm, seed, client, quality, selected and answered (rounds; a client that is drawn
         twice takes part once), retired (whether its budget bore no further round at the end).
-    figures: arm, seed, round, client, quality, figure, value: what an algorithm shows the observer of its
-        clients, such as their divergence; none for a client of which it is not known.
-    ledgers: of each arm and seed, the head of its ledger's chain after the last round.
+    figures: arm, seed, round, client, quality, figure, value: an algorithm's figures of its clients for the
+        observer, such as their divergence. A client of unknown figure has no row.
+    ledgers: for each arm and seed, the head of its ledger's chain after the last round.
     """
 
     metrics: pd.DataFrame
@@ -71,6 +71,7 @@ def _metric(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _participation(run: ArmRun) -> list[dict[str, Any]]:
+    # the sign, since a client that is drawn twice in a round takes part once
     selected = np.sum([np.sign(record["selected"]) for record in run.records], axis=0)
     answered = np.sum([record["answered"] for record in run.records], axis=0)
     return [
@@ -138,13 +139,13 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
 
 
 def _aggregation(arm: Arm) -> str:
-    """Only arms of one aggregation are compared; a system that averages no models has none."""
+    """Only arms of one aggregation are compared. A system that averages no models has no aggregation."""
     averaging = "fraction" in vars(arm.options)
     return str(getattr(arm.options, "aggregation", "partial" if averaging else ""))
 
 
 def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
-    """How many rounds of this arm and seed a run folder holds; all of them where budgets ended it early."""
+    """The number of finished rounds of an arm and seed in a run folder, or all if budgets ended it early."""
     path = arm_folder(folder, arm, seed) / "checkpoint.sqlite"
     if not path.is_file():
         return 0

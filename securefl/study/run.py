@@ -40,7 +40,7 @@ def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
 
 
 def _made(folder: Path, arm: Arm, seed: int) -> Path:
-    """The folder of one arm and seed, made where there is none. DataError where a part of it is a link."""
+    """Make the folder of one arm and seed, if there is none. Raises DataError if a part of it is a link."""
     home = arm_folder(folder, arm, seed)
     for part in reversed(home.relative_to(folder).parents):
         subfolder(folder / part)
@@ -57,11 +57,11 @@ def run_arm(
     rounds: int | None = None,
     stop: Stop | None = None,
 ) -> ArmRun:
-    """Run one arm to its last round, from wherever it stands, telling every round's record.
+    """Run one arm to its last round, from where it was cut off. `tell` gets every round's record.
 
-    rounds: play no more than so many of the study's.
-    stop: raises Interrupted between two rounds where it is asked to.
-    Each arm has a ledger of its own: it is accounted as if it were the only one that was run.
+    rounds: the largest number of the study's rounds to play.
+    stop: raises Interrupted between two rounds, if it is asked to.
+    Each arm has a ledger of its own. It is accounted as if no other arm had run.
     """
     stop = stop or Interruption()
     algorithm, plan = composition(study, arm, world)
@@ -85,6 +85,8 @@ def run_arm(
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
                 break
+            # The checkpoint comes last: a round that is cut off before it is played again as it was, from the
+            # journal's secrets.
             with stop.finishing("this round"):
                 state, record, kept = turn.play(number, state)
                 checkpoint.save(number, state, record, kept)

@@ -79,7 +79,7 @@ def write(
     reproduce: str,
     changes: Sequence[str] = (),
 ) -> Path:
-    """Write tables, plots, versions and the report into the run folder; returns the report's path."""
+    """Write tables, plots, versions and the report into the run folder. Returns the report's path."""
     write_csv(folder / "metrics.csv", results.metrics)
     write_csv(folder / "participation.csv", results.participation)
     write_csv(folder / "figures.csv", results.figures)
@@ -109,7 +109,7 @@ def write(
 
 
 def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -> list[run_page.PrivacyRow]:
-    """Who learned what at which epsilon; arms of which the same holds share a row."""
+    """Who learned what at which epsilon. Arms with the same answer share a row."""
     spent = {arm.name: arm.epsilon for arm in results.summary}
     rows: dict[tuple[str, str, str], list[str]] = {}
     for party in PARTIES:
@@ -134,7 +134,7 @@ def versions() -> dict[str, str]:
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """The summary for scripts; an infinite epsilon is the text "inf", which is valid JSON."""
+    """The summary for scripts. An infinite epsilon is the text "inf", which is valid JSON."""
     arms = []
     for arm in results.summary:
         epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
@@ -147,7 +147,7 @@ def as_json(results: Results) -> dict[str, Any]:
 
 
 def bought(study: Study, results: Results) -> list[str]:
-    """What the budget bought: a sentence for each arm in which clients dropped out, theirs being spent."""
+    """The rounds that the budget bought: a sentence for each arm in which clients' budgets were spent."""
     lines = []
     rounds, seeds = study.study.rounds, results.participation["seed"].nunique()
     what = f"a budget of {study.privacy.budget:g}" if study.privacy.budget < math.inf else "the schedule"

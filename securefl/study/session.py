@@ -51,9 +51,9 @@ def run_study(
     """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
 
     tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
-    stop: raises Interrupted after a round where it is asked to; the folder then goes on with the next one.
+    stop: raises Interrupted after a round, if it is asked to. The folder then goes on with the next round.
     say: is told what a person should know, such as whose lock on the folder is taken over.
-    Raises ConfigError where another process runs in the folder: then nothing was written or spent.
+    Raises ConfigError if another process runs in the folder. Nothing was written or spent then.
     """
     stop = stop or Interruption()
     made = _prepared(study)
@@ -73,7 +73,8 @@ class _Prepared:
 
 
 def _prepared(study: Study) -> _Prepared:
-    """What stops any arm is told here, before one trains or the folder is taken."""
+    """Build the first seed's world and all arms in it. Raises ConfigError if one of them cannot run."""
+    # All arms before any trains: an error in the last one must not cost hours, or epsilon, of the first.
     single_thread()
     first = world.build(study, study.study.seeds[0])
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
@@ -97,26 +98,26 @@ def _played(
 
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
-    """Raises ConfigError for a value that no arm sends: a misspelt name would protect nothing."""
+    """Raises ConfigError for a name in `unprotected` that no arm sends, such as a misspelt one."""
     names = sorted({offer.sends.name for own in algorithms for offer in own.offers})
     for name in study.privacy.unprotected:
         if name not in names:
             raise ConfigError(
-                f"[privacy] unprotected names {name!r}{near(name, names)}, which no arm sends; "
-                f"they send {', '.join(names)}."
+                f"[privacy] Expected unprotected among {', '.join(names)}, which the arms send, got "
+                f"{name!r}{near(name, names)}."
             )
 
 
 def reopen(folder: Path, out: Path | None = None) -> tuple[results.Results, Path]:
     """Write the report of a finished run again, in its folder or in `out`.
 
-    With `out` nothing is written in the run's folder, which may be on read-only media: the report is made
-    from a private copy of its databases, with what their logs hold.
-    Raises ConfigError where the run is not finished, or a process runs in the folder.
+    With `out` nothing is written in the run's folder, which may be on read-only media. The report is made
+    from a private copy of its databases and their logs.
+    Raises ConfigError if the run is not finished, or a process runs in the folder.
     """
     config = folder / CONFIG
     if not config.is_file():
-        raise ConfigError(f"{folder} is no run folder: it has no {CONFIG}.")
+        raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
     study = parse(read_text(config))
     if out is None or out.resolve() == folder.resolve():
         with alone(folder):
@@ -149,15 +150,19 @@ def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[result
 
 
 def _copy_arms(folder: Path, private: Path) -> None:
-    """Copy all databases of a run with their logs; the indices of logs are made anew."""
+    """Copy all databases of a run with their logs. The indices of logs (`-shm`) are made anew."""
     files = [path for path in (folder / "arms").rglob("*") if path.is_file() and path.name[-4:] != "-shm"]
     before = [_stamp(path) for path in files]
     for path in files:
         target = private / path.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
+    # `require_idle` held no lock: a process may have begun meanwhile, and the copies would not fit together
     if [_stamp(path) for path in files] != before:
-        raise ConfigError(f"{folder} changed while it was read: ask for its report when its run has ended.")
+        raise ConfigError(
+            f"Expected {folder} to hold still while it is read, got a change. Ask for its report when its "
+            "run has ended."
+        )
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -17,7 +17,7 @@ from securefl.storage.journal import Journal
 
 @dataclass(frozen=True)
 class Stands:
-    """What a run goes on with after a round."""
+    """The figures of a round's record with which a run goes on."""
 
     number: int
     head: Head
@@ -30,7 +30,7 @@ class Stands:
 
 
 def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
-    """What the record of a round says of it. Raises any error for a record that cannot be one."""
+    """Read a round's record. Raises any error for a record that cannot be one."""
     culprits, retired = (frozenset(map(int, record[name])) for name in ("culprits", "retired"))
     if not culprits | retired <= set(range(clients)) or set(record["epsilon"]) != set(PARTIES):
         raise ValueError("a record names clients or parties that there are not")
@@ -51,10 +51,8 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
 
 
 def require_all(ledger: Ledger, stands: Stands) -> None:
-    """DataError where the ledger holds less than it did when this round ended.
-
-    By its chain; and by its epsilons, for a chain that somebody made anew.
-    """
+    """Raises DataError if the ledger holds less than it did when this round ended."""
+    # Its chain shows a loss. Its epsilons show one even if somebody made the chain anew.
     ledger.require(stands.head)
     for party, spent in stands.epsilon.items():
         found = ledger.worst(party)
@@ -67,7 +65,7 @@ def require_all(ledger: Ledger, stands: Stands) -> None:
 
 
 def require_new(plan: Plan, session: bytes, ledger: Ledger, journal: Journal, finished: int) -> None:
-    """DataError where journal or checkpoint are older than what stands beside them, or begun anew."""
+    """Raises DataError if journal or checkpoint are older than the files beside them, or begun anew."""
     if {*journal.sessions(), *ledger.sessions()} - {session}:
         raise DataError(
             "The checkpoint of this run is lost: the ledger or the journal beside it has another "

@@ -67,17 +67,20 @@ class Turn:
             journal=journal,
         )
         self._engine.server.account.restore(own.charged for own in stands)
-        # A budget that bears not one round is refused before; what a cut-off round has spent retires nobody
-        # from it.
+        # From the record, not from the ledger: what a cut-off round has spent must not retire a client from
+        # it.
         self._retired = stands[-1].retired if stands else frozenset[int]()
         self._logs: list[tuple[Ask, Log]] = []
 
     def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, Kept]]:
-        """The next state, the round's record, and what clients keep since."""
+        """Play a round.
+
+        Returns the next state, the round's record, and the changes in the clients' kept state.
+        """
         before = dict(self._engine.kept)
         began = time.perf_counter()
         world, study = self._world, self._study
-        # A round's late parcels end with it: a resumed run must meet what an uninterrupted one meets.
+        # A new network for each round, whose late parcels end with it: a resumed run has none of them either.
         network = Network(study.network, rng=stream(world.seed, "network", number))
         self._logs = []
 
@@ -134,7 +137,7 @@ class Turn:
         }
 
     def _out(self) -> frozenset[int]:
-        """Whom nobody asks any more: whose budget is spent, and who was proven to cheat."""
+        """The clients that nobody asks any more: their budget is spent, or they were proven to cheat."""
         return self._engine.server.culprits | self._retired
 
     def _devices(self) -> list[Device]:

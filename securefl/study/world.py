@@ -24,7 +24,7 @@ from securefl.training.task import Problem
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class World:
-    """Everything that does not depend on the arm; the same seed gives the same world."""
+    """Everything that does not depend on the arm. The same seed gives the same world."""
 
     seed: int
     problem: Problem
@@ -35,10 +35,10 @@ class World:
 
     @cached_property
     def tests(self) -> Sequence[Records]:
-        """The server's records dealt out, each client's distributed like its own: for an observer's figures.
+        """The server's records dealt out, each client's distributed like its own, for an observer's figures.
 
-        Records of a class go to the clients that hold it, in proportion to how many of it they hold; targets
-        that are no classes are dealt evenly.
+        Records of a class go to the clients that hold it, in proportion to their numbers of it. Targets that
+        are not classes are dealt evenly.
         """
         problem = self.problem
         if problem.kind == "classification":
@@ -69,6 +69,8 @@ class World:
         Every client counts as having the mean number of records, so the times are public.
         """
         size = 4.0 * len(self.problem.initial)
+        # A time that followed from a client's own records would be a release, and selection by it
+        # data-dependent.
         nominal = np.full(len(self.records), self.problem.records / len(self.records))
         costs = cost.client_costs(
             self.cost_model,
@@ -80,7 +82,7 @@ class World:
         return Population(clients=len(self.records), seconds=costs.seconds)
 
     def passes(self, sizes: ArrayLike) -> Floats:
-        """How often local training goes over a client's records, (N,); by the papers' E in a preset."""
+        """How often local training passes over a client's records, (N,). In a preset it is the papers' E."""
         local, samples = self.problem.local, np.maximum(sizes, 1)
         if self.cost_model.model_megabytes is not None:
             return np.full(samples.shape, float(self.cost_model.epochs))
@@ -99,7 +101,11 @@ def build(study: Study, seed: int) -> World:
     other = unrelated(study.corruption, split.train, stream(seed, "irrelevant"))
     _require_public(study, split.train, other)
     if split.train.x.dtype != np.float32:
-        raise ConfigError(f"No model here reads {study.data.source!r}: its records are text, not numbers.")
+        raise ConfigError(
+            f"Expected records of numbers, got text from {study.data.source!r}, which no model here reads. "
+            "Take another source."
+        )
+    # Each step has a stream of its own, named by its purpose: a change of one changes no other.
     parts = study.data.partition.split(split.train, clients, stream(seed, "partition"))
     quality = study.corruption.assign(clients, stream(seed, "quality"))
     records = []
@@ -132,10 +138,8 @@ def build(study: Study, seed: int) -> World:
 
 
 def _require_public(study: Study, *datasets: Dataset | None) -> None:
-    """ConfigError for data prepared by offers over records, where the study promises a finite epsilon.
-
-    Such a offer is a release that nobody accounts: one record more moves what is made of all others.
-    """
+    """Raises ConfigError if a study with a finite epsilon has data prepared by statistics over records."""
+    # Such a statistic is a release that nobody accounts: one more record moves what is made of all others.
     finite = study.dpsgd is not None or (study.privacy.epsilon or inf) < inf
     for dataset in datasets:
         if finite and dataset is not None and dataset.fitted:
@@ -146,7 +150,7 @@ def _require_public(study: Study, *datasets: Dataset | None) -> None:
 
 
 def _drawn(split: Split, records: int | None, seed: int) -> Split:
-    """With this many of the training records."""
+    """The split with this many of its training records."""
     if records is None:
         return split
     if records > len(split.train):

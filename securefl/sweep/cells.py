@@ -1,4 +1,4 @@
-"""A sweep: one study, and the overrides that make a cell of it; every cell is a study of its own.
+"""A sweep: one study, and the overrides that make its cells. Every cell is a study of its own.
 
     [sweep.grid]                                  # the product of all lists
     "privacy.epsilon" = [0.5, 1.0, 2.0, inf]
@@ -7,7 +7,7 @@
     [[sweep.list]]
     "privacy.noise" = "local"
 
-A key is a dotted path into the study's table, in quotes; `arm.<option>` is that option of every arm.
+A key is a dotted path into the study's table, in quotes. `arm.<option>` is that option of every arm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONFIG = "sweep.toml"
 EPSILON = "privacy.epsilon"
 MOST_CELLS = 2000
 _LONGEST = 100
-"""Characters of a cell's folder name; file systems bear 255 bytes."""
+"""Longest name of a cell's folder, in characters. File systems bear 255 bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Sweep:
 
 
 def has_sweep(text: str) -> bool:
-    """Whether a TOML text has the section [sweep]; False for what is no TOML."""
+    """Whether a text has the section [sweep]. False if it is not TOML."""
     try:
         return "sweep" in toml(text)
     except ConfigError:
@@ -71,8 +71,8 @@ def has_sweep(text: str) -> bool:
 def parse_sweep(text: str) -> Sweep:
     """All cells of a sweep, each parsed as a study.
 
-    Raises ConfigError for a cell that its study would refuse (the message names the cell), for a cell that is
-    there twice, and for a section [sweep] that is none.
+    Raises ConfigError for a cell that its study would refuse (the message names the cell), for a cell that
+    comes twice, and for an invalid section [sweep].
     """
     table = toml(text)
     if "sweep" not in table:
@@ -90,7 +90,7 @@ def parse_sweep(text: str) -> Sweep:
     cells: list[Cell] = []
     for overrides, name in zip(points, names, strict=True):
         if any(_same(cell.overrides, overrides) for cell in cells):
-            raise ConfigError(f"The cell {name} is there twice; leave one out.")
+            raise ConfigError(f"Expected each cell once, got {name} twice. Leave one out.")
         folder = _free(name, {cell.folder for cell in cells})
         cells.append(
             Cell(overrides=overrides, name=name, folder=folder, study=_study(table, overrides, name))
@@ -111,7 +111,7 @@ def claim(out: Path, sweep: Sweep) -> None:
 
 
 def in_force(cell: Cell, key: str, arm: Arm) -> Any:
-    """What the study of a cell has at a key for an arm, defaults included; None where it has no such key."""
+    """A cell's value at a key for an arm, defaults included, or None if its study has no such key."""
     if key in cell.overrides:
         return cell.overrides[key]
     section, *path = key.split(".")
@@ -142,14 +142,14 @@ def show(value: Any) -> str:
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Each dotted key by its last part, where no other key ends alike."""
+    """The last part of each dotted key, or the whole key if another one ends alike."""
     last = {key: key.rpartition(".")[2] for key in keys}
     ends = list(last.values())
     return {key: name if ends.count(name) == 1 else key for key, name in last.items()}
 
 
 def _sections(section: Any) -> tuple[dict[str, list[Any]], Sequence[dict[str, Any]]]:
-    """The lists of the grid, and the entries it is taken for: one empty one by default."""
+    """The lists of the grid, and the entries it is taken for. The default is one empty entry."""
     if not isinstance(section, dict):
         raise ConfigError(f"Expected a table [sweep], got {section!r}.")
     for key in section:
@@ -168,7 +168,10 @@ def _sections(section: Any) -> tuple[dict[str, list[Any]], Sequence[dict[str, An
         for key, value in entry.items():
             _dotted(key, value, "[[sweep.list]]")
             if key in grid:
-                raise ConfigError(f"`{key}` is in [sweep.grid] and in [[sweep.list]]; keep one of them.")
+                raise ConfigError(
+                    f"Expected `{key}` in [sweep.grid] or in [[sweep.list]], got it in both. Keep one of "
+                    "them."
+                )
     return grid, entries
 
 
@@ -183,7 +186,7 @@ def _dotted(key: str, value: Any, where: str) -> None:
 
 
 def _names(points: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
-    """What sets each cell apart, in words."""
+    """The differences of each cell from the others, in words."""
     told = [key for key in keys if any(not _same_at(point, points[0], key) for point in points)] or keys
     short = short_names(keys)
     return [
@@ -197,6 +200,7 @@ def _study(table: Mapping[str, Any], overrides: Mapping[str, Any], name: str) ->
         own = copy.deepcopy(dict(table))
         for key, value in overrides.items():
             _put(own, key, copy.deepcopy(value))
+        # through TOML again, so that a cell is read and checked like any other study
         study = parse(tomli_w.dumps(own))
         study.privacy.plan(study.study.rounds)  # an epsilon for which there is no noise is told here
         return study
@@ -226,12 +230,13 @@ def _put_in(table: Any, path: Sequence[str], value: Any, key: str) -> None:
     for part in path[:-1]:
         table = table.setdefault(part, {}) if isinstance(table, dict) else None
     if not isinstance(table, dict):
-        raise ConfigError(f"`{key}` leads through a value that is no table.")
+        raise ConfigError(f"Expected tables along the path `{key}`, got another value. Mend the key.")
     table[path[-1]] = value
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """A folder for a cell: values that differ by a sign alone have one slug, and are numbered."""
+    """A free folder name for a cell."""
+    # values that differ by a sign alone have one slug, so their folders are numbered
     base = slug(name)[:_LONGEST]
     numbered = (f"{base}-{number}" for number in range(2, len(taken) + 3))
     return next(folder for folder in (base, *numbered) if folder not in taken)

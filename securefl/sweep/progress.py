@@ -9,7 +9,10 @@ from securefl.sweep.cells import Cell, Sweep
 
 
 class Bars:
-    """A context with a bar for the sweep and one per worker; without a terminal, a line per finished cell."""
+    """A context with a bar for the sweep and one for each worker.
+
+    Without a terminal it prints a line a cell.
+    """
 
     def __init__(self, sweep: Sweep, done: int, workers: int, console: Console) -> None:
         self._console, self._count, self._done = console, len(sweep.cells), done

@@ -17,7 +17,10 @@ from securefl.sweep.page import write as write_page
 
 
 def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
-    """Write tables, plots and the page of what is finished; returns the summary table, empty for nothing."""
+    """Write tables, plots and the page of the finished cells.
+
+    Returns the summary table, which may be empty.
+    """
     results = tradeoff.results_table(sweep, out)
     summary = tradeoff.summary_table(sweep, out, results)
     if summary.empty:
@@ -34,7 +37,7 @@ def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
 
 
 def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str, str]) -> dict[str, Any]:
-    """The summary for scripts; an infinite epsilon is the text "inf", a value that is not known null."""
+    """The summary for scripts. An infinite epsilon is the text "inf", and an unknown value is null."""
     rows = [{str(key): _plain(value) for key, value in row.items()} for row in summary.to_dict("records")]
     page = None if summary.empty else str(out / "sweep.html")
     return {"cells": len(sweep.cells), "failed": dict(failed), "summary": rows, "page": page}

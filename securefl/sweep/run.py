@@ -1,4 +1,7 @@
-"""Running the cells of a sweep in worker processes: resumable, and none of them stops the others."""
+"""Running the cells of a sweep in worker processes.
+
+They can be resumed, and none of them stops the others.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,14 @@ from securefl.training import single_thread
 
 METRICS = "metrics.csv"
 FACTS = "cell.json"
-"""The mark of a finished cell, written last: what its tables do not say."""
+"""The mark of a finished cell, written last, with the facts that its tables do not hold."""
 _KILLED = "its worker process was ended from outside; if memory ran out, take fewer --workers"
 _BEAT = 0.1
 """Seconds between two looks at the workers."""
 
 
 class Watch(Protocol):
-    """What a sweep tells of its progress. place: which of the workers, from 0."""
+    """The listener to a sweep's progress. place: the worker's number, from 0."""
 
     def begun(self, cell: Cell, place: int) -> None: ...
 
@@ -56,10 +59,11 @@ def finished(folder: Path) -> bool:
 
 
 def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
-    """Of a finished cell: `card`, the rows of its privacy card; `endless`, by arm, why epsilon is infinite
-    or nothing; `metrics`, its table as it was written, in bytes.
+    """The facts of a finished cell: `card`, `endless` and `metrics`.
 
-    Raises DataError where the folder is another cell's, or was damaged.
+    card: the rows of its privacy card. endless: for each arm, why epsilon is infinite, or an empty text.
+    metrics: its table as it was written, in bytes.
+    Raises DataError if the folder is another cell's, or was damaged.
     """
     again = f"Remove {folder / FACTS} and run the sweep again: the cell goes on from its checkpoints."
     try:
@@ -79,7 +83,7 @@ def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
 
 
 def finish(folder: Path, study: Study, card: Sequence[Mapping[str, Any]], endless: Mapping[str, str]) -> None:
-    """Mark the cell of this study as finished, its table being written (see `facts`)."""
+    """Mark the cell of this study as finished, once its table is written (see `facts`)."""
     noted = {
         "study": _digest(study.text.encode()),
         "metrics": _digest((folder / METRICS).read_bytes()),
@@ -97,16 +101,16 @@ def _digest(content: bytes) -> str:
 def run_cells(
     sweep: Sweep, out: Path, *, workers: int, watch: Watch, stop: Interruption | None = None
 ) -> Mapping[str, str]:
-    """Run every cell that is not finished; the errors of those that failed, by the cell's name.
+    """Run every unfinished cell. Returns the errors of the cells that failed, by name.
 
-    A first request to `stop` lets every worker finish its round, then Interrupted is raised; any other
+    A first request to `stop` lets every worker finish its round, then Interrupted is raised. Any other
     interruption ends the workers at once. The next call goes on after the last finished round of each cell.
     """
     stop = stop or Interruption()
     waiting = deque(cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
     failed: dict[str, str] = {}
     while waiting:
-        # A worker that is ended from outside takes its pool with it: the rest goes on in another.
+        # A worker that is ended from outside breaks its whole pool. The other cells go on in a new one.
         with stop.finishing("this round"):
             failed |= _pool(sweep, out, waiting, min(workers, len(waiting)), watch, stop)
         stop.check()
@@ -138,7 +142,7 @@ def _pool(
             for future in done:
                 shift.end(future)
     except BaseException:
-        # Every round is durable, so workers are ended where they stand; they heed no other signal.
+        # Workers ignore all other signals. Every round is durable, so they can be killed anywhere.
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
         raise
@@ -208,7 +212,7 @@ def _for_workers() -> Iterator[None]:
     name = "OMP_NUM_THREADS"
     old = os.environ.get(name)
     os.environ[name] = "1"
-    # A blocked signal stays blocked in what is started; here it arrives at the end.
+    # A process that is started inherits blocked signals. Here a signal arrives at the end of the block.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if hasattr(signal, "pthread_sigmask") else None
     try:
         yield
@@ -223,14 +227,18 @@ def _for_workers() -> Iterator[None]:
 
 _news: SimpleQueue[tuple[int, int, float]]
 _stop: Told
-"""Of a worker process alone: queues and pipes reach it only while it is started, never with a task."""
+"""These exist in worker processes alone.
+
+Queues and pipes reach a worker only at its start, never with a task.
+"""
 
 
 def _prepare(news: SimpleQueue[tuple[int, int, float]], hears: Connection) -> None:
     """Make this process a worker."""
     global _news, _stop
     _news, _stop = news, Told(hears.poll)
-    # Terminals and service managers signal the whole group: the sweep hears it, and tells its workers.
+    # Terminals and service managers signal the whole group. The sweep hears the signal, and tells its
+    # workers.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     single_thread()
@@ -246,7 +254,7 @@ def _end_with_parent() -> None:
 
 
 def _work(folder: Path, text: str, place: int) -> str | None:
-    """Run one cell, in a worker; returns what was wrong."""
+    """Run one cell in a worker. Returns the error, or None."""
     trace = folder / "error.txt"
     trace.unlink(missing_ok=True)
     try:
@@ -261,7 +269,7 @@ def _work(folder: Path, text: str, place: int) -> str | None:
 
 
 def _quiet(line: str) -> None:
-    """Of locks that were left behind the sweep tells, whose folder was left with them."""
+    """Say nothing: the sweep already says that a process left its folder, and the cells' locks with it."""
 
 
 def _run(study: Study, folder: Path, place: int) -> None:

@@ -26,8 +26,8 @@ CONFIDENCE = 0.95
 class Series:
     """One line of a figure.
 
-    label: what sets it apart from the others. values: of each swept key but epsilon, as text, and of "arm"
-    and "protocol". rows: its part of the summary table, a row per cell and seed.
+    label: its difference from the other series. values: by each swept key except epsilon, and by "arm" and
+    "protocol", as text. rows: its part of the summary table, a row for each cell and seed.
     """
 
     number: int
@@ -36,13 +36,13 @@ class Series:
     rows: pd.DataFrame
 
     def points(self, column: str) -> list[Point]:
-        """A column over the asked epsilon, lowest first: its mean and 95 % band over the seeds."""
+        """A column over the asked epsilon, lowest first, with its mean and 95 % band over the seeds."""
         groups = self.rows.groupby("asked", sort=True)[column]
         return [Point.of(float(str(asked)), own) for asked, own in groups]
 
     @property
     def endless(self) -> bool:
-        """Whether no point of it holds any epsilon although noise was asked for somewhere."""
+        """Whether no point of it holds any epsilon, though noise was asked for somewhere."""
         noised = self.rows[np.isfinite(self.rows["asked"])]
         return len(noised) > 0 and bool(np.isinf(noised["epsilon_true"]).all())
 
@@ -66,7 +66,10 @@ class Point:
 
 
 def student(values: ArrayLike) -> tuple[float, float]:
-    """Mean, and half the 95 % confidence interval by Student's t; nan where there are too few values."""
+    """Mean, and half the 95 % confidence interval by Student's t.
+
+    Both are nan if there are too few values.
+    """
     known = np.asarray(values, dtype=np.float64)
     if len(known) < 2:
         return (float(known[0]) if len(known) else nan), nan
@@ -89,7 +92,7 @@ def _finished(sweep: Sweep, out: Path) -> list[Cell]:
 
 
 def _metrics(sweep: Sweep, cell: Cell, folder: Path) -> pd.DataFrame:
-    # An arm may be called "nan"; no number is an empty field.
+    # An arm may be called "nan". Only an empty field is a missing number.
     table = io.BytesIO(facts(folder, cell)["metrics"])
     own = pd.read_csv(table, dtype={"arm": str}, keep_default_na=False, na_values=[""])
     arms = {arm.name: arm for arm in cell.study.arms}
@@ -165,10 +168,8 @@ def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
 
 
 def _independent(keys: Sequence[str], summary: pd.DataFrame) -> list[str]:
-    """The keys without those that follow from the others and epsilon, the last ones first.
-
-    Such as a noise multiplier that was written down for every epsilon: it makes no series of its own.
-    """
+    """The keys without those that follow from the other keys and epsilon."""
+    # A noise multiplier that was written down for every epsilon, say, makes no series of its own.
     kept = list(keys)
     for key in reversed(keys):
         others = ["arm", "asked", *(name for name in kept if name != key)]
@@ -194,14 +195,14 @@ def _label(values: Mapping[str, str], told: Sequence[str], short: Mapping[str, s
 
 
 def _word(name: str, value: str, short: Mapping[str, str]) -> str:
-    """A value alone where it is a word, else with its key's name."""
+    """A value alone if it is a word, else with its key's name."""
     if name in ("arm", "protocol") or value.replace("-", "").replace(" ", "").isalpha():
         return value
     return f"{short[name]} {value}"
 
 
 def filters(sweep: Sweep, series: Sequence[Series]) -> dict[str, list[str]]:
-    """What series can be shown and hidden by: each name of their values that has several."""
+    """The names by which series can be shown and hidden: those that have several values."""
     found = {
         name: list(dict.fromkeys(own.values[name] for own in series))
         for name in (series[0].values if series else ())

@@ -17,10 +17,10 @@ CLAIM: Final = DPSGD(
     optimizer="sgd",
     learning_rate=0.1,
 )
-"""Private training where canaries have bite: few steps, each with much of the data."""
+"""Private training in which canaries show most: few steps, each with much of the data."""
 _RUNS: Final = 300
 _KINKS: Final = (64, 784)
-"""Numbers of inputs of dense layers on whose kinks records are put."""
+"""Inputs of the dense layers on whose kinks records are put."""
 
 
 def findings() -> Iterator[dict[str, Any]]:

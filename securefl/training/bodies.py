@@ -1,4 +1,4 @@
-"""Which model each client has, where not all have the same: bodies of two lengths under one head."""
+"""Which model each client has. Bodies may have two lengths, under one head."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from securefl.training.task import Problem
 
 @dataclass(frozen=True, eq=False)
 class Bodies:
-    """The first `shorter` * N clients have a body without its first hidden dense layer; all have one head.
+    """The first `shorter` * N clients have a body without its first hidden dense layer. All have one head.
 
-    Public knowledge: it says nothing of a client's records.
+    Who has which body is public. It follows from the client's number, and tells nothing of its records.
     """
 
     problem: Problem

@@ -1,13 +1,14 @@
 """Trying to catch record-level private training at giving away more than it claims.
 
-Canaries are records whose gradients are orthogonal: one in each coordinate of a linear layer, always steeper
-than the clipping norm. Half of them are in the data. What an adversary may see, every noised step, is a
-Gaussian in each coordinate, moved by C in the steps that drew the canary; the likelihood ratio of a step,
-summed over the steps, is the best test between in and out (Neyman and Pearson). Coordinates, and runs, are
-independent, so one run gives thousands of trials (Nasr et al., USENIX Security 2023, with all canaries at
-once). Thresholds are chosen on one half of the trials, and their error rates bounded on the other (Clopper
-and Pearson); an (epsilon, delta) mechanism satisfies 1 - miss <= e^epsilon false alarm + delta, and the same
-with the two errors swapped (Kairouz et al., ICML 2015).
+Canaries are records with orthogonal gradients: one in each coordinate of a linear layer, always steeper than
+the clipping norm. Half of them are in the data. An adversary may see every noised step. In each coordinate a
+step is a Gaussian, moved by C if it drew the canary. The likelihood ratio of a step, summed over the steps,
+is the best test between in and out (Neyman and Pearson). Coordinates and runs are independent, so one run
+gives thousands of trials (Nasr et al., USENIX Security 2023, with all canaries at once).
+
+Thresholds are chosen on one half of the trials. Their error rates are bounded on the other half (Clopper and
+Pearson). An (epsilon, delta) mechanism satisfies 1 - miss <= e^epsilon false alarm + delta, and the same with
+the two errors swapped (Kairouz et al., ICML 2015).
 
 At delta 1e-5 a bound needs millions of trials, so the claim is tested along its curve, at larger deltas.
 """
@@ -35,9 +36,11 @@ Floats = NDArray[np.float64]
 Train = Callable[..., DpEvent]
 DELTAS: Final = (1e-3, 1e-2, 0.05)
 ALARM: Final = 1e-6
-"""False alarm of the audit of one delta; both bounds of both errors hold together."""
+"""False alarm of the audit of one delta. Both bounds of both errors hold together."""
 _CANDIDATES: Final = 200
 _STEEP: Final = 1e3
+"""A canary's input, in clipping norms. Its gradient is then far steeper than C, and is always clipped to "
+"C."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +66,14 @@ def audit(
     shape: tuple[int, ...] = (),
     train: Train = train_privately,
 ) -> tuple[Caught, ...]:
-    """Claim and lower bound at each delta, of `config.steps` steps of plain SGD by `config`.
+    """Claim and lower bound at each delta, for `config.steps` steps of plain SGD by `config`.
 
-    canaries: in a run, half of them in the data; runs: with fresh randomness each. layer, shape: a linear
-    model from `canaries` inputs of `shape` each to one output, for a look at another way of clipping than
-    that of dense layers. train: what is audited.
+    Args:
+        canaries: the number in a run. Half of them are in the data.
+        runs: the number of runs, each with fresh randomness.
+        layer, shape: a linear model from `canaries` inputs of `shape` each to one output. Layers that are not
+            dense are clipped in another way; passing one audits that way.
+        train: the function that is audited.
     """
     made = [_scores(config, canaries, layer(canaries), shape, train) for _ in range(runs)]
     inside, outside = (np.concatenate(parts) for parts in zip(*made, strict=True))
@@ -86,7 +92,8 @@ def _scores(
     x: NDArray[Any] = np.zeros((inside, canaries, *shape), np.float32)
     x[np.arange(inside), np.arange(inside)] = _STEEP * config.clip_norm
     y = np.full((inside, 1), -1, np.float32)
-    # the rate undoes the divisor: a step from zero is minus the noised sum, 1 the clipping norm
+    # The rate undoes the divisor: a step from zero is minus the noised sum, in clipping norms. Each call is
+    # one step from zero, since a canary's gradient would change as soon as the model had moved.
     step = replace(
         config,
         steps=1,
@@ -113,7 +120,8 @@ def _log_ratio(seen: Floats, q: float, z: float) -> Floats:
 
 
 def _lower_bound(inside: Floats, outside: Floats, delta: float) -> float:
-    """Epsilon proved at confidence 1 - ALARM; thresholds are chosen on even trials, judged on odd ones."""
+    """Epsilon proved at confidence 1 - ALARM. Thresholds are chosen on even trials and judged on odd ones."""
+    # A threshold judged on the trials that chose it would be the luckiest of 200, and the confidence wrong.
     bounds = [0.0]
     for better, worse in ((inside, outside), (-outside, -inside)):
         candidates = np.quantile(np.concatenate([better[::2], worse[::2]]), np.linspace(0, 1, _CANDIDATES))

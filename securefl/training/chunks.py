@@ -1,16 +1,16 @@
 """Passes through a model in which no record's result depends on the records beside it.
 
-A float kernel changes with the number of rows that it is given, and with it the last bits of every row.
-Records on the kink of a ReLU, or on the edge between two integers, then change together when one record is
-added, and their sum moves by far more than one record may move it (specification of DP, 2.13). So what is
-noised comes from chunks of a fixed number of rows:
+The number of rows selects a float kernel, and with it the last bits of every row. Records may lie on the kink
+of a ReLU, or on the edge between two integers. When one record is added, they all change together, and their
+sum moves by far more than one record may move it (specification of DP, 2.13). So every noised value comes
+from chunks of a fixed number of rows:
 
 - The number is public: a constant or configuration, never worked out from the records.
-- The rows that are left over hold zeros, and what becomes of them is thrown away.
-- Each chunk is in memory of its own, since kernels also change with where an array begins.
-- It is a multiple of UNIT. Elementwise functions compute the last few values of a tensor in other code, and a
-  tensor of so many rows has no such values.
-- All is computed on one thread, since threads divide a tensor at places of their own.
+- Rows that are left over hold zeros, and their results are thrown away.
+- Each chunk has memory of its own, since kernels also change with the alignment of an array.
+- The number is a multiple of UNIT. Elementwise functions compute the last few values of a tensor in other
+  code, and a tensor of so many rows has no such values.
+- Everything is computed on one thread, since threads divide a tensor at places of their own.
 
 That a row's result does not depend on its place in the chunk is then a property of the kernels. The tests and
 `securefl audit` try it, and `require_apart` refuses a model in which it fails.
@@ -31,7 +31,7 @@ from securefl.training.threads import one_thread
 
 UNIT: Final = 32
 ROWS: Final = 64
-"""Of a chunk where no configuration says another number."""
+"""Rows of a chunk, if no configuration says another number."""
 
 Read = Callable[..., Tensor]
 """Columns (rows, *shape) -> (rows, ...), by a pass through a model."""
@@ -54,10 +54,11 @@ def padded(part: Tensor, rows: int) -> Tensor:
 
 
 def apart(model: nn.Module, read: Read, *columns: Tensor, rows: int = ROWS) -> Tensor:
-    """What `read` makes of each record in evaluation mode: (n, ...), the same bits whatever the others are.
+    """The result of `read` for each record in evaluation mode, (n, ...). The other records change no bit of
+    it.
 
-    columns: records (n, *shape), and what else belongs to each of them; n may be 0 or 1. Raises ValueError
-    for a number of rows that chunks cannot have, and ConfigError for a model that mixes records.
+    columns: records (n, *shape), and whatever else belongs to each of them. n may be 0 or 1. Raises
+    ValueError for a number of rows that chunks cannot have, and ConfigError for a model that mixes records.
     """
     check_rows(rows)
     with in_mode(model, training=False), torch.inference_mode(), one_thread():
@@ -69,10 +70,11 @@ def apart(model: nn.Module, read: Read, *columns: Tensor, rows: int = ROWS) -> T
 def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> None:
     """Try the model on two public records in all places of a chunk, and on one of them among zeros.
 
-    columns: give shapes and types alone. Dropout is left out of it: a row's mask is random, whatever the
-    other rows hold. Raises ConfigError that names the first layer in which a row depends on its place, or on
-    other rows.
+    columns: only their shapes and types are used. Dropout is switched off meanwhile: a row's mask is random,
+    whatever the other rows hold. Raises ConfigError that names the first layer in which a row depends on its
+    place, or on other rows.
     """
+    # The probes are drawn, not taken from the records: a refusal that depended on records would tell of them.
     dropouts = [layer for layer in model.modules() if isinstance(layer, _DropoutNd) and layer.training]
     for layer in dropouts:
         layer.training = False
@@ -92,7 +94,7 @@ def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> 
 
 
 def _probes(columns: tuple[Tensor, ...], rows: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Chunks in which two records take turns, and in which one stands behind zeros."""
+    """Two chunks: one in which two records take turns, and one with the second record behind zeros."""
     generator = torch.Generator().manual_seed(0)
     turns = torch.arange(rows) % 2
     full = [torch.rand((2, *c.shape[1:]), generator=generator).to(c.dtype)[turns] for c in columns]
@@ -103,10 +105,12 @@ def _probes(columns: tuple[Tensor, ...], rows: int) -> tuple[list[Tensor], list[
 
 
 def _stay_apart(full: Any, alone: Any) -> bool:
+    # A layer may return something else than a tensor; the tensors behind it are compared all the same.
     if not (isinstance(full, Tensor) and isinstance(alone, Tensor)):
         return True
     if full.ndim == 0 or full.shape != alone.shape or len(full) < 2 or len(full) % 2:
         return False
+    # nan differs from itself, and must count as equal here
     one, other = (part.detach().nan_to_num() for part in (full, alone))
     same = torch.equal(one[::2], one[:1].expand_as(one[::2])) and torch.equal(
         one[1::2], one[1:2].expand_as(one[1::2])
@@ -130,6 +134,7 @@ def _culprit(model: nn.Module, read: Read, probes: tuple[list[Tensor], list[Tens
             handle.remove()
     half = len(seen) // 2
     for (name, layer, full), (_, _, alone) in zip(seen[:half], seen[half:], strict=True):
+        # hooks fire when a layer ends, so an inner layer comes before the one around it
         if not _stay_apart(full, alone):
             return f"layer {name!r} ({layer})"
     return f"the forward of {type(model).__name__}"

@@ -1,4 +1,4 @@
-"""One client's training in one round, in the clear or with record-level privacy, as the problem says."""
+"""One client's training in one round. The problem says whether it has record-level privacy."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from securefl.training.task import Problem
 def train_on(problem: Problem, model: nn.Module, job: Job, objective: Objective | None = None) -> None:
     """Train the model's free parameters, in place, on the job's records.
 
-    objective: as for `train`; private training minimises the mean loss alone. Its sampling and noise come
-    from `job.source`, or the operating system, never from `job.rng`.
+    objective: as for `train`. Private training ignores it and minimises the mean loss. Its sampling and noise
+    come from `job.source`, or the operating system, never from `job.rng`, whose seed is public.
     """
     if problem.private is not None:
         from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
@@ -29,7 +29,7 @@ def train_on(problem: Problem, model: nn.Module, job: Job, objective: Objective 
 
 
 def usable(problem: Problem, job: Job) -> Job:
-    """The job without records that are not finite or have no label: they take no part."""
+    """The job without non-finite records and records without a label. These take no part."""
     fits = np.isfinite(job.x).all(axis=tuple(range(1, job.x.ndim)))
     if problem.kind == "classification":
         fits &= (job.y >= 0) & (job.y < problem.outputs)
@@ -39,7 +39,9 @@ def usable(problem: Problem, job: Job) -> Job:
 
 
 def with_training(sends: Sends, problem: Problem) -> Sends:
-    """What clients of this problem send where it comes of their trained model alone."""
+    """`sends` for a value computed only from the locally trained model."""
     if problem.private is None:
         return sends
+    # With DP-SGD the model is a mechanism's output. A value computed from it alone reads no records any more,
+    # so that its release costs the training's event and nothing of its own.
     return replace(sends, reads="nothing", training=problem.private.event)

@@ -1,27 +1,27 @@
-"""Training with record-level differential privacy; Opacus gives the gradients of other than dense layers.
+"""Training with record-level differential privacy. Opacus gives the gradients of layers that are not dense.
 
-What is guaranteed, for data sets that differ by one record added or removed: the model that comes back is
+The guarantee is for data sets that differ by one record added or removed. The trained model is the output of
 `steps` compositions of the Poisson-sampled Gaussian mechanism with noise multiplier z (`DPSGD.event`),
 whatever the records are, because
 
-- each record enters a step with probability q, drawn apart from all others,
-- its gradient has norm at most C, or counts as zero where it is not finite,
-- Gaussian noise of deviation z C is added to the sum in every step, to an empty one too,
+- each record enters a step with probability q, independently of all others,
+- its gradient has norm at most C, or counts as zero if it is not finite,
+- Gaussian noise of deviation z C is added to the sum in every step, even to an empty one,
 - nothing else reads the records: no size, no batch norm, no schedule.
 
-Sampling and noise come from `securefl.dp.noise.Source`, keyed by the operating system; torch's and numpy's
-seeds play no part. Opacus' own noise is not used (it repeats under one `torch.manual_seed`, and a generator
-takes a seed of 64 bits), nor its `secure_mode`, which needs a package that no longer installs.
+Sampling and noise come from `securefl.dp.noise.Source`, keyed by the operating system. The seeds of torch and
+numpy play no part. Opacus' own noise is not used: it repeats under one `torch.manual_seed`, and a generator
+takes a seed of 64 bits. Its `secure_mode` needs a package that no longer installs.
 
-Floats keep to this as far as the sum of clipped gradients goes. Kernels change with the number of rows, and
-without care one record moves the others: records on the kink of a ReLU flipped together, which moved the sum
-by 22 C. So gradients come from chunks of a fixed, public number of rows (`chunks`), where a record's gradient
-is the same bit by bit whatever the batch, and are summed in float64: one record moves the sum by at most
+The sum of clipped gradients keeps this guarantee in floating point. Kernels change with the number of rows,
+and without care one record moves the others: records on the kink of a ReLU flipped together, which moved the
+sum by 22 C. So gradients come from chunks of a fixed, public number of rows (`chunks`), where a record's
+gradient has the same bits whatever the batch. They are summed in float64. One record moves the sum by at most
 (1 + 1e-12) C. `securefl audit` tries it.
 
 Caveat: noise is added in float64 and not on a grid. The last bits of a noised float can tell more than the
-mechanism should (Mironov, CCS 2012). Time and memory also depend on the records: a concern where somebody
-measures them on the client.
+mechanism should (Mironov, CCS 2012). Time and memory also depend on the records, for whoever can measure them
+on the client.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ logging.root.handlers[:] = _HANDLERS
 
 
 def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """A copy that `train_privately` takes, and what was changed in it, a line for each layer.
+    """A copy that `train_privately` accepts, and a line for each layer that was changed in it.
 
-    Batch norm mixes a batch's records and keeps their statistics, so group norm (Wu and He, ECCV 2018)
-    takes its place: 32 groups or as many as leave each two channels, and one group behind dense layers. Its
-    scales and shifts start anew, at 1 and 0. The result depends on the model alone, and all parties of a
-    round must make it.
+    Batch norm mixes a batch's records and keeps their statistics. Group norm (Wu and He, ECCV 2018) takes its
+    place: 32 groups, or fewer so that each has two channels, and one group behind dense layers. Its scales
+    and shifts start at 1 and 0. The result depends on the model alone, and all parties of a round must make
+    it.
     """
     made = copy.deepcopy(model)
     changes = []
@@ -86,8 +86,8 @@ def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def _group_norm(layer: _BatchNorm) -> nn.GroupNorm:
-    # ModuleValidator.fix of Opacus copies through pickle, skips frozen layers, and gives up to 32 channels a
-    # group each, in which, behind a dense layer, every value is normalised to 0
+    # Not ModuleValidator.fix of Opacus: it copies through pickle, skips frozen layers, and gives each of up
+    # to 32 channels a group of its own. Behind a dense layer such a group normalises every value to 0.
     channels = layer.num_features
     single = isinstance(layer, nn.BatchNorm1d)
     groups = 1 if single else min(gcd(32, channels), max(1, channels // 2))
@@ -97,16 +97,18 @@ def _group_norm(layer: _BatchNorm) -> nn.GroupNorm:
 def train_privately(
     model: nn.Module, x: NDArray[Any], y: NDArray[Any], config: DPSGD, loss: Loss, source: Source
 ) -> DpEvent:
-    """Train the parameters that require a gradient, in place; returns `config.event`, whatever the records.
+    """Train the parameters that require a gradient, in place. Returns `config.event`, whatever the records.
 
-    x: (n, *shape), y as for `train`; n may be 0 or 1. `source` is `Source()`; a keyed one in tests only. A
-    record that is not finite, or whose loss or gradient is not, or whose label the model does not know,
-    counts as zero in the steps that draw it. The modes of all modules are restored and no hook stays.
-    Weights that a `forward` of your own uses outside of their layer are not trained.
+    x: (n, *shape), y as for `train`; n may be 0 or 1. `source` is `Source()`; only tests key it. A record
+    counts as zero if it, its loss or its gradient is not finite, or if the model does not know its label. The
+    modes of all modules are restored and no hook stays. Weights that a `forward` of your own uses outside of
+    their layer are not trained.
 
-    Raises ConfigError for a frozen model, for layers or a `forward` that mix records (see `make_private`),
-    and for those whose gradients per record cannot be had. Raises DataError for arrays that do not fit, and
-    where the model stops being finite, which the noised steps decide and so costs nothing more.
+    Raises:
+        ConfigError: the model is frozen, a layer or a `forward` mixes records (see `make_private`), or a
+            layer gives no gradients per record.
+        DataError: the arrays do not fit, or the model is no longer finite. The noised steps decide the
+            latter, so this refusal costs nothing more.
     """
     inputs, targets = records(x, y, loss)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -126,6 +128,7 @@ def train_privately(
             chosen = _poisson(len(inputs), config.sampling_rate, source)
             noised = clipped_sum(inputs[chosen], targets[chosen])
             noised.add_(_noise(len(values), source), alpha=config.noise_multiplier * config.clip_norm)
+            # divided by the public number: the number of drawn records is private
             gradient = noised.div_(config.expected_batch).float()
             if config.weight_decay:
                 gradient.add_(values, alpha=config.weight_decay)
@@ -134,15 +137,15 @@ def train_privately(
             optimizer.step(values, gradient)
     if not bool(torch.isfinite(values).all()):
         raise DataError(
-            f"Private training diverged at learning rate {config.learning_rate:g}: the model is no longer "
-            "finite; lower the learning rate, or raise expected_batch."
+            f"Expected a finite model after private training at learning rate {config.learning_rate:g}, got "
+            "one that diverged. Lower the learning rate, or raise expected_batch."
         )
     return config.event
 
 
 def _poisson(n: int, rate: float, source: Source) -> Tensor:
-    """Which of n records are in a step: each with probability floor(q 2^64) / 2^64, on its own."""
-    # a stream of its own, so that how much was drawn, and with it the noise, does not depend on n
+    """Which of n records are in a step. Each is with probability floor(q 2^64) / 2^64, independently."""
+    # A stream of its own: the noise would otherwise begin at a place of the stream that depends on n.
     words = Source(SecretKey(source.words(4).tobytes())).words(n)
     drawn = words < np.uint64(int(rate * 2**64)) if rate < 1 else np.ones(n, np.bool_)
     return torch.from_numpy(np.flatnonzero(drawn))
@@ -162,11 +165,11 @@ def _optimizer(config: DPSGD) -> SGD | Adam:
 
 def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
     if not trained:
-        raise ConfigError("Expected a parameter to train, all of the model's are frozen; leave one free.")
+        raise ConfigError("Expected a parameter to train, got a model that is all frozen. Leave one free.")
     mixing = [f"{name}: {layer}" for name, layer in model.named_modules() if _mixes_records(layer)]
     if mixing:
         raise ConfigError(
-            f"Expected layers that keep records apart, found {', '.join(mixing)}; replace batch norm by "
+            f"Expected layers that keep records apart, got {', '.join(mixing)}. Replace batch norm by "
             "`make_private`, on all sides."
         )
     invalid = [
@@ -176,7 +179,8 @@ def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
     ]
     if invalid:
         raise ConfigError(
-            f"Record-level privacy cannot train {', '.join(invalid)}; freeze it, or use another model."
+            f"Expected layers that record-level privacy can train, got {', '.join(invalid)}. Freeze it, or "
+            "use another model."
         )
 
 

@@ -1,4 +1,4 @@
-"""What record-level private training is told: public figures only, none of them read off the data."""
+"""The configuration of record-level private training: public figures, none of them read off the data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class DPSGD:
     clip_norm: C, the L2 norm that no record's gradient exceeds.
     noise_multiplier: z; the noise on the sum of clipped gradients has deviation z C in every coordinate.
     sampling_rate: q in (0, 1]; each record enters each step with this probability, on its own.
-    expected_batch: what the noised sum is divided by, such as q times a declared nominal size of a client.
-        Under add-or-remove adjacency the real size is private: q and this number are public configuration,
-        and neither may be worked out from the records.
-    steps: noised steps in the round; each counts, one with an empty batch too.
-    chunk: rows that gradients are computed in at a time, a multiple of 32, public. Batches are filled up to a
-        multiple of it, so that no record's gradient depends on how many others were drawn.
+    expected_batch: the divisor of the noised sum, such as q times a declared nominal size of a client. Under
+        add-or-remove adjacency the real size is private. q and this number are public configuration, and
+        neither may be worked out from the records.
+    steps: noised steps in the round. Each one counts, even with an empty batch.
+    chunk: the public number of rows whose gradients are computed at a time, a multiple of 32. Batches are
+        filled up to a multiple of it, so that no record's gradient depends on how many others were drawn.
     optimizer: "sgd" or "adam" (betas 0.9 and 0.999), on the noised gradient.
     learning_rate: of every step. momentum: of SGD.
     weight_decay: weight of |w|^2 / 2. proximal: FedProx's mu, weight of |w - w_global|^2 / 2. Both read no
@@ -57,13 +57,15 @@ class DPSGD:
             self._require(name, value >= 0 and isfinite(value), ">= 0, finite")
         check_rows(self.chunk)
         if self.optimizer == "adam" and self.momentum:
-            raise ValueError("Momentum belongs to SGD; leave it out with optimizer 'adam'.")
+            raise ValueError(
+                f"Expected no momentum with optimizer 'adam', got {self.momentum}. Leave it out."
+            )
 
     def _require(self, name: str, holds: bool, expected: str) -> None:
         if not holds:
-            raise ValueError(f"Expected {name} {expected}, {name}={getattr(self, name)} came.")
+            raise ValueError(f"Expected {name} {expected}, got {getattr(self, name)}.")
 
     @property
     def event(self) -> DpEvent:
-        """What a round costs, known before it: Poisson-sampled Gaussians, add or remove one record."""
+        """The cost of a round, known before it: Poisson-sampled Gaussians, to add or remove one record."""
         return steps_event(self.sampling_rate, self.noise_multiplier, self.steps)

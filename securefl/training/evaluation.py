@@ -19,6 +19,8 @@ from securefl.training.tensors import in_mode
 
 Task = Literal["classification", "regression"]
 
+# No result of these batches is noised, so their last bits may depend on the batch. Noised losses come from
+# `record_losses`.
 _AT_ONCE = 256
 
 
@@ -40,7 +42,7 @@ def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> 
 
 
 def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "cross_entropy") -> float:
-    """Mean loss over the records in evaluation mode: what selection by loss asks a client for.
+    """Mean loss over the records in evaluation mode. Selection by loss asks a client for it.
 
     Raises DataError for arrays that do not fit, without records, and for a loss that is not finite.
     """
@@ -48,22 +50,21 @@ def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "
     value = float(criterion_of(loss)(outputs, targets))
     if not isfinite(value):
         raise DataError(
-            f"Expected a finite loss, {value} came; look for NaN in the records or a diverged model."
+            f"Expected a finite loss, got {value}. Look for NaN in the records or a diverged model."
         )
     return value
 
 
 def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
-    """The loss of each record, (n,), in evaluation mode; nan for a label that the model has no output for.
+    """The loss of each record, (n,), in evaluation mode. A label without an output of the model gives nan.
 
-    A record's loss does not depend on the records beside it (`chunks`). What a model makes of a record that
-    is not finite is not finite either. Raises DataError for arrays that do not fit, and ConfigError for a
-    model that mixes records.
+    A record's loss does not depend on the records beside it (`chunks`). A non-finite record has a non-finite
+    loss. Raises DataError for arrays that do not fit, and ConfigError for a model that mixes records.
     """
     inputs, targets = records(x, y, loss)
 
     def read(rows: Tensor, wanted: Tensor) -> Tensor:
-        # the outputs come along so that they are tried too: a loss alone is too little to show a last bit
+        # The outputs come along so that `require_apart` tries them too: a loss may round a last bit away.
         outputs = model(rows)
         return torch.cat([losses_of(outputs, wanted, loss)[:, None], outputs], dim=1)
 
@@ -86,13 +87,13 @@ def relative_accuracy(outputs: Tensor, targets: Tensor) -> float:
 def _outputs(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> tuple[Tensor, Tensor]:
     inputs, targets = records(x, y, loss)
     if not len(inputs):
-        raise DataError("Expected at least one record to evaluate on, none came.")
+        raise DataError("Expected at least one record to evaluate on, got none.")
     with in_mode(model, training=False), torch.inference_mode():
         return torch.cat([model(batch) for batch in torch.split(inputs, _AT_ONCE)]), targets
 
 
 def pooled(evaluations: Sequence[tuple[int, Evaluation]]) -> Evaluation:
-    """Of several models together, each with its number of records: every record counts once."""
+    """Accuracy and loss of several models together. Each counts by its number of records."""
     counts = [count for count, _ in evaluations]
     return Evaluation(
         accuracy=float(np.average([e.accuracy for _, e in evaluations], weights=counts)),

@@ -18,7 +18,11 @@ from securefl.training import ModelConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """outputs: of the model. seed: of its initial weights. weights: a .npy vector, float32 (d,), instead."""
+    """The table [weights] of a model file.
+
+    outputs: number of the model's outputs. seed: seed of its initial weights. weights: a .npy vector, float32
+    (d,), in place of the initial weights.
+    """
 
     outputs: int
     seed: int = 0
@@ -36,7 +40,7 @@ def model_of(path: Path) -> tuple[ModelConfig, ModelFile]:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     if set(table) != {"model", "weights"}:
-        raise ConfigError(f"{path}: Expected the tables [model] and [weights], got {sorted(table)}.")
+        raise ConfigError(f"{path}: expected the tables [model] and [weights], got {sorted(table)}.")
     return convert(ModelConfig, table["model"], "model"), convert(ModelFile, table["weights"], "weights")
 
 
@@ -47,7 +51,8 @@ def records_of(data: str) -> NDArray[Any]:
 
 
 def array_of(path: Path) -> NDArray[Any]:
-    """Numbers from .npy or .csv, never unpickled. Raises DataError for anything else."""
+    """Numbers from .npy or .csv. Raises DataError for anything else."""
+    # A pickle in a .npy runs code when it is loaded. The map reads no more of a file than its array.
     try:
         found = (
             np.load(path, allow_pickle=False, mmap_mode="r")
@@ -55,9 +60,9 @@ def array_of(path: Path) -> NDArray[Any]:
             else np.loadtxt(path, delimiter=",", ndmin=2)
         )
     except (ValueError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: Expected numbers as .npy or .csv; {error}.") from None
+        raise DataError(f"{path}: expected numbers as .npy or .csv, got other content: {error}.") from None
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
-        raise DataError(f"{path}: Expected an array of numbers.")
+        raise DataError(f"{path}: expected an array of numbers, got other content.")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A model as a body and a linear head: features before the last dense layer, and another head on them."""
+"""A model as a body and a linear head: the features in front of the last dense layer, and a new head."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ def last_layers(model: nn.Module, count: int) -> Sequence[nn.Linear]:
     """The last `count` dense layers. Raises ConfigError where the model has fewer."""
     dense = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not 1 <= count <= len(dense):
-        raise ConfigError(f"Expected a model with at least {count} dense layers, it has {len(dense)}.")
+        raise ConfigError(
+            f"Expected a model with at least {count} dense layers, got {len(dense)}. Take another model."
+        )
     return dense[-count:]
 
 
 def places(model: nn.Module, modules: Sequence[nn.Module]) -> NDArray[np.int64]:
     """Where the values of these modules are in the model's vector (see `to_vector`)."""
+    # by address: the same tensor has another name in the state dict of a part than in that of the whole
     own = {entry.data_ptr() for module in modules for entry in module.state_dict().values()}
     found, at = [], 0
     for entry in model.state_dict().values():
@@ -47,7 +50,7 @@ def places(model: nn.Module, modules: Sequence[nn.Module]) -> NDArray[np.int64]:
 
 @contextmanager
 def activated(model: nn.Module, activation: Activation | None) -> Iterator[None]:
-    """What reaches the head passes `activation` first, if there is one."""
+    """Let the head's input pass `activation` first, if there is one, while the context lasts."""
     if activation is None:
         yield
         return
@@ -60,7 +63,8 @@ def activated(model: nn.Module, activation: Activation | None) -> Iterator[None]
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """The parameters of this module are not trained meanwhile."""
+    """Keep the parameters of this module from being trained while the context lasts."""
+    # only those that were free are freed again: a caller may have frozen others for longer
     free = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in free:
         parameter.requires_grad_(False)
@@ -74,7 +78,7 @@ def frozen(module: nn.Module) -> Iterator[None]:
 def body_features(
     model: nn.Module, x: NDArray[Any], activation: Activation | None = None
 ) -> NDArray[np.float64]:
-    """What reaches the head, in evaluation mode, after the activation: (n, width) float64.
+    """The head's input in evaluation mode, after the activation: (n, width) float64.
 
     A record's features do not depend on the records beside it (`chunks`). Raises ConfigError for a model in
     which they do.
@@ -97,9 +101,10 @@ def body_features(
 
 
 def with_head(model: nn.Module, head: NDArray[np.float64]) -> NDArray[np.float32]:
-    """The model's vector, its head replaced by (outputs, 1 + width): bias and weights. `model` is changed."""
+    """Replace the head of `model` by (outputs, 1 + width), bias first, and return the model's vector."""
     dense = last_dense(model)
     with torch.no_grad():
+        # column 0 belongs to the constant feature, which a dense layer calls its bias
         dense.weight.copy_(torch.from_numpy(head[:, 1:]))
         dense.bias.copy_(torch.from_numpy(head[:, 0]))
     return to_vector(model)

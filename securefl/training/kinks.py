@@ -1,9 +1,9 @@
-"""Records on the kink of a ReLU, which flip together where a record's result depends on its batch.
+"""Records on the kink of a ReLU. They flip together if a record's result depends on its batch.
 
-A float kernel may change with the number of rows that share a product, and with it the last bits of every
-row. A crafted record's pre-activation is 0 with one number of rows, and the least above 0 with one more: the
-unit is off, then on, and the clipped gradient turns by a right angle. Adding one record then moves the sum by
-all of these turns, and not by the clipping norm alone (specification of DP, 2.13).
+The number of rows in a product may change a float kernel, and with it the last bits of every row. The
+pre-activation of a crafted record is 0 with one number of rows, and just above 0 with one row more. The unit
+is off, then on, and the clipped gradient turns by a right angle. Adding one record then moves the sum by all
+of these turns, and not by the clipping norm alone (specification of DP, 2.13).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from securefl.training.vector import load_vector, to_vector
 UNITS: Final = 64
 _CLASSES: Final = 10
 _MOST: Final = 48
-"""Most records on a kink that are looked for."""
+"""The search ends at this number of records on a kink."""
 _OFF: Final = 1e3
-"""How far below 0 the other units' pre-activations are."""
+"""The other units' pre-activations are this far below 0, so that they are off whatever the last bits are."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,9 +55,9 @@ class Kink:
 def crafted(
     body: Callable[[], nn.Module], shape: tuple[int, ...], shift: Callable[[nn.Module], Tensor], seed: int = 0
 ) -> Kink | None:
-    """The most records of `shape` that flip when one more shares their batch.
+    """Look for the largest number of records of `shape` that flip when one more shares their batch.
 
-    Returns None where the kernels of `body` do not change with the number of rows. body: makes the layers in
+    Returns None if the kernels of `body` do not change with the number of rows. body: makes the layers in
     front of the ReLU, from (n, *shape) to (n, UNITS). shift: their last layer's bias (UNITS,).
     """
     generator = torch.Generator().manual_seed(seed)
@@ -79,7 +79,7 @@ def crafted(
 
 
 def _flipping(front: nn.Module, record: Tensor, shift: Tensor) -> int | None:
-    """How many rows of `record` flip with one row more; `shift` is left where one unit of them does."""
+    """How many rows of `record` flip with one row more. Leaves `shift` so that one unit of them does."""
 
     def passed(rows: int) -> Tensor:
         values: Tensor = front(record.expand(rows, *record.shape[1:]).contiguous())
@@ -90,6 +90,7 @@ def _flipping(front: nn.Module, record: Tensor, shift: Tensor) -> int | None:
         fewer, more = passed(rows), passed(rows + 1)
         for unit in torch.nonzero((fewer != more[:rows]).all(0)).flatten().tolist():
             shift.fill_(-_OFF)
+            # the smaller of the two values becomes 0, at which a ReLU is off, and the larger one is just on
             shift[unit] = -min(fewer[0, unit], more[-1, unit])
             before, after = passed(rows)[:, unit] > 0, passed(rows + 1)[:, unit] > 0
             if before.all() != after.all() and before.any() == before.all() and after.any() == after.all():
@@ -107,7 +108,7 @@ _FINE: Final = 2**10
 
 @dataclass(frozen=True, kw_only=True)
 class Flipped:
-    """What records on kinks prove: epsilon at a delta, claimed and the lower bound."""
+    """Epsilon at one delta: claimed, and the lower bound that records on kinks prove."""
 
     delta: float
     claimed: float
@@ -128,8 +129,8 @@ def audit(
 ) -> Flipped:
     """Claim and lower bound of one step on all records, for crafted records with and without one more.
 
-    runs: noised steps of each neighbour. train: what is audited. Where no kernel changes with the number of
-    rows the bound is that of one record that is added to none, and passes.
+    runs: noised steps of each neighbour. train: the function that is audited. If no kernel changes with the
+    number of rows, there is nothing to craft: the bound is 0, and passes.
     """
     step = replace(
         config,
@@ -145,6 +146,7 @@ def audit(
     kink = dense(inputs)
     if kink is None:
         return Flipped(delta=delta, claimed=claimed, lower=0.0)
+    # Nearly no noise shows the direction in which the added record moves the sum. The test looks there alone.
     quiet = replace(step, noise_multiplier=1e-4)
     direction = _stepped(kink, quiet, train, added=True) - _stepped(kink, quiet, train, added=False)
     direction /= np.linalg.norm(direction)
@@ -156,10 +158,10 @@ def audit(
 
 
 def audit_features(*, delta: float, inputs: int = 784, read: Features = body_features) -> Flipped:
-    """Claim, and what the added record costs, for sums of unit-norm features at a noise multiplier of 1.
+    """Claim and true cost of the added record, for sums of unit-norm features at a noise multiplier of 1.
 
-    Nothing is drawn: the multiplier is divided by how far the sum moves over its sensitivity. read: what is
-    audited.
+    Nothing is drawn: the multiplier is divided by the sum's move over its sensitivity. read: the function
+    that is audited.
     """
     claimed = compose({GaussianDpEvent(1.0): 1}, delta)
     kink = dense(inputs)

@@ -25,18 +25,19 @@ Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """How a client trains in one round; the optimizer's state starts anew in every call.
+    """How a client trains in one round. The optimizer's state starts anew in every call.
 
     optimizer: "sgd" or "adam" (betas 0.9 and 0.999).
     learning_rate: in round 0.
-    epochs, steps: passes over the data, or mini-batches (passes as needed); exactly one is set.
-    batch_size: records in a mini-batch; the last one of a pass holds what is left.
+    epochs, steps: passes over the data, or mini-batches (as many passes as they need). Exactly one is set.
+    batch_size: records in a mini-batch. The last one of a pass may have fewer.
     momentum: of SGD. weight_decay: weight of |w|^2 / 2 in the loss, in either optimizer.
-    decay: factor on the learning rate each round; with milestones, at each of those rounds instead.
+    decay: factor on the learning rate, in each round, or at each milestone if there are milestones.
     milestones: rounds, as in FedCor's halving at rounds 150 and 300.
     proximal: FedProx's mu; (mu / 2) |w - w_global|^2 joins the loss (Li et al., MLSys 2020, eq. 2).
-    update_bound: L2 norm that the update of a client is scaled down to before it leaves; what client-level
-        noise is scaled to (McMahan et al., ICLR 2018, algorithm 1). None leaves updates as they are.
+    update_bound: largest L2 norm of a client's update. A longer update is scaled down before it leaves.
+        Client-level noise is scaled to this norm (McMahan et al., ICLR 2018, algorithm 1). None leaves
+        updates as they are.
 
     Raises ValueError for values out of range.
     """
@@ -56,7 +57,7 @@ class LocalTraining:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
-                f"Expected one of epochs and steps, epochs={self.epochs}, steps={self.steps} came."
+                f"Expected one of epochs and steps, got epochs={self.epochs}, steps={self.steps}."
             )
         self._require("learning_rate", self.learning_rate > 0 and isfinite(self.learning_rate), "> 0, finite")
         self._require("epochs", self.epochs is None or self.epochs >= 1, ">= 1")
@@ -70,11 +71,13 @@ class LocalTraining:
         bounded = self.update_bound is None or 2**-10 <= self.update_bound <= 2**10
         self._require("update_bound", bounded, "from 2^-10 to 2^10")
         if self.optimizer == "adam" and self.momentum:
-            raise ValueError("Momentum belongs to SGD; leave it out with optimizer 'adam'.")
+            raise ValueError(
+                f"Expected no momentum with optimizer 'adam', got {self.momentum}. Leave it out."
+            )
 
     def _require(self, name: str, holds: bool, expected: str) -> None:
         if not holds:
-            raise ValueError(f"Expected {name} {expected}, {name}={getattr(self, name)} came.")
+            raise ValueError(f"Expected {name} {expected}, got {getattr(self, name)}.")
 
     def rate(self, round_number: int) -> float:
         """Learning rate in round `round_number`, counted from 0."""
@@ -99,19 +102,19 @@ def train(
 
     x: (n, *shape). y: int64 labels (n,) for "cross_entropy", float32 (n, targets) for "mse".
     objective: (model, inputs, targets) to minimise in place of the mean loss.
-    `w_global` of the proximal term is the model as it comes. Without records nothing happens, not
-    even to batch norm. In a mini-batch of one record batch norm uses its running statistics and
-    leaves them alone: one record has no variance. The mode of every module is restored.
+    `w_global` of the proximal term is the model before training. Without records nothing happens, not even to
+    batch norm. In a mini-batch of one record batch norm uses its running statistics and leaves them alone,
+    since one record has no variance. The mode of every module is restored.
 
-    Raises DataError for arrays that do not fit, and when loss or model stop being finite; the model
-    then holds the diverged values.
+    Raises DataError for arrays that do not fit, and when loss or model stop being finite. The model then
+    holds the diverged values.
     """
     inputs, targets = records(x, y, loss)
     if not len(inputs):
         return
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
-        raise ConfigError("Expected a parameter to train, all of the model's are frozen; leave one free.")
+        raise ConfigError("Expected a parameter to train, got a model that is all frozen. Leave one free.")
     values = _joined(trained)
     start = values.clone() if config.proximal else None
     optimizer = _optimizer(config, round_number)
@@ -124,6 +127,7 @@ def train(
                 norm.train(len(batch) > 1)
             value = minimised(model, batch, wanted)
             total += value.detach()
+            # autograd.grad, not backward(): no .grad is kept, and a parameter without influence counts as 0
             slopes = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
             gradient = _joined(slopes)
             if config.weight_decay:
@@ -142,7 +146,8 @@ def _mean(loss: Loss) -> Objective:
 def _batches(
     inputs: Tensor, targets: Tensor, config: LocalTraining, rng: np.random.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Mini-batches of freshly shuffled passes; one gather a pass is faster than one a mini-batch."""
+    """Mini-batches of freshly shuffled passes."""
+    # gathered once a pass, which is faster than once a mini-batch
     size, n = config.batch_size, len(inputs)
     left = config.steps or (config.epochs or 0) * -(-n // size)
     while left > 0:
@@ -166,15 +171,13 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 
 @contextmanager
 def views_of(values: Tensor, parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Let the parameters be views of `values`, so that one update moves them all; then separate them.
-
-    Left as views they would be aligned differently from a model that was loaded, which can
-    change the last bits of what it computes.
-    """
+    """Let the parameters be views of `values`, so that one update moves them all. Then separate them."""
     vector_to_parameters(values, parameters)
     try:
         yield
     finally:
+        # Views would be aligned differently from a model that was loaded, which can change the last bits of
+        # what it computes.
         for parameter in parameters:
             parameter.data = parameter.data.clone()
 
@@ -183,6 +186,6 @@ def _require_finite(total: Tensor, values: Tensor, model: nn.Module, rate: float
     entries = [total, values, *(buffer for buffer in model.buffers() if buffer.is_floating_point())]
     if not all(bool(torch.isfinite(entry).all()) for entry in entries):
         raise DataError(
-            f"Local training diverged at learning rate {rate:g}: loss or model are no longer finite; "
-            "lower the learning rate, or look for records that are not finite."
+            f"Expected a finite loss and model after training at learning rate {rate:g}, got a training that "
+            "diverged. Lower the learning rate, or look for records that are not finite."
         )

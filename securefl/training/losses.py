@@ -27,9 +27,11 @@ def criterion_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def losses_of(outputs: Tensor, y: Tensor, loss: Loss) -> Tensor:
-    """Each record's loss (n,); a label that the model has no output for makes it nan."""
+    """Each record's loss (n,). A label without an output of the model gives nan."""
     match loss:
         case "cross_entropy":
+            # torch raises for an unknown label of any record, and so would tell of it; nan costs that record
+            # alone
             known = (y >= 0) & (y < outputs.shape[1])
             losses = cross_entropy(outputs, torch.where(known, y, 0), reduction="none")
             return torch.where(known, losses, torch.nan)
@@ -38,14 +40,14 @@ def losses_of(outputs: Tensor, y: Tensor, loss: Loss) -> Tensor:
 
 
 def records(x: NDArray[Any], y: NDArray[Any], loss: Loss) -> tuple[Tensor, Tensor]:
-    """Records and targets as tensors. Raises DataError where lengths or the targets' type do not fit."""
+    """Records and targets as tensors. Raises DataError if their lengths or the targets' type do not fit."""
     if len(x) != len(y):
-        raise DataError(f"Expected one target a record, found {len(x)} records and {len(y)} targets.")
+        raise DataError(f"Expected one target a record, got {len(x)} records and {len(y)} targets.")
     match loss:
         case "cross_entropy":
             fits, expected = y.ndim == 1 and y.dtype == np.int64, "int64 labels of shape (n,)"
         case "mse":
             fits, expected = y.ndim == 2 and y.dtype == np.float32, "float32 targets of shape (n, targets)"
     if not fits:
-        raise DataError(f"Expected {expected} for loss {loss!r}, found {y.dtype} of shape {y.shape}.")
+        raise DataError(f"Expected {expected} for loss {loss!r}, got {y.dtype} of shape {y.shape}.")
     return as_tensor(x), as_tensor(y)

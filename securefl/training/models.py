@@ -1,7 +1,7 @@
 """The models of the four published systems, and the config that builds one.
 
-Dense layers are named fc1, fc2, ... from the input on, and hold no activation: what a hook reads
-there is the pre-activation that FedProf's Proposition 1 is about.
+Dense layers are named fc1, fc2, ... from the input on, and hold no activation. A hook there reads the
+pre-activation that FedProf's Proposition 1 is about.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from securefl.training.profile import named_layer
 from securefl.training.shufflenet import CHANNELS, ShuffleNetV2
 
 MOST_PARAMETERS: Final = 10**8
-"""Of one model: 400 MB, and some such are held at a time; the largest published one here has 6 million."""
+"""In one model. They take 400 MB, and a run holds several at a time. The largest published model here has 6
+million."""
 _MOST_LAYERS: Final = 100
 Kind = Literal["mlp", "lenet5", "fedlog_cnn", "fedcor_cnn", "adds_cnn", "shufflenet_v2"]
 
@@ -34,6 +35,7 @@ class MLP(nn.Module):
         super().__init__()
         widths = (inputs, *hidden, outputs)
         self.depth = len(hidden) + 1
+        # by name, not in a list: hooks and configurations name layers as "fc1"
         for i in range(1, self.depth + 1):
             self.add_module(f"fc{i}", nn.Linear(widths[i - 1], widths[i]))
 
@@ -50,7 +52,7 @@ class LeNet5(nn.Module):
     def __init__(self, channels: int, size: int, outputs: int) -> None:
         if size not in (28, 32):
             raise ConfigError(
-                f"LeNet-5 takes images of 28x28 or 32x32 pixels, {size}x{size} came; resize them."
+                f"Expected images of 28x28 or 32x32 pixels for LeNet-5, got {size}x{size}. Resize them."
             )
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 6, 5, padding=2 if size == 28 else 0)
@@ -77,7 +79,9 @@ class FedLogCNN(nn.Module):
 
     def __init__(self, channels: int, size: int, outputs: int, hidden: tuple[int, ...]) -> None:
         if size not in (28, 32):
-            raise ConfigError(f"FedLog's CNN takes images of 28x28 or 32x32 pixels, {size}x{size} came.")
+            raise ConfigError(
+                f"Expected images of 28x28 or 32x32 pixels for FedLog's CNN, got {size}x{size}. Resize them."
+            )
         super().__init__()
         first, second = (10, 20) if size == 28 else (6, 16)
         self.conv1 = nn.Conv2d(channels, first, 5)
@@ -100,7 +104,10 @@ class FedCorCNN(nn.Module):
     def __init__(self, channels: int, size: int, outputs: int) -> None:
         side = ((size - 2) // 2 - 2) // 2 - 2
         if side < 1:
-            raise ConfigError(f"The FedCor CNN takes images of at least 18x18 pixels, {size}x{size} came.")
+            raise ConfigError(
+                f"Expected images of at least 18x18 pixels for the FedCor CNN, got {size}x{size}. Resize "
+                "them."
+            )
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 32, 3)
         self.conv2 = nn.Conv2d(32, 64, 3)
@@ -129,7 +136,9 @@ class AddsCNN(nn.Module):
         first, second, third, dense = (max(1, round(width * units)) for units in (64, 128, 256, 1024))
         side = -(-(size // 4) // 2)
         if side < 1:
-            raise ConfigError(f"The ADDS CNN takes images of at least 4x4 pixels, {size}x{size} came.")
+            raise ConfigError(
+                f"Expected images of at least 4x4 pixels for the ADDS CNN, got {size}x{size}. Resize them."
+            )
         self.conv1 = nn.Conv2d(channels, first, 3, padding=1, bias=False)
         self.norm1 = nn.BatchNorm2d(first)
         self.conv2 = nn.Conv2d(first, second, 3, padding=1, bias=False)
@@ -158,12 +167,12 @@ def _channels_last(x: Tensor) -> Tensor:
 class ModelConfig:
     """Which model, and which of its layers is profiled.
 
-    hidden: units of the hidden dense layers: mlp, default (64, 32), and fedlog_cnn, whose default depends on
-        the images; other kinds have none to set.
-    width: scale of the hidden layers: adds_cnn in (0, 1], default 1; shufflenet_v2 0.25, 0.5
-        (default) or 1; other kinds have none to set.
-    profiled_layer: name of a layer; by default the first dense layer ("fc1", in fedlog_cnn "dense.fc1"), and
-        for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
+    hidden: units of the hidden dense layers, for mlp (default (64, 32)) and fedlog_cnn (the default depends
+        on the images). Other kinds do not have it.
+    width: scale of the hidden layers, for adds_cnn (in (0, 1], default 1) and shufflenet_v2 (0.25, 0.5 or 1,
+        default 0.5). Other kinds do not have it.
+    profiled_layer: name of a layer. The default is the first dense layer ("fc1", in fedlog_cnn "dense.fc1"),
+        and for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
 
     Raises ValueError for settings that do not fit the kind.
     """
@@ -176,10 +185,11 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.hidden is not None and self.kind not in ("mlp", "fedlog_cnn"):
             raise ValueError(
-                f"Expected `hidden` only with kind 'mlp' or 'fedlog_cnn', not {self.kind!r}; leave it out."
+                f"Expected `hidden` only with kind 'mlp' or 'fedlog_cnn', got it with {self.kind!r}. Leave "
+                "it out."
             )
         if self.hidden is not None and min(self.hidden, default=1) < 1:
-            raise ValueError(f"Expected hidden layers of at least one unit, hidden={self.hidden} came.")
+            raise ValueError(f"Expected hidden layers of at least one unit, got hidden={self.hidden}.")
         if max(self.hidden or (0,)) > MOST_PARAMETERS or len(self.hidden or ()) > _MOST_LAYERS:
             raise ValueError(
                 f"Expected at most {_MOST_LAYERS} hidden layers of at most {MOST_PARAMETERS:,} units each."
@@ -192,9 +202,12 @@ class ModelConfig:
             case "shufflenet_v2":
                 fits, expected = self.width in CHANNELS, f"one of {', '.join(map(str, CHANNELS))}"
             case _:
-                raise ValueError(f"Kind {self.kind!r} has no `width`; leave it out.")
+                raise ValueError(
+                    "Expected `width` only with kind 'adds_cnn' or 'shufflenet_v2', got it with "
+                    f"{self.kind!r}. Leave it out."
+                )
         if not fits:
-            raise ValueError(f"Expected width {expected} for kind {self.kind!r}, {self.width} came.")
+            raise ValueError(f"Expected width {expected} for kind {self.kind!r}, got {self.width}.")
 
     @property
     def layer(self) -> str:
@@ -203,7 +216,10 @@ class ModelConfig:
         return self.profiled_layer or default
 
     def shorter(self) -> ModelConfig:
-        """The same model without its first hidden dense layer. ConfigError where it has only one or none."""
+        """The same model without its first hidden dense layer.
+
+        Raises ConfigError if it has fewer than two.
+        """
         if self.hidden is None or len(self.hidden) < 2:
             raise ConfigError(
                 "Expected `hidden` with at least two layers under [model], so that shorter bodies can do "
@@ -214,8 +230,8 @@ class ModelConfig:
     def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
         """The model for records of `shape`, initialised from `seed` (0 <= seed < 2^64) alone.
 
-        torch's global generator is where it was afterwards. Raises ConfigError where the kind cannot
-        take that shape, where the model would be too large, or where the profiled layer does not exist.
+        torch's global generator is left as it was. Raises ConfigError if the kind cannot take that shape, the
+        model would be too large, or the profiled layer does not exist.
         """
         if not 1 <= outputs <= MOST_PARAMETERS or self.parameters(shape, outputs) > MOST_PARAMETERS:
             raise ConfigError(
@@ -231,7 +247,8 @@ class ModelConfig:
         return model
 
     def parameters(self, shape: tuple[int, ...], outputs: int) -> int:
-        """How many parameters the model has; nothing is taken for them."""
+        """The number of the model's parameters."""
+        # on the device "meta" tensors have shapes and no memory: a size is known before it is taken
         with torch.device("meta"):
             return sum(entry.numel() for entry in self._made(shape, outputs).parameters())
 
@@ -240,8 +257,8 @@ class ModelConfig:
             return MLP(prod(shape), outputs, (64, 32) if self.hidden is None else self.hidden)
         if len(shape) != 3 or shape[1] != shape[2]:
             raise ConfigError(
-                f"Model kind {self.kind!r} takes square images of shape (channels, size, size), "
-                f"records of shape {shape} came; use kind 'mlp' or other data."
+                f"Expected square images of shape (channels, size, size) for model kind {self.kind!r}, got "
+                f"records of shape {shape}. Use kind 'mlp' or other data."
             )
         channels, size, _ = shape
         match self.kind:

@@ -1,13 +1,14 @@
 """Gradients record by record, clipped and summed in one backward pass.
 
 Batches are computed in chunks of a fixed number of rows (`chunks`), so that a record's clipped gradient has
-the same bits whatever the batch. Products of two float32 are exact in float64, in which they are summed: a
-sum is off by 1e-16 of it for each record, and one record more moves it by its own gradient.
+the same bits whatever the batch. Sums are in float64, in which the product of two float32 is exact. The error
+of a sum is 1e-16 of it for each record, so one more record moves it by its own gradient.
 
 Only gradients with respect to the layers' outputs are propagated. With a layer's input they give each
-record's gradient of its parameters; for a dense layer that is an outer product, whose norm needs no product
-(Goodfellow, arXiv 1510.01799), and the clipped sum of them is one matrix product (the book-keeping of Bu et
-al., ICML 2023). Other layers' gradients per record come from a sampler, which is Opacus'.
+record's gradient of the layer's parameters. For a dense layer it is an outer product, whose norm needs no
+product (Goodfellow, arXiv 1510.01799). The clipped sum of such gradients is one matrix product (the
+book-keeping of Bu et al., ICML 2023). Other layers' gradients per record come from a sampler, which is
+Opacus'.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ Sampler = Callable[[nn.Module, Tensor, Tensor], dict[nn.Parameter, Tensor]]
 """(layer, input (n, ...), gradient of its output (n, ...)) -> gradients (n, *shape) of its parameters."""
 
 SLACK: Final = 1e-5
-"""Norms are clipped to (1 - SLACK) C: a float32 norm is off by less, so that C itself is never exceeded."""
+"""Norms are clipped to (1 - SLACK) C. The error of a float32 norm is smaller, so C is never exceeded."""
 
 
 @dataclass(frozen=True)
 class _Use:
-    """A call of a layer: its input, and the place of its output in the graph, before anything in place."""
+    """A call of a layer: its input, and the place of its output in the graph before any in-place change."""
 
     layer: nn.Module
     input: Tensor
@@ -50,8 +51,7 @@ class _Use:
         if len(self.input) != records or self.input._version != self.version:
             raise ConfigError(
                 f"Expected layer {self.layer} to take one row a record ({records}) that nothing changes in "
-                f"place, its input has {len(self.input)} rows; train it without record-level privacy, or "
-                "freeze it."
+                f"place, got {len(self.input)} rows. Train it without record-level privacy, or freeze it."
             )
         return self.input
 
@@ -66,6 +66,7 @@ class _Dense:
 
     def squares(self) -> Tensor:
         """Squared norms (rows,)."""
+        # |slope x input|^2 = |slope|^2 |input|^2, and a bias is one more input that is always 1
         factor = torch.full((), float(_trains(self.layer.bias)))
         if self.layer.weight.requires_grad:
             factor = factor + self.input.square().sum(1)
@@ -104,8 +105,8 @@ def _trains(parameter: Tensor | None) -> bool:
 class ClippedSum:
     """(x, y) -> the sum over records of min(1, C / |g|) g, flat (d,) float64, in the order of `trained`.
 
-    Made by `clipped_sums`. A record whose loss, or whose gradient's norm, is not finite contributes exactly
-    nothing: the sum is bit by bit the one without it.
+    Made by `clipped_sums`. A record with a non-finite loss or gradient norm is dropped: the sum has the same
+    bits as without it.
     """
 
     def __init__(
@@ -136,12 +137,13 @@ class ClippedSum:
         ]
         if all(bool(part.all()) for part in usable):
             return total
-        # their factors hold nan, which a zero scale would leave in the sum
+        # Records are dropped by computing anew without them: their factors hold nan, and zero times nan is
+        # nan.
         kept = torch.cat(usable)
         return self(x[kept], y[kept])
 
     def _add(self, x: Tensor, y: Tensor, sums: dict[Tensor, Tensor]) -> Tensor:
-        """Add the clipped gradients of one chunk's records; says which of them were usable, (n,) bool."""
+        """Add the clipped gradients of one chunk's records. Returns which of them were usable, (n,) bool."""
         self.uses.clear()
         n = len(x)
         losses = losses_of(self._model(padded(x, self._rows)), padded(y, self._rows), self._loss)
@@ -150,7 +152,9 @@ class ClippedSum:
         with torch.no_grad():
             parts = self._parts(slopes, self._rows)
             if not parts:
-                raise ConfigError("Expected the loss to depend on a trained layer's output, on none it does.")
+                raise ConfigError(
+                    "Expected the loss to depend on a trained layer's output, got one that depends on none."
+                )
             norms = torch.stack([part.squares() for part in parts]).sum(0).sqrt()
             scale = (self._bound / norms).clamp_(max=1)
             for part in parts:
@@ -158,7 +162,8 @@ class ClippedSum:
             return (torch.isfinite(norms) & torch.isfinite(losses))[:n]
 
     def _parts(self, slopes: Sequence[Tensor | None], records: int) -> list[_Dense | _Explicit]:
-        """A parameter's gradients must be one part, so that its uses add up before the norm is taken."""
+        """The records' gradients as parts, one for each parameter or dense layer."""
+        # A parameter that is used twice must be one part: its gradients add up before the norm is taken.
         times = Counter(parameter for use in self.uses for parameter in use.parameters())
         dense, explicit = list[_Dense](), dict[nn.Parameter, Tensor]()
         for use, slope in zip(self.uses, slopes, strict=True):
@@ -185,9 +190,9 @@ def clipped_sums(
     sampler: Sampler,
     rows: int = ROWS,
 ) -> Iterator[ClippedSum]:
-    """A `ClippedSum` that watches `layers`, which hold all of `trained`; nothing is left on the model.
+    """A `ClippedSum` that watches `layers`, which hold all of `trained`. Nothing is left on the model.
 
-    rows: of the chunks that it computes in.
+    rows: the rows of a chunk.
     """
     made = ClippedSum(model, trained, clip_norm, loss, sampler, rows)
 

@@ -1,7 +1,7 @@
 """Profiles of a data set: the mean and variance of a layer's output (FedProf v2, section 3.1).
 
-A dense layer's pre-activation (n, q) is taken as it is (Proposition 1); a convolution's output
-(n, q, h, w) is summed over its map (footnote 3 and Proposition 2), which leaves one number a channel.
+A dense layer's pre-activation (n, q) is taken as it is (Proposition 1). A convolution's output (n, q, h, w)
+is summed over its map (footnote 3 and Proposition 2), which leaves one number a channel.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Moments:
     def profile(self) -> Profile:
         """The mean and the population variance of all that was added."""
         if self.mean is None or self.squares is None:
-            raise DataError("Expected at least one record to make a profile of, none came.")
+            raise DataError("Expected at least one record to make a profile of, got none.")
         return Profile(self.mean.numpy(), (self.squares / self.count).numpy(), self.count)
 
 
@@ -62,7 +62,7 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> 
     The result does not depend on `batch` (beyond rounding). The mode of every module is restored, and
     no hook is left behind. One record has variance 0.
 
-    Raises ConfigError where the model has no such layer, or its output is of neither shape; DataError
+    Raises ConfigError if the model has no such layer, or its output has neither shape. Raises DataError
     without records and for outputs that are not finite.
     """
     moments = Moments()
@@ -72,14 +72,14 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> 
 
 
 def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64]:
-    """What a profile is made of: each record's output at `layer`, (n, q) for n >= 1 records.
+    """Each record's output at `layer`, from which a profile is made: (n, q) for n >= 1 records.
 
-    A record's output does not depend on the records beside it (`chunks`). What a model makes of a record that
-    is not finite may not be finite either. Raises ConfigError as `profile` does and for a model that mixes
-    records, and DataError without records.
+    A record's output does not depend on the records beside it (`chunks`). The output of a non-finite record
+    may be non-finite. Raises ConfigError as `profile` does and for a model that mixes records, and DataError
+    without records.
     """
     if not len(x):
-        raise DataError("Expected at least one record, none came.")
+        raise DataError("Expected at least one record, got none.")
     with _reading(model, layer) as read:
         return np.asarray(apart(model, lambda rows: read(rows).double(), as_tensor(x)).numpy())
 
@@ -104,11 +104,12 @@ def _reading(model: nn.Module, layer: str) -> Iterator[Callable[[Tensor], Tensor
         model(rows)
         if (passed := sum(map(len, parts))) != len(rows):
             raise ConfigError(
-                f"Expected layer {layer!r} to run once a record, it ran {passed} times for {len(rows)} "
-                "records; profile a layer that every forward pass uses once."
+                f"Expected layer {layer!r} to run once a record, got {passed} runs for {len(rows)} records. "
+                "Profile a layer that every forward pass uses once."
             )
         return torch.cat(parts)
 
+    # a hook, not a cut model: the forward may be any code, and the layer anywhere in it
     handle = named_layer(model, layer).register_forward_hook(note)
     try:
         yield read
@@ -121,28 +122,31 @@ def probe_anchor(
 ) -> Anchor:
     """The public anchor of a broadcast model: its profile on inputs uniform in [0, 1]^shape.
 
-    It depends on the model, which all parties have, and on a public seed, on no data; every party can
-    compute it. Between machines it may differ in the last bits, which a divergence does not notice,
-    being unchanged by the anchor. Scales are positive: variances are floored.
+    It depends on the model, which all parties have, and on a public seed. It depends on no data, so every
+    party can compute it. Between machines it may differ in the last bits. No divergence changes with the
+    anchor, so that does no harm. Scales are positive, since variances are floored.
     """
     rng = stream(seed, "probe-anchor")
     return Anchor.of(profile(model, layer, rng.random((samples, *shape), dtype="float32")))
 
 
 def named_layer(model: nn.Module, layer: str) -> nn.Module:
-    """The module of that name. Raises ConfigError, naming the nearest names, where there is none."""
+    """The module of that name. Without one it raises ConfigError with the nearest names."""
     modules: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if name}
     if layer in modules:
         return modules[layer]
     near = get_close_matches(layer, modules, n=3, cutoff=0.0)
-    raise ConfigError(f"The model has no layer {layer!r}; the nearest names are {', '.join(near)}.")
+    raise ConfigError(
+        f"Expected the name of a layer of the model, got {layer!r}; the nearest names are {', '.join(near)}."
+    )
 
 
 def _fused(layer: str, output: Any) -> Tensor:
     shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
     if not isinstance(output, Tensor) or output.ndim not in (2, 4):
         raise ConfigError(
-            f"Expected layer {layer!r} to put out (n, q) or (n, q, height, width), found {shape}; "
-            "name a dense layer or a convolution."
+            f"Expected layer {layer!r} to put out (n, q) or (n, q, height, width), got {shape}. "
+            "Name a dense layer or a convolution."
         )
+    # in float64, so that a map's sum does not round more than its outputs did
     return output if output.ndim == 2 else output.double().sum((2, 3))

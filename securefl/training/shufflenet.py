@@ -1,7 +1,7 @@
 """ShuffleNet v2 for small images (Ma et al., "ShuffleNet V2", ECCV 2018, figure 3c-d and table 5).
 
-The stem is the one usual on CIFAR: a 3x3 convolution of stride 1 and no pooling, in place of
-ImageNet's stride 2 and pooling. Nothing else differs, so the parameter counts are the paper's.
+The stem is the usual one on CIFAR: a 3x3 convolution of stride 1 without pooling, in place of ImageNet's
+stride 2 with pooling. Nothing else differs, so the parameter counts are the paper's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ShuffleNetV2(nn.Module):
 
 
 class Unit(nn.Module):
-    """One block: half of the channels pass by, or with stride 2 both branches see all of them."""
+    """One block. With stride 1 half of the channels pass by; with stride 2 both branches see all of them."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -68,6 +68,7 @@ class Unit(nn.Module):
 
 def shuffle(x: Tensor) -> Tensor:
     """Interleave the two halves of the channels: channels 0, c/2, 1, c/2 + 1, ..."""
+    # the next unit splits the channels in the middle again: without it the halves would never meet
     n, c, h, w = x.shape
     return x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
 

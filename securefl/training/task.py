@@ -1,4 +1,4 @@
-"""What a study trains: the model, the loss, the local training, and the data the server owns."""
+"""The learning problem of a study: the model, the loss, the local training, and the server's own data."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from securefl.training.vector import load_vector, to_vector
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """One learning problem; every party knows all of it but the server's records.
+    """One learning problem. Every party knows all of it except the server's records.
 
     Attributes:
-        shape, outputs: of a record, and how many numbers the model puts out.
+        shape, outputs: the shape of a record, and how many numbers the model puts out.
         clients: how many there are.
-        records: how many records they are declared to have in all, public; no client may claim more.
+        records: how many records all clients together are declared to have. It is public, and no client may
+            claim more.
         server_x, server_y: records the server owns, for evaluation and baseline profiles (D^V).
         seed: public; the initial model and probe inputs follow from it.
-        private: how clients train with record-level privacy; None where they do not.
+        private: how clients train with record-level privacy. None if they train without it.
     """
 
     model: ModelConfig
@@ -64,7 +65,7 @@ class Problem:
 
     @cached_property
     def changes(self) -> tuple[str, ...]:
-        """What private training had to change in the model, a line for each layer."""
+        """The changes that private training had to make in the model, a line for each layer."""
         return self._built()[1]
 
     def _built(self) -> tuple[nn.Module, tuple[str, ...]]:
@@ -81,7 +82,8 @@ class Problem:
         return replace(self, model=self.model.shorter())
 
     def module(self, vector: NDArray[np.float32]) -> nn.Module:
-        """The model with these values; one module per problem and process is loaded anew each time."""
+        """The model with these values. Every call returns the one module of this problem and process."""
+        # A caller must be done with the module before the next call, which loads other values into it.
         load_vector(self._module, vector)
         return self._module
 

@@ -11,11 +11,11 @@ import torch
 def single_thread() -> None:
     """Pin torch, in this process, to one thread within and one thread between operations.
 
-    For the worker processes of a study: models this small run no faster on several threads, results
-    then do not depend on how a machine splits a sum, and workers do not fight over cores. The
-    second pin is possible only before the process has run anything in parallel; later it is left out.
+    Worker processes of a study call it. Models this small run no faster on several threads. With one thread
+    results do not depend on how a machine splits a sum, and workers do not fight over cores.
     """
     torch.set_num_threads(1)
+    # torch refuses the second pin once the process has run anything in parallel; then it is left out
     if torch.get_num_interop_threads() != 1:
         with contextlib.suppress(RuntimeError):
             torch.set_num_interop_threads(1)

@@ -1,4 +1,4 @@
-"""A model as one vector: what a round sums and sends."""
+"""A model as one vector, the form in which a round sums and sends it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def to_vector(model: nn.Module) -> NDArray[np.float32]:
     These are the parameters and the running statistics of batch norm. Integers (batch norm's count
     of batches, which nothing here uses) are left out.
     """
+    # batch norm's statistics go along: a model without them would not evaluate as it was trained
     parts = [entry.reshape(-1).to(torch.float32) for entry in _entries(model)]
     vector: NDArray[np.float32] = torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
     return vector
@@ -32,17 +33,18 @@ def to_vector(model: nn.Module) -> NDArray[np.float32]:
 def load_vector(model: nn.Module, vector: NDArray[Any]) -> None:
     """Write a vector (d,), as `to_vector` makes it, into the model.
 
-    Raises DataError where the length is not the model's; the model is unchanged then.
+    Raises DataError if the length is not the model's. The model is unchanged then.
     """
     entries = _entries(model)
     expected = sum(entry.numel() for entry in entries)
     if vector.shape != (expected,):
         raise DataError(
-            f"Expected a vector of shape ({expected},) for this model, found {vector.shape}; "
-            "both sides must build the model from one configuration."
+            f"Expected a vector of shape ({expected},) for this model, got {vector.shape}. "
+            "Both sides must build the model from one configuration."
         )
     parts = torch.split(as_tensor(vector), [entry.numel() for entry in entries])
     for entry, part in zip(entries, parts, strict=True):
+        # the entries of a state dict are the model's own tensors, not copies
         entry.copy_(part.view_as(entry))
 
 

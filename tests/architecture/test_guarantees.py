@@ -21,7 +21,7 @@ PROTECT = {
     "The charge follows from the plan": """
         unit/test_protect.py test_the_charge_follows_from_the_plan_and_not_from_the_value
         """,
-    "What its client noises carries the noise": """
+    "A value that its client noises carries the noise": """
         unit/protocols/test_noised_numbers.py test_the_noise_is_as_declared
         unit/test_protect.py test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged
         unit/protocols/test_noised_numbers.py test_what_is_charged_as_noised_must_be_something_to_noise

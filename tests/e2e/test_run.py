@@ -96,7 +96,7 @@ def test_an_unfinished_run_has_no_report_yet(tmp_path: Path) -> None:
         run_study(of, tmp_path, stop)
     with pytest.raises(ConfigError, match="FedAvg, FedProf: not finished; go on with: securefl run"):
         reopen(tmp_path)
-    with pytest.raises(ConfigError, match="is no run folder"):
+    with pytest.raises(ConfigError, match="Expected a run folder"):
         reopen(tmp_path / "none")
 
 
@@ -110,7 +110,7 @@ def test_an_unfinished_run_has_no_report_yet(tmp_path: Path) -> None:
         (text(unprotected="[]"), "'update' would leave its client without noise"),
         (
             text().replace("hidden = [8]", 'profiled_layer = "fc9"'),
-            "no layer 'fc9'; the nearest names are fc",
+            "got 'fc9'; the nearest names are fc",
         ),
         (text(clients=5000), "Expected clients <= "),
         (text(FEDAVG, FEDPROF + "alpha = [1.0, 2.0]\n"), "one alpha for each of 6 clients, got 2"),

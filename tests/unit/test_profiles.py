@@ -120,17 +120,17 @@ def test_bounds_contain_what_clipping_lets_through(seed: int, q: int) -> None:
 
 
 def test_bad_profiles_are_refused_with_the_reason() -> None:
-    with pytest.raises(DataError, match="2 of 3 entries of mean are not finite"):
+    with pytest.raises(DataError, match="entries of mean, got 2 of 3"):
         profile([np.nan, 0, np.inf], [1, 1, 1])
     with pytest.raises(DataError, match="one length"):
         profile([0, 0], [1])
-    with pytest.raises(DataError, match="1 of 2 are negative"):
+    with pytest.raises(DataError, match="1 of 2 that are negative"):
         profile([0, 0], [1, -1])
     with pytest.raises(DataError, match="at least one element"):
         profile([], [])
     with pytest.raises(DataError, match="count=0"):
         Profile(np.zeros(1), np.ones(1), 0)
-    with pytest.raises(DataError, match="scales above 0; 1 are not"):
+    with pytest.raises(DataError, match="scales above 0, got 1"):
         Anchor(np.zeros(2), np.array([1.0, 0.0]))
     with pytest.raises(DataError, match="one length"):
         divergence(profile([0], [1]), profile([0, 0], [1, 1]))

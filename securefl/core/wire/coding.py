@@ -51,7 +51,9 @@ def _pack(layout: str, *values: Any) -> bytes:
     try:
         return struct.pack("<" + layout, *values)
     except struct.error as error:
-        raise LocalProtocolError(f"{values} does not fit the layout {layout!r}: {error}.") from None
+        raise LocalProtocolError(
+            f"Expected values of the layout {layout!r}, got {values}: {error}."
+        ) from None
 
 
 def _sized(value: bytes, length: int) -> bytes:
@@ -80,7 +82,7 @@ def _write(out: list[bytes], hint: Any, value: Any, permit: Permit | None) -> No
         out += [_pack("I", len(value.raw)), value.raw]
     elif hint is Release:
         if permit is None or not isinstance(value, Release):
-            raise UnaccountedRelease(f"{value!r} can be encoded by Ledger.send alone.")
+            raise UnaccountedRelease(f"Expected a release with its permit, got {value!r}. Use Ledger.send.")
         numbers, sealed = permit.contents(value)
         _write(out, str, value.key.name, None)
         out.append(_pack("B", _FORMS.index(value.form)))
@@ -91,7 +93,7 @@ def _write(out: list[bytes], hint: Any, value: Any, permit: Permit | None) -> No
             raise LocalProtocolError(f"Expected an array as {hint}, got {value.dtype}.")
         _write_array(out, value)
     else:
-        raise LocalProtocolError(f"No encoding for a field of type {hint}.")
+        raise LocalProtocolError(f"Expected a field of a type that has an encoding, got {hint}.")
 
 
 def _declared(hint: Any, dtype: np.dtype[Any]) -> bool:
@@ -103,9 +105,13 @@ def _declared(hint: Any, dtype: np.dtype[Any]) -> bool:
 def _write_array(out: list[bytes], value: NDArray[Any]) -> None:
     code = value.dtype.newbyteorder("<").str
     if code not in _DTYPES or value.ndim > _MAX_DIMENSIONS:
-        raise LocalProtocolError(f"No encoding for an array of {value.dtype} with {value.ndim} dimensions.")
+        raise LocalProtocolError(
+            f"Expected an array of {', '.join(_DTYPES)} with at most {_MAX_DIMENSIONS} dimensions, got "
+            f"{value.dtype} with {value.ndim}."
+        )
     out.append(_pack("BB", _DTYPES.index(code), value.ndim))
     out.append(_pack(f"{value.ndim}I", *value.shape))
+    # in one byte order and layout, so that equal arrays have equal bytes on every machine
     out.append(np.ascontiguousarray(value, dtype=code).tobytes())
 
 
@@ -119,11 +125,11 @@ class _Reader:
         self._elements = 0
 
     def allow(self, elements: int) -> None:
-        """So many elements may still be read."""
+        """Allow so many more elements."""
         self._elements = elements
 
     def count(self) -> int:
-        """How many elements a tuple has, before any of them is made."""
+        """The number of elements of a tuple, checked before any of them is made."""
         (count,) = self.unpack("I")
         if count > self._elements:
             raise _Bad(f"{count} elements came where at most {self._elements} more are expected")
@@ -133,6 +139,7 @@ class _Reader:
     def take(self, count: int) -> memoryview:
         if count > len(self._data) - self._at:
             raise _Bad(f"expected {count} more bytes, {len(self._data) - self._at} are left")
+        # a view, not a copy: nothing is allocated for bytes that turn out to be wrong
         piece = self._data[self._at : self._at + count]
         self._at += count
         return piece
@@ -151,7 +158,7 @@ class _Reader:
 
 
 class _Bad(Exception):
-    """What is wrong with the bytes; becomes a RemoteProtocolError with the sender's name."""
+    """The fault in the bytes. It becomes a RemoteProtocolError with the sender's name."""
 
 
 def peek(data: bytes, sender: str) -> Header:
@@ -163,7 +170,7 @@ def decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: 
     """Decode a message that belongs at `header` and is one of `kinds`.
 
     Raises:
-        RemoteProtocolError: anything else: another place, kind, version, length or content.
+        RemoteProtocolError: the bytes have another place, kind, version, length or content.
     """
     return _guarded(lambda: _decode(data, header, kinds), sender)
 
@@ -187,6 +194,8 @@ def _read_header(reader: _Reader) -> tuple[str, int, Header]:
 def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
     reader = _Reader(data)
     kind, version, came = _read_header(reader)
+    # Whole headers are compared: a message replayed from another session, round or attempt is refused here,
+    # before any machine sees it.
     if came != header:
         raise _Bad(f"it belongs at {came.place()} of its session, not at {header.place()} of this one")
     for cls, most in kinds.items():

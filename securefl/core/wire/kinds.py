@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Header:
-    """Where a message belongs: session (32 bytes), round, stage (which Ask of the round), attempt at its sum.
+    """The place of a message: session (32 bytes), round, stage (which Ask of the round), attempt at its sum.
 
-    Attempt 0 is the exchange of order and numbers; the attempts at a hidden sum count from 1.
+    Attempt 0 is the exchange of order and numbers. The attempts at a hidden sum count from 1.
     """
 
     session: bytes
@@ -65,12 +65,12 @@ def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], t
         for name, hint in fields:
             if get_origin(hint) is tuple and get_args(hint)[1:] != (Ellipsis,):
                 raise LocalProtocolError(
-                    f"{cls.__name__}.{name} is {hint}; the only tuples are tuple[T, ...]."
+                    f"Expected tuples as tuple[T, ...] alone, got {hint} for {cls.__name__}.{name}."
                 )
             if sender == "client" and element(hint) not in _FROM_CLIENTS:
                 raise LocalProtocolError(
-                    f"{cls.__name__}.{name} is {hint}, but a client may send only a Release, PublicKey, "
-                    "Share, Signature or Commitment: release the value through plan.protect."
+                    "Expected only a Release, PublicKey, Share, Signature or Commitment from a client, got "
+                    f"{hint} for {cls.__name__}.{name}. Release the value through `protect`."
                 )
         cls.__wire__ = Spec(kind, version, sender, fields)  # type: ignore[attr-defined]
         return cls

@@ -26,7 +26,7 @@ def test_scores_by_name_within_a_joint_bound(
 ) -> None:
     place = Place(tmp_path, "--variant", variant, "--params", params)
     if baseline == "b.enc" and params == "compact":
-        assert "use strong" in place.encrypt("b", "--baseline", code=1)
+        assert "Use strong" in place.encrypt("b", "--baseline", code=1)
         return
     if baseline == "b.enc":
         place.encrypt("b", "--baseline")
@@ -139,7 +139,7 @@ def test_a_profile_comes_from_records_and_a_model(place: Place) -> None:
     place.match("g.enc")  # a model's own profile fits the default bounds, unanchored
     found = json.loads(place.reveal("--json"))
     assert abs(found["scores"]["g"]) <= found["error_bound"] < 1e-4
-    assert "no records" in call(
+    assert "Expected records in" in call(
         "profile", "--data", "digits", "--rows", "5:5", "--model", model, "-o", place.root / "g.json", code=1
     )
 

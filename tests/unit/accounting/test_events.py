@@ -78,7 +78,7 @@ def test_an_unknown_event_is_refused_not_guessed(event: DpEvent, beside: dict[Dp
     ids=str,
 )
 def test_a_stored_event_of_another_version_is_refused(stored: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedEvent, match="does not know"):
+    with pytest.raises(UnsupportedEvent, match="that this version knows"):
         load_event(stored)
 
 

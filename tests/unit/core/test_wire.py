@@ -97,7 +97,7 @@ def test_only_tuples_of_one_type_are_messages(hint: Any) -> None:
 
 
 def test_a_release_is_not_encoded_without_the_ledger() -> None:
-    with pytest.raises(UnaccountedRelease, match=r"Ledger\.send alone"):
+    with pytest.raises(UnaccountedRelease, match=r"Use Ledger\.send"):
         encode(HERE, Contribution(releases=(release(),)))
 
 

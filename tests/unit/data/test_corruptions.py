@@ -241,7 +241,7 @@ def test_configured_strengths_are_used() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"noisy": 0.6, "polluted": 0.5}, "sum to at most 1, found 1.1"),
+        ({"noisy": 0.6, "polluted": 0.5}, "sum to at most 1, got 1.1"),
         ({"noisy": -0.1}, "noisy=-0.1"),
         ({"blurred": 1.1}, "blurred=1.1"),
         ({"pixel": float("nan")}, "pixel=nan"),
@@ -284,14 +284,14 @@ def test_rows_of_sensors_are_no_images() -> None:
 
 
 def test_irrelevant_needs_another_set_with_records_and_classes_of_its_own() -> None:
-    with pytest.raises(ConfigError, match="pass `unrelated"):
+    with pytest.raises(ConfigError, match="Pass `unrelated"):
         FEDPROF.apply(pictures(), "irrelevant", rng())
-    with pytest.raises(ConfigError, match="found none"):
+    with pytest.raises(ConfigError, match="got none"):
         irrelevant(pictures(), pictures(0, name="other"), rng())
     regression = Dataset(
         name="reg", x=np.zeros((4, 1, 8, 8), np.float32), y=np.zeros((4, 1), np.float32), classes=0
     )
-    with pytest.raises(ConfigError, match="no classes"):
+    with pytest.raises(ConfigError, match="Expected classes"):
         irrelevant(regression, pictures(), rng())
 
 

@@ -40,7 +40,7 @@ def test_take_keeps_records_targets_and_groups_together() -> None:
         ({"y": np.zeros(5, np.int64)}, "6 labels"),
         ({"y": np.array([0, 1, 2, 0, 1, 3])}, r"labels in \[0, 3\)"),
         ({"y": np.array([0, 1, 2, 0, 1, -1])}, r"labels in \[0, 3\)"),
-        ({"groups": np.zeros(5, np.int64)}, "found"),
+        ({"groups": np.zeros(5, np.int64)}, "got"),
         ({"groups": np.zeros(6)}, "groups of int64"),
         ({"classes": 0}, "targets y of float32"),
         ({"classes": 0, "y": np.zeros((5, 2), np.float32)}, "targets"),

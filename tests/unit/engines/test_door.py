@@ -165,7 +165,7 @@ def test_who_refused_is_named_where_others_answered(tmp_path: Path) -> None:
 def test_floats_are_refused_under_noise_by_name(tmp_path: Path) -> None:
     """On the grid or off it: a declared sensitivity says nothing of what rounding adds to it."""
     plan, sends = noised(3, 2.0)
-    said = r"'update' is charged as noised, so .* integers"
+    said = r"integers of the grid for 'update', which is charged as noised"
     with (
         Door(plan, [Given(sends, update)], records(), ledger=tmp_path / "ledger.sqlite") as door,
         pytest.raises(LocalProtocolError, match=said),

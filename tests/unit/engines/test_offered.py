@@ -99,7 +99,7 @@ def test_introductions_are_counted_over_sessions(tmp_path: Path) -> None:
     for _ in range(2):
         with opened(tmp_path, sends=TRAINED) as door:
             assert door.ask(ask(TRAINED, introduction=1)).survivors == EVERYBODY
-    done = "2 of 2 declared introductions of 'step' are done"
+    done = "at most 2 declared introductions of 'step', got one more after 2"
     with opened(tmp_path, sends=TRAINED) as door, pytest.raises(BudgetExceeded, match=done):
         door.ask(ask(TRAINED, introduction=2))
     with opened(tmp_path, sends=TRAINED) as door:
@@ -123,7 +123,7 @@ def test_a_retry_is_the_same_introduction_and_a_wave_counts_together(tmp_path: P
 
 
 def test_a_cohort_below_what_shares_were_sized_for_is_not_asked(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no least size"):
+    with pytest.raises(ConfigError, match="Expected a least size"):
         opened(tmp_path, sends=replace(STEP, cohort=0))
     with opened(tmp_path) as door:
         assert door.ask(ask(STEP, cohort=(0, 1, 2))).survivors == ()
@@ -164,7 +164,7 @@ def test_nothing_is_rounded_after_its_sensitivity_was_declared() -> None:
         return protect(plan, tiny, Value(**given), key=key, weight=1.0)._numbers
 
     floats = 0.5 * tiny.grid.step + np.array([-1, 1])[:, None] * np.full(10_000, 5e-9)
-    with pytest.raises(LocalProtocolError, match="integers of its grid"):
+    with pytest.raises(LocalProtocolError, match="Expected integers of the grid"):
         mu(lambda x: release(x, clear=x), (floats[0], floats[1]), reach(plan, tiny))
     integers = np.trunc(floats / tiny.grid.step).astype(np.int64)
     assert mu(lambda x: release(x, integers=x), (integers[0], integers[1]), reach(plan, tiny)) == 0

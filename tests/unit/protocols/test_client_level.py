@@ -77,7 +77,7 @@ def test_a_bound_does_not_help_a_record() -> None:
 
 def test_cohorts_without_a_least_size_have_no_shares() -> None:
     of = study("fedprof", more="replacement = true\n", **DISTRIBUTED)
-    with pytest.raises(ConfigError, match="no least size"):
+    with pytest.raises(ConfigError, match="Expected a least size"):
         composition(of, of.arms[0], world(of))
 
 

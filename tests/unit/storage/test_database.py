@@ -78,7 +78,7 @@ def test_another_version_is_refused_and_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 2")
     before = path.read_bytes()
-    with pytest.raises(DataError, match=r"no list of version 3, .* but of version 2"):
+    with pytest.raises(DataError, match=r"a list of version 3, .* got version 2"):
         Database(path, KIND)
     assert path.read_bytes() == before
 

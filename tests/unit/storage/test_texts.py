@@ -49,7 +49,7 @@ def test_a_text_as_long_as_allowed_is_read(tmp_path: Path) -> None:
 def test_another_encoding_is_told_as_such(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"study\.toml is not text in UTF-8; save it as such"):
+    with pytest.raises(ConfigError, match=r"study\.toml as text in UTF-8, got other bytes\. Save it as such"):
         read(path)
 
 
@@ -69,8 +69,8 @@ def test_a_byte_order_mark_is_no_part_of_a_study(tmp_path: Path) -> None:
         ("a." * 30_000 + "a = 1", "at most 16 levels"),
         ("[" + "a . " * 15_000 + "b]", "at most 16 levels"),
         ("a = " + "[" * 17 + "]" * 17, "at most 16 levels"),
-        ("a = " + "9" * 10_000, "This is not TOML"),
-        ("a = ", "This is not TOML"),
+        ("a = " + "9" * 10_000, "Expected TOML"),
+        ("a = ", "Expected TOML"),
         ('"\\u001b[2J" = 1', r"keys of printable letters, got '\\x1b\[2J'"),
         ('[model]\n"\\u202ehidden" = 1', "keys of printable letters"),
     ],

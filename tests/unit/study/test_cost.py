@@ -63,7 +63,7 @@ def test_real_bytes_are_charged_per_client_and_direction() -> None:
 
 
 def test_real_bytes_are_not_guessed() -> None:
-    with pytest.raises(ConfigError, match="pass `traffic`"):
+    with pytest.raises(ConfigError, match="Pass `traffic`"):
         communication_seconds(replace(MODEL, model_megabytes=None), TWO)
 
 

@@ -86,7 +86,7 @@ def refused(of: Study, cut: Path, *said: str) -> None:
     with pytest.raises((DataError, ConfigError)) as caught:
         run(of, cut.parents[2])
     assert any(one in str(caught.value) for one in said), caught.value
-    assert any(advice in str(caught.value) for advice in ("estore", "ut it back", "use the old value"))
+    assert any(advice in str(caught.value) for advice in ("estore", "ut it back", "Use the old value"))
 
 
 def test_untouched_it_goes_on_as_if_nothing_had_been(of: Study, cut: Path, whole: Path) -> None:
@@ -141,7 +141,7 @@ def test_whatever_is_deleted_or_edited_in_a_ledger(what: str, mended: bool, of: 
         assert db.execute(EDITS[what]).rowcount != 0
     if mended:
         mend(path)
-    refused(of, cut, "is damaged", "entries that were noted", "not the one that the run", "made with delta")
+    refused(of, cut, "is damaged", "entries that were noted", "not the one that the run", "Expected delta")
 
 
 def mend(path: Path) -> None:

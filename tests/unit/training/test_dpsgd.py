@@ -222,7 +222,7 @@ class TwoInputs(nn.Module):
             "make_private",
         ),
         (lambda: nn.Sequential(nn.InstanceNorm1d(4, track_running_stats=True), nn.Linear(4, 3)), "apart"),
-        (Recurrent, "freeze it"),
+        (Recurrent, "(?i)freeze it"),
         (TwoInputs, "one tensor"),
         (Elsewhere, "depend on a trained layer"),
         (Flattening, "one row a record"),
@@ -276,7 +276,7 @@ def test_group_norm_behind_a_dense_layer_lets_something_through() -> None:
 
 
 def test_divergence_is_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(DataError, match=r"learning rate 1e\+38.*lower the learning rate"):
+    with pytest.raises(DataError, match=r"learning rate 1e\+38.*Lower the learning rate"):
         trained(config(learning_rate=1e38, expected_batch=1e-3), small_data())
 
 

@@ -233,7 +233,7 @@ def test_frozen_parameters_stay_and_parameters_own_their_memory_afterwards() -> 
 def test_divergence_is_an_error_that_says_what_to_do() -> None:
     x, _ = small_data()
     y = np.ones((30, 3), np.float32)
-    with pytest.raises(DataError, match=r"learning rate 1e\+20.*lower the learning rate"):
+    with pytest.raises(DataError, match=r"learning rate 1e\+20.*Lower the learning rate"):
         train(small_model(), x, y, config(learning_rate=1e20, epochs=5), "mse", np.random.default_rng(0), 0)
 
 
