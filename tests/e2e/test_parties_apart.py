@@ -13,13 +13,14 @@ from support.apart import Apart, Own
 from support.tiny_study import text
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm import State, play
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header, peek
 from securefl.engines.drive import Parcel
 from securefl.engines.inprocess import InProcess
 from securefl.messages import client_name
-from securefl.rounds import Answers, Ask, State, play
+from securefl.rounds import Answers, Ask
 from securefl.storage.journal import Journal
 
 CLIENTS, ROUNDS = 6, 2

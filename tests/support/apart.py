@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from securefl.accounting.ledger import Ledger
+from securefl.algorithm import Algorithm
 from securefl.core.agreement import Directory, Member
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import PublicKey
@@ -33,13 +34,12 @@ from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.engines.server import ServerParty
 from securefl.messages import client_name
 from securefl.plan import Plan
-from securefl.rounds import Algorithm
 from securefl.scores import Way as ScoreWay
 from securefl.scores import way_of as score_way
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
+from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.run import composition
 from securefl.study.world import World, build
 
 _RESTARTS = 2
