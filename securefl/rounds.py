@@ -1,7 +1,7 @@
 """What an algorithm asks of its clients, and what it is answered.
 
-An Ask has two kinds of question: a *sum* over the cohort, and *each*, one number per client. The Plan says how
-sums are summed, how the numbers are opened and what is noised. It does so in the same words for every
+An Ask has two kinds of question: a *sum* over the cohort, and *each*, one number per client. The Plan says
+how sums are summed, how the numbers are opened and what is noised. It does so in the same words for every
 algorithm. `protect` is the one place where the plan meets the values.
 """
 

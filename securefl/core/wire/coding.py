@@ -1,9 +1,9 @@
 """The bytes of a message: strict, bounded and without pickle.
 
-All is little-endian, every length checked against what is left before anything is allocated, and nothing may
-follow the last field. Who decodes says how many bytes a message may have, and how many elements its tuples
-together: an empty element takes a few bytes here and hundreds as an object. There is one byte string per
-message: decode(encode(m)) = m and no other bytes decode to m.
+All is little-endian. Every length is checked against the bytes that are left before anything is allocated.
+Nothing may follow the last field. The caller of `decode` says how many bytes a message may have, and how many
+elements all its tuples together: an empty element takes a few bytes here and hundreds as an object. There is
+one byte string per message: decode(encode(m)) = m and no other bytes decode to m.
 """
 
 from __future__ import annotations
