@@ -9,6 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	rm -rf *.egg-info  # of an older checkout: its entry points would be found before the installed ones
 	$(BIN)/pip install --quiet -c constraints.txt -e .
 	touch $@
 

@@ -502,7 +502,7 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
     bad(
         "a sum that could wrap around",
         name,
-        "more than the 13 bits",
+        "got the 13 bits",
         "wrap around",
         (["instead"], {"vectors": odd}),
     )
@@ -833,7 +833,7 @@ def lonely(base: Given) -> Given:
             survivors(changed(base, change))
         except Refused as problem:
             if "neighbours" in str(problem):
-                why = {"first": "too few surviving neighbours", "second": "surviving neighbours"}
+                why = {"first": "enough surviving neighbours", "second": "surviving neighbours"}
                 name = "a survivor with too few neighbours"
                 return {"name": name, "base": base["name"], "change": plain(change), "refusal": why}
     raise AssertionError("nobody can be made lonely")

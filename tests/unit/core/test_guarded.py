@@ -114,7 +114,8 @@ def test_what_is_a_secret_refuses_every_way_around(kind: type[Any]) -> None:
 
 
 PUBLIC = {
-    "securefl.sums.way.Attempt": "digests of what clients were told",
+    "securefl.engines.drive.Parcel": "bytes on their way",
+    "securefl.storage.own_record.OwnRecord": "a door to a file, which has no pickle",
     "securefl.sums.encrypted.server.Adding": "digests and signatures",
     "securefl.scores.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
     "securefl.scores.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",
