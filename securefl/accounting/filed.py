@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from securefl.accounting.budget import Counted
+from securefl.accounting.chain import head
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import ReleaseKey
 from securefl.storage.database import Database
 
 
 class Filed:
-    """The releases in a ledger's file."""
+    """The releases in a ledger's file.
+
+    Counts are kept as of one head of the chain. The ledger tells what it wrote (`add`, `move`). If the head
+    moved without that, another process wrote, and they are taken anew. So a round costs the same after a
+    thousand others.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._counts: dict[str, Counter[tuple[str, str]]] = {}
+        self._at: int | None = None
 
     def counted(self, holder: str) -> Counted:
-        query = "SELECT name, charge, COUNT(*) FROM releases WHERE holder = ? GROUP BY name, charge"
-        return {(name, charge): count for name, charge, count in self._db.rows(query, (holder,))}
+        return self._now().get(holder, Counter())
 
     def all_counted(self) -> Mapping[str, Counted]:
-        query = "SELECT holder, name, charge, COUNT(*) FROM releases GROUP BY holder, name, charge"
-        found: dict[str, dict[tuple[str, str], int]] = {}
-        for holder, name, charge, count in self._db.rows(query):
-            found.setdefault(holder, {})[name, charge] = count
-        return found
+        return self._now()
+
+    def add(self, holder: str, name: str, charge: str, link: int) -> None:
+        """A reservation was written at this place of the chain, which was at hand before."""
+        if self._at == link - 1:
+            self._counts.setdefault(holder, Counter())[name, charge] += 1
+            self._at = link
+
+    def move(self, link: int) -> None:
+        """A commit was written at this place of the chain. It is of a release that is counted."""
+        if self._at == link - 1:
+            self._at = link
+
+    def forget(self) -> None:
+        """What was written is not on file: the counts are taken anew."""
+        self._at = None
+
+    def _now(self) -> Mapping[str, Counted]:
+        at = head(self._db.rows).count
+        if at != self._at:
+            query = "SELECT holder, name, charge, COUNT(*) FROM releases GROUP BY holder, name, charge"
+            self._counts = {}
+            for holder, name, charge, count in self._db.rows(query):
+                self._counts.setdefault(holder, Counter())[name, charge] = count
+            self._at = at
+        return self._counts
 
     def introduced(self, counted: Mapping[ReleaseKey, int]) -> BudgetExceeded | None:
         """Return why a holder's introductions are used up, or None if they are not."""

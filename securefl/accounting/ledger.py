@@ -60,8 +60,12 @@ class Ledger:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Change all or nothing, durably, and note the new head."""
-        with self._db.transaction():
-            yield
+        try:
+            with self._db.transaction():
+                yield
+        except BaseException:
+            self._filed.forget()
+            raise
         # After the commit, never before: a note ahead of its ledger would refuse an honest one for ever.
         with self._db.explaining():
             self._note.write(self.head)
@@ -162,6 +166,7 @@ class Ledger:
                 "once."
             ) from None
         move(self._db, link)
+        self._filed.add(key.holder, key.name, dump_charge(charge), link.count)
 
     def repeats(self, release: Release) -> bool:
         """Whether this release may be sent: it was never sent, or it says what it said before.
@@ -227,6 +232,7 @@ class Ledger:
             (link.count, release.content, reserved),
         )
         move(self._db, link)
+        self._filed.move(link.count)
         return True
 
     # Reading ----------------------------------------------------------------------------------

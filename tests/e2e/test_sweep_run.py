@@ -141,7 +141,10 @@ def test_run_names_the_command_for_a_sweep(tmp_path: Path) -> None:
     toml = written(tmp_path, NOISED + GRID)
     result = CliRunner().invoke(run_command, [str(toml), "--out", str(tmp_path / "out")])
     assert result.exit_code == 1
-    assert str(result.exception) == f"Expected a study without a section [sweep], got {toml}; run it with: securefl sweep {toml}"
+    assert (
+        str(result.exception)
+        == f"Expected a study without a section [sweep], got {toml}; run it with: securefl sweep {toml}"
+    )
 
 
 def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path) -> None:
