@@ -30,6 +30,7 @@ class SumKeys:
         if header.round != self._round:
             self._round, self._renewed = header.round, 0
             self._take(header)
+        # Before the sum begins: one that went beyond the count would be opened with too little flooding.
         if self._before + self.openings.opened + integers > MOST_INTEGERS:
             self._renewed += 1
             self.pair, self.openings, self._before = KeyPair.generate(STRONG), Openings(), 0
