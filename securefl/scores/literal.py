@@ -63,8 +63,8 @@ class _Range:
         mapped = (profile.variance / self.unit - self.middle) / self.half
         if outside := int(np.sum(np.abs(mapped) > 1 + 1e-9)):
             raise ConfigError(
-                f"Expected all variances in the declared range; {outside} of {len(mapped)} lie outside, "
-                "where the polynomials fail. Declare a range that holds them."
+                f"Expected all variances in the declared range, got {outside} of {len(mapped)}, which "
+                "lie outside, where the polynomials fail. Declare a range that holds them."
             )
         if (largest := float(np.abs(mean).max())) > LARGEST_MEAN:
             raise ConfigError(

@@ -88,6 +88,7 @@ class ListPads:
     sent: tuple[Sent, ...]
 
     def run(self) -> Asked | Found:
+        # Before lists are made: the key holder refuses a whole list that names a key twice.
         masked = {one.place: self._read(one) for one in self.sent}
         uses = Counter(own.fresh.raw for own in masked.values())
         for own in masked.values():
@@ -124,8 +125,10 @@ class AskSums:
     def run(self) -> Asked | Found:
         openings = []
         for listed, reply in zip(self.lists, self.replies, strict=True):
+            # A list that was refused costs its own clients their scores, and no other list.
             if reply != REFUSED:
                 with blaming(self.part.tell):
+                    # A list fills one ciphertext at most, so its block begins with its first client.
                     opening = listed.evaluator.request(reply, 0, listed.masked, sender=KEY_HOLDER)
                     openings.append((listed, opening))
         if not openings:
@@ -152,7 +155,7 @@ class Unpad:
         return Found(found)
 
     def _right(self, listed: Listed, scores: Mapping[int, Score | RemoteProtocolError]) -> dict[Place, float]:
-        """The numbers of those who have one; why another has none is told."""
+        """The numbers of those who have one. For the others the reason is told."""
         found = {}
         for client, score in scores.items():
             if isinstance(score, RemoteProtocolError):

@@ -512,7 +512,7 @@ class TestKeyHolder(Contract):
     def test_another_request_at_a_turn_is_refused(self, name: str) -> None:
         """Two sets of openings of one turn would tell their difference, and spend twice the count."""
         state = self.states()[name]
-        with pytest.raises(RemoteProtocolError, match="Another request came at turn 0"):
+        with pytest.raises(RemoteProtocolError, match="the request that came at turn 0"):
             self.machine.receive(state, "server", OpenRequest(turn=0, items=(b"a", b"c")))
         assert self.machine.receive(state, *self.good[0]).need is None
 
