@@ -65,7 +65,7 @@ class Account:
                 self._count(one)
 
     def retired(self, number: int) -> frozenset[int]:
-        """The clients whose budget does not bear all that one takes part with in round `number`."""
+        """The clients whose budget does not bear what a client can be asked for in round `number`."""
         # What cannot change is given once in a session, so it weighs on the first round only.
         wants = [
             (sends.name, charge_of(self._plan, sends))

@@ -91,7 +91,7 @@ class SumCall:
         names, lengths: of the vectors.
         introduction, again: of the questions; clients have them from their orders.
         task: digest of what the cohort was told, as the server tells it.
-        key: what the key holder said its key of this attempt is; empty where there is none.
+        key: the key holder's key of this attempt, as it said it. Empty if the attempt has none.
     """
 
     members: tuple[int, ...]

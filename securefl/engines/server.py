@@ -246,12 +246,12 @@ class ServerParty:
         return machine
 
     def _enough(self, ask: Ask, answers: Answers) -> Answers:
-        """The answers, or none to sums whose shares of noise fall short."""
+        """The answers, without the sums if too few shares of noise came."""
         promised = [question.sends for question in ask.sums if noised(self._plan, question.sends)]
         enough = fewest_contributions(self._plan, len(ask.cohort), promised)
         if self._plan.noise != "distributed" or not promised or len(answers.survivors) >= enough:
             return answers
-        short = f"{len(answers.survivors)} of at least {enough} contributions came"
+        short = f"Expected at least {enough} contributions, got {len(answers.survivors)}"
         self.log.tell(SERVER, f"{short}: the noise would fall short, so the sum is thrown away.")
         return replace(nobody(ask), each=answers.each)
 

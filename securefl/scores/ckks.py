@@ -251,6 +251,7 @@ class Unblind:
 
     def run(self) -> Found:
         scores: dict[Place, float] = {}
+        # Replies carry no place: they follow the order of the items, which `blinded` keeps.
         for (place, own), reply in zip(self.blinded.items(), self.replies, strict=True):
             if reply != REFUSED:
                 with blaming(self.part.tell):

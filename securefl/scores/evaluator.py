@@ -249,7 +249,7 @@ class ScoreEvaluator:
     # Opening ------------------------------------------------------------------------------------
 
     def unblind(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> Score:
-        """The score. RemoteProtocolError(client) if it lies where no profile inside the bounds can be."""
+        """The score. RemoteProtocolError(client) for one that no profile inside the bounds has."""
         hidden = self._opened(blinded, "reply", reply, sender)[0] * self._terms.unit
         return self._score(hidden, blinded, 0, self._terms.error_bound())
 

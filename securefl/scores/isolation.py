@@ -29,8 +29,8 @@ LARGEST_BATCH = 32
 class Batches(Ckks):
     """Scores under the key holder's key, opened for K clients at a time. The rest is as for `Ckks`.
 
-    K follows from public inputs: the largest power of two at which a client still sends as many ciphertexts
-    as alone, no score can wrap, and there are so many clients.
+    K follows from public inputs. It is the largest power of two, up to the number of clients, at which a
+    client sends as many ciphertexts as alone and no score can wrap.
     """
 
     turns = 2

@@ -89,9 +89,9 @@ class Opener(Guarded):
         return self._once(request, integers, reply, sender)
 
     def read(self, request: bytes, *, together: int = 1, sender: str = "evaluator") -> Score:
-        """The score of a request that is addressed to the key holder; RemoteProtocolError if it is none.
+        """The score of a request that is addressed to the key holder. RemoteProtocolError for others.
 
-        together: of how many scores the error bound shall hold at once.
+        together: the number of scores for which the error bound holds at once.
         """
         p, terms = self._terms.parameters, self._terms
         masked, polynomials = self._read(request, "addressed", 1, sender)
@@ -207,7 +207,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyHolder:
-    """The key holder of one exchange, in so many turns. most: of one request."""
+    """The key holder of one exchange. turns: how many there are. most: the largest request."""
 
     header: Header
     most: Limit

@@ -107,7 +107,7 @@ class PadEvaluator:
     def scores(
         self, opening: PadOpening, reply: bytes, masked: Sequence[Masked], *, sender: str = "key holder"
     ) -> dict[int, Score | RemoteProtocolError]:
-        """The score of each client in the opening, or why it is none."""
+        """The score of each client in the opening, or an error in its place."""
         if len(reply) != 8 * len(opening.masks):
             raise RemoteProtocolError(
                 f"Expected one sum for each of {len(opening.masks)} places, got {len(reply)} bytes.",

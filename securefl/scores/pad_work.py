@@ -93,7 +93,9 @@ class ListPads:
         uses = Counter(own.fresh.raw for own in masked.values())
         for own in masked.values():
             if uses[own.fresh.raw] > 1:
-                self.part.tell(own.sender, "Its fresh key came in another message too; neither is scored.")
+                self.part.tell(
+                    own.sender, "Expected a fresh key of its own, got one that came in another message too."
+                )
         once = [one for one in self.sent if uses[masked[one.place].fresh.raw] == 1]
         lists = [own for each in self.part.each for own in self.lists_of(each, once, masked)]
         if not lists:

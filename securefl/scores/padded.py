@@ -119,6 +119,7 @@ class PadKeyHolderSide:
         self._agreement = AgreementKey.generate()
         self._openings = Openings()
         self._ring = Ring(PARAMETERS)
+        # Both keys under one signature: neither can be replaced by one of another session.
         keys = self._agreement.public.raw + self._pair.public.key.raw
         self._key = own.identity.vouch(_PURPOSE, own.directory.session, keys)
 

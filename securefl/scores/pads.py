@@ -120,8 +120,8 @@ def _pad(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms)
 class PadKeyHolder(Guarded):
     """The key holder's part: encrypts pads, opens masked sums. `pair` is of `PARAMETERS`, for pads alone.
 
-    openings: where they are counted and answered again; in memory unless it is a file. ring: of `PARAMETERS`,
-    for who makes several.
+    openings: counts sums and repeats replies, in memory unless it is a file. ring: of `PARAMETERS`, for a
+    caller that has one.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class PadKeyHolder(Guarded):
         """<r, v> + mask mod 2^64 of each client in a signed request, 8 bytes each.
 
         Exact by rounding: the same request again gets the same reply, and none shows noise of the key.
-        Raises RemoteProtocolError for a request that is none, and beyond the cap, which limits how much is
-        opened and does not protect the key (see above).
+        Raises RemoteProtocolError for other bytes than a request's, and beyond the cap. The cap limits how
+        much is opened. It does not protect the key (see above).
         """
         body = _signed(request, b"open", self._terms, self._evaluator, sender)
         degree, size = PARAMETERS.poly_modulus_degree, gate.integer_size(PARAMETERS.modulus)

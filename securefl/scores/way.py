@@ -176,7 +176,7 @@ class ServerSide(Protocol):
     """A way of scoring as the server has it, for one session."""
 
     def begin(self, each: Sequence[Each], cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
-        """The scores of one exchange with so many clients. CryptoError as for `ClientSide.conceal`.
+        """The scores of one exchange with `cohort` clients. CryptoError as for `ClientSide.conceal`.
 
         ConfigError where no score of these profiles fits the key. LocalProtocolError for questions of
         several kinds.
@@ -220,5 +220,6 @@ def blaming(tell: Tell) -> Iterator[None]:
     """A peer's fault in this block is told, and ends here: one bad ciphertext costs one score."""
     try:
         yield
+    # A peer's fault alone: an error of our own must not pass as a client's.
     except RemoteProtocolError as error:
         tell(error.sender, str(error))

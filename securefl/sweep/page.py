@@ -51,7 +51,7 @@ show();
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A privacy card: of the cell `first`, and, but for the size of a finite epsilon, of `others` more."""
+    """A privacy card of the cell `first`. Those of `others` more differ in finite epsilons at most."""
 
     first: str
     others: int

@@ -146,7 +146,7 @@ def accuracy_against_bytes(series: Sequence[Series]) -> Drawing:
 class _Place:
     """Where an asked epsilon is on the axis: infinity, "no noise", stands right of the largest.
 
-    aside: over which share of the gap between two the series are spread at one.
+    aside: the share of the gap between two epsilons over which the series are spread at one.
     """
 
     def __init__(self, series: Sequence[Series], aside: float) -> None:

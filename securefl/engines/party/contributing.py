@@ -35,7 +35,7 @@ _OVER = "The declared schedule is over."
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What one client is to release in one exchange; `conceal` by name, what hides what the plan hides."""
+    """What one client is to release in one exchange. conceal: by name, how a value is hidden."""
 
     client: int
     header: Header
@@ -141,14 +141,14 @@ class Contributing:
         ]
 
     def _counts(self, name: str) -> bool:
-        """Whether introductions are counted: where they cost less than a release of the rounds.
+        """Whether introductions of this value are counted: they are if they cost less than a release.
 
-        Others are charged alike, so that a number that was lost on its way may be asked for again.
+        If both cost the same, a number that was lost on its way may be asked for again.
         """
         return self._offers[name].sends.training is not None
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
-        """What each client draws noise and private training from, where something is private or hidden."""
+        """The secrets of noise and private training, by client. Empty if nothing is private or hidden."""
         offers = self._offers.values()
         private = self._plan.noise != "none" or any(s.sends.training is not None for s in offers)
         if not tasks or (not self._plan.hidden and not private):

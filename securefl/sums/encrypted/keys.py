@@ -26,7 +26,7 @@ class SumKeys:
         self._before, self._round, self._renewed = 0, 0, 0
 
     def enter(self, header: Header, integers: int) -> None:
-        """Take the key that is on record for a sum of so many integers, or put one there."""
+        """Have a key for a sum of this many integers: the one on record for the round, or a new one."""
         if header.round != self._round:
             self._round, self._renewed = header.round, 0
             self._take(header)

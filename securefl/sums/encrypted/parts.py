@@ -165,8 +165,9 @@ class SumEvaluator:
     def unblind(self, blinded: BlindedSum, reply: bytes, *, sender: str = "key holder") -> Integers:
         """The sum over `blinded.senders`, int64 (length,), exact.
 
-        Raises RemoteProtocolError(sender) for a reply that is none, and one of an unknown sender where no
-        vectors within the bound have such a sum: the reply or a client's vector is wrong, discard the round.
+        Raises RemoteProtocolError(sender) for a reply that cannot be read. Raises one that names no sender
+        for a sum that no vectors within the bound have: the reply or a client's vector is wrong. Discard the
+        round.
         """
         terms, payload = self._terms, self._terms.payload
         degree = terms.parameters.poly_modulus_degree

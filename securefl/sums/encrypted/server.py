@@ -40,7 +40,7 @@ class Arithmetic(Protocol):
         ...
 
     def take(self, blinded: Any, replies: tuple[bytes, ...]) -> Mapping[str, NDArray[np.int64]] | None:
-        """The integers by name, or None where a reply is none or the total is impossible."""
+        """The integers by name. None for a reply that cannot be read, or an impossible total."""
         ...
 
 
@@ -221,7 +221,7 @@ class SumServer:
         return Step(Taking(state.request.members), need=Need(Take(self.part, state.blinded, reply.items)))
 
     def deadline(self, state: SumState) -> Step[SumState]:
-        """Go on with what came; ask the key holder again, which costs nothing; end without a sum."""
+        """Go on with what came, or ask the key holder again, which costs nothing, or end without a sum."""
         match state:
             case Adding():
                 return self._collected(state)

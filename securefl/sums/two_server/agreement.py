@@ -30,7 +30,7 @@ class Agreement(agreement.Agreement):
     another key holder belongs to another agreement.
 
     Raises:
-        ConfigError: one key for both, keys that are none, a sum that could wrap around, or fewer clients
+        ConfigError: one key for both, a key of another length, a sum that could wrap, or fewer clients
             that were ordered than are called.
     """
 

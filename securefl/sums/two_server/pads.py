@@ -45,7 +45,7 @@ def box(secret: SecretKey, agreed: Agreement, member: int, number: int, seed: Se
 
 
 def opened(key: AgreementKey, agreed: Agreement, member: int, boxes: Sequence[Share]) -> list[SecretKey]:
-    """A member's seeds, one per vector; CryptoError where a box is none of this place."""
+    """A member's seeds, one per vector. CryptoError for a box that does not open at this place."""
     seeds = []
     for number, one in enumerate(boxes):
         if len(one.raw) != BOX_BYTES:

@@ -230,7 +230,7 @@ class PadServer:
         return Step(Ended(), result=result)
 
     def deadline(self, state: PadState) -> Step[PadState]:
-        """Go on with what came; ask the key holder again, which costs nothing; end without a sum."""
+        """Go on with what came, or ask the key holder again, which costs nothing, or end without a sum."""
         match state:
             case Adding():
                 return self._collected(state)
