@@ -134,6 +134,7 @@ class FirstCome:
         return (), {}
 
     def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+        # Negated twice: `among` gives the retired -inf, and here the slowest must come last.
         return first_come(-population.among(-population.seconds), state.memory["cohort"], count)
 
     def figures(self, state: State) -> Mapping[str, Floats]:

@@ -20,6 +20,7 @@ from securefl.core.wire import Header, encode, message
 
 def client_name(number: int) -> str:
     """The party name of a client."""
+    # Padded: rosters are sorted by name, and so by number, up to 10,000 clients.
     return f"client-{number:04d}"
 
 

@@ -28,8 +28,7 @@ class Plan:
         sum: how sums are summed: "clear", or a way by which the server learns the total alone, such as
             "masked", "ckks" or "two-server" (`sums`).
         scores: how `each` numbers are opened: "clear", or a way by which the server learns the numbers and
-        the key
-            holder nothing: "ckks", "batches" or "pads" (`scores`).
+            the key holder nothing: "ckks", "batches" or "pads" (`scores`).
         noise: where noise is added to sums that declare a sensitivity. "local": by each client.
             "distributed": in shares, of which those of the honest survivors add up to enough. "central": once
             by the server that sums, which is trusted. "key-holder": once by the key holder of a two-server
@@ -39,7 +38,7 @@ class Plan:
             silent (rounded down), and that collude with the server (rounded up). `corrupt` has no default
             there.
         least_cohort: least number of clients that are asked for one sum. Each client of a hidden sum checks
-        it.
+            it.
         least_honest: least number of honest contributors that any combination of opened sums keeps. Each
             client of a hidden sum checks it.
         largest_share: largest share of a sum's weight that one client may have. Each client checks it.
@@ -142,6 +141,7 @@ class Plan:
             delta=self.delta,
             budget=self.budget,
             against=self.against,
+            # Without noise nothing was calibrated, so there is no count to hold the releases to.
             schedule=None if self.noise == "none" or not self.releases else self.releases,
         )
 
@@ -153,4 +153,5 @@ class Plan:
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical plan. Parties that agree on it agree on every charge."""
+        # Sorted: the same plan has the same digest, in whatever order its tables were written.
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()

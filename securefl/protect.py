@@ -61,7 +61,7 @@ def protect(
     Args:
         weight: the weight in a sum, in (0, 1].
         conceal: hides the integers of a sum, or the hidden part of a number. Needed if the plan hides the
-        value.
+            value.
         trained: as for `charge_of`.
         secret: the client's noise is drawn from it, under the release's key. Without one it is drawn from the
             operating system.

@@ -49,10 +49,9 @@ class Sends:
         extra: how often it is asked for in a whole run, beyond once in `every` rounds.
         every: it is asked for in rounds whose number this divides. 0 is in no round.
         once: it cannot change in a session (the same records, nothing trained, nothing broadcast). Each
-        client
-            gives it once: two sums of it over two sets of clients would differ by a client's value.
+            client gives it once: two sums of it over two sets of clients would differ by a client's value.
         cohort: the least number of clients that are asked for one sum of it. 0 if that is not known
-        beforehand.
+            beforehand.
         grid: the integers that sums are taken on.
     """
 
@@ -219,7 +218,7 @@ class Ask:
     Attributes:
         cohort: client numbers, each once.
         broadcast: a vector that every client of the cohort is sent and computes on, float32 (d,), mostly a
-        model.
+            model.
         public: further arrays that every client of the cohort may know.
         weights: the weights of values in the sums. None is 1 each.
         introduction: which introduction of its values this is, from 1. 0 for an Ask of the rounds.
@@ -239,6 +238,7 @@ class Ask:
                 f"Expected draws of the cohort {self.cohort} alone, got {sorted(self.weights.draws)}."
             )
         names = [sends.name for sends in self.wants()]
+        # A client that is named twice would count as two towards a threshold.
         if len(set(self.cohort)) < len(self.cohort) or len(set(names)) < len(names):
             raise LocalProtocolError(
                 f"Expected each client and each want once, got {self.cohort} and {names}."

@@ -71,6 +71,7 @@ class FedLog:
         activation = self.clip.activation()
         if self.body == "public":
             return Public(problem, activation)
+        # A study may have [dpsgd] for its other arms: this body is trained without it.
         if self.body == "private":
             problem = replace(problem, private=None)
         elif problem.private is None:

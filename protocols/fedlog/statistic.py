@@ -132,6 +132,7 @@ class Statistic:
         # The count is a feature, the constant 1, and so is noised with the sums. It never travels by itself.
         rows = np.hstack([np.full((len(integers), 1), _UNIT, dtype=np.int64), integers])
         total = np.zeros((self.classes, 1 + self.width), dtype=np.int64)
+        # Not `total[y] += rows`: with repeated indices that adds one record of a class and drops the others.
         np.add.at(total, y[known], rows)
         if self.client_bound is not None:
             whole = total.ravel()[None].astype(np.float64) * GRID.step

@@ -73,10 +73,16 @@ def _sensitivity(
 ) -> float:
     if sensitivity is not None:
         if features is not None or bound is not None or unit_l2:
-            raise click.UsageError("Give --sensitivity, or --features with --bound or --unit-l2.")
+            raise click.UsageError(
+                "Expected --sensitivity alone, or --features with --bound, or --unit-l2, got two. Give one."
+            )
         return sensitivity
     if unit_l2 and bound is None:
         return calibration.sensitivity(adjacency, 1.0)
     if features is None or bound is None or unit_l2 or features < 2:
-        raise click.UsageError("Give --sensitivity, or --features (at least 2) with --bound, or --unit-l2.")
+        raise click.UsageError(
+            "Expected --sensitivity, or --features (at least 2) with --bound, or --unit-l2, got others. "
+            "Give one of the three."
+        )
+    # The m - 1 clipped features together have a norm of at most bound * sqrt(m - 1).
     return calibration.sensitivity(adjacency, bound * sqrt(features - 1))

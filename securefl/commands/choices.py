@@ -50,6 +50,7 @@ def chosen_options(
     params = params or "strong"
     names = {"mean_bound": "mean", "weight_bound": "weight"}
     said = {names.get(name, name): value for name, value in bounds.items() if value is not None}
+    # Over the defaults of these parameters: coarser parameters have tighter bounds of their own.
     return Options(
         variant=Variant(variant or Variant.FULL),
         parameters=params,

@@ -29,4 +29,5 @@ def list_command(as_json: bool) -> None:
     folder = str(data_folder())
     click.echo(json.dumps({"folder": folder, "names": NAMES}) if as_json else "\n".join(NAMES))
     if not as_json:
+        # On stderr: the names alone can be piped on.
         click.echo(f"folder: {folder}", err=True)

@@ -38,7 +38,8 @@ def encrypt(
     those the key holder and the evaluator tell you.
     """
     if (profile is None) == (baseline is None):
-        raise click.UsageError("Give either --profile or --baseline.")
+        raise click.UsageError("Expected --profile or --baseline, got both or neither. Give one.")
+    # Before any work: an output that takes the place of a key or a profile destroys it.
     not_over(out, public, evaluator, profile, baseline)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
@@ -51,6 +52,7 @@ def encrypt(
         own = read_profile(baseline)
         sealed = own.encrypt_baseline(keys, server, label=baseline.stem, options=options)
     document.write(out, sealed.to_document())
+    # Counts of the client's own data, for the client alone: they are not in the file.
     if sealed.clipped:
         click.echo(
             f"{sealed.clipped} values lay outside the bounds and were clipped; see --anchor.", err=True

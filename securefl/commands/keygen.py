@@ -28,6 +28,7 @@ def keygen(role: str, out: Path, openings: int) -> None:
     secret, public = (
         ("secret.key", "public.key") if role == "key-holder" else ("evaluator.key", "evaluator.pub")
     )
+    # Both are looked for before one is made: half a pair beside half of another would fit nobody.
     for name in (secret, public):
         if (out / name).exists():
             raise ConfigError(
@@ -40,6 +41,7 @@ def keygen(role: str, out: Path, openings: int) -> None:
     else:
         evaluator = Evaluator.generate()
         files, fingerprint = evaluator.to_documents(), evaluator.public.fingerprint
+    # The counts and the ledger of the key are made here later. None but the owner may put others there.
     out.mkdir(parents=True, exist_ok=True, mode=0o700)
     document.write(out / secret, files[0], secret=True)
     document.write(out / public, files[1])

@@ -48,6 +48,8 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
         click.echo("No releases.")
         return
     names = ("at", "holder", "round", "name", "unit", "event", "state", "epsilon")
+    # Holders and names come from a file that may be a stranger's. Their control characters could steer a
+    # terminal.
     shown = [[escaped(str(row[name])) for name in names] for row in found.releases]
     widths = [max(len(row[i]) for row in (list(names), *shown)) for i in range(len(names))]
     for row in (list(names), *shown):
@@ -71,9 +73,11 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     calibration.require_delta(delta)
     text = read_text(events, LARGEST_EVENTS)
     try:
+        # Counted before it is parsed: a text of brackets becomes a tree of many times its size.
         if elements(text.encode()) > MOST_ELEMENTS:
             raise ValueError
         listed = json.loads(text)
+    # Deep nesting ends Python's parser in a RecursionError, not in a ValueError.
     except (ValueError, RecursionError):
         raise DataError(
             f"Expected JSON of at most {MOST_ELEMENTS:,} values in {events}, got other text. Mend the file."

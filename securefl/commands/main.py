@@ -47,11 +47,13 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; errors of this package become one line and exit code 1."""
     try:
+        # Not standalone: click would end the process itself, and errors of this package would be tracebacks.
         code = cli(prog_name="securefl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except SecureFLError as error:
         click.echo(escaped(f"securefl: {error}"), err=True)
         sys.exit(1)
+    # Disks fill and files vanish: for a person that is a line, not a traceback.
     except OSError as error:
         click.echo(escaped(f"securefl: {_told(error)}"), err=True)
         sys.exit(1)

@@ -65,11 +65,14 @@ def match(
     try:
         scores = own.match(keys, base, sealed, options=chosen_options(**chosen))
     except NothingLeft as error:
+        # `refused` of the matching counts among the files that could be read; `paths` has their places among
+        # all.
         _tell_refused(profiles, refused | {paths[one.place]: one.why for one in error.refused})
         click.echo(f"securefl: no profile is left to match; {shown(out)} is not written.", err=True)
         raise SystemExit(2) from None
     document.write(out, scores.to_document())
     refused |= {paths[one.place]: one.why for one in scores.refused}
+    # Scores keep the order of the profiles that were left, so label and place are found by counting.
     for place, label in zip((place for place in paths if place not in refused), scores.labels, strict=True):
         click.echo(f"{shown(profiles[place])} -> {label}")
     tell_floored(scores.floored)
@@ -87,6 +90,7 @@ def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int
             sealed.append(Sealed.from_document(document.read(path, PROFILE)))
             places.append(place)
         except DataError as error:
+            # The path is told again beside the reason, so it is taken off here.
             refused[place] = str(error).removeprefix(f"{shown(path)}: ")
     return places, sealed, refused
 

@@ -27,6 +27,7 @@ def plan(study: str, as_json_: bool) -> None:
     found = find(study)
     console = Console(stderr=True, quiet=as_json_)
     here = world.build(found, found.study.seeds[0])
+    # Before the rehearsals, which take a while: a study that `run` would refuse is refused at once.
     require_known(found, [arm.options.build(here.problem) for arm in found.arms])
     forecasts = []
     for arm in found.arms:

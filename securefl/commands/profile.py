@@ -30,11 +30,13 @@ def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
     a table [weights] with outputs, and seed or weights = "w.npy" (the vector of all parameters).
     """
     x = records_of(data)[slice_of(rows)]
+    # A mean over no records is nan, and a file of nan would only fail at somebody else.
     if not len(x):
         raise DataError(f"Expected records in {data}{f' at {rows}' if rows else ''}, got none.")
     config, weights = model_of(model)
     module = config.build(x.shape[1:], weights.outputs, weights.seed)
     if weights.weights is not None:
+        # Beside the model file, not in the working folder: both are sent and kept together.
         load_vector(module, array_of(model.parent / weights.weights).astype(np.float32))
     found = profile_of(module, config.layer, x)
     text = {"mean": found.mean.tolist(), "variance": found.variance.tolist(), "count": found.count}

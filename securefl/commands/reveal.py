@@ -49,8 +49,10 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
         Ledger(home / "ledger.sqlite", terms) as ledger,
         closing(Openings(counted)) as openings,
     ):
+        # Count and ledger watch each other: either could be lost and begun anew unseen.
         openings.bind(ledger.identity)
         released = sum(row[7] == "committed" and row[1] == session for row in ledger.rows())
+        # Every release of this key is an opening, so fewer openings than releases show a lost count.
         if openings.opened < released:
             raise DataError(
                 f"Expected {counted} to count at least the {released} releases of the ledger beside it, got "

@@ -64,6 +64,7 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     found = find(study)
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
     console = Console(stderr=True, quiet=as_text)
+    # Before the folder is claimed: two sweeps that begin at once must not both write what it is for.
     with alone(out, printing(console)):
         _swept(found, out, workers or processors(), console, as_text)
 
@@ -82,6 +83,7 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
         with stop:
             with Bars(found, done, workers, console) as bars:
                 failed = run_cells(found, out, workers=workers, watch=bars, stop=stop)
+            # A signal waits for the report: half-written tables beside finished cells would mislead.
             with stop.finishing("the report"):
                 summary = write(found, out, failed)
     except Interrupted as interrupted:

@@ -28,6 +28,7 @@ def find(study: str) -> Study:
         raise ConfigError(
             f"Expected a study without a section [sweep], got {study}; run it with: securefl sweep {study}"
         )
+    # By path a second time: `read` says in its errors which file is meant.
     return read(Path(study)) if Path(study).is_file() else parse(text)
 
 

@@ -188,7 +188,7 @@ class Question:
         name: the name of the value.
         ask: which of the declared asks it is: 0 in its rounds, i for the i-th introduction.
         again: how often it was put anew after an answer was lost. Only a noised value is, with a charge each
-        time.
+            time.
     """
 
     session: bytes

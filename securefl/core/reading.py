@@ -32,6 +32,7 @@ def convert(kind: type[T], table: Any, where: str) -> T:
 
 def _as_json(table: Mapping[str, Any], where: str) -> str:
     try:
+        # TOML has inf, JSON has not: Python writes Infinity, which pydantic's parser takes.
         return json.dumps(table)
     except TypeError:
         raise ConfigError(f"[{where}] Expected text, numbers and lists, got a date or a time.") from None

@@ -60,6 +60,7 @@ def read_idx(path: Path, *, kind: int, dimensions: int) -> NDArray[Any]:
     if len(body) != size:
         found = "more" if len(body) > size else f"only {len(body)}"
         raise DataError(f"{path}: expected {size} bytes after the header for shape {shape}, got {found}.")
+    # IDX is big-endian. Torch takes arrays in the machine's own order only.
     return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 

@@ -33,7 +33,7 @@ class Account:
         self._new: list[Asked] = []
 
     def counted(self, holder: str) -> Mapping[tuple[str, str], int]:
-        """By name and charge, how often this client was asked."""
+        """How often this client was asked, by name and charge."""
         return self._counts.get(int(holder), Counter())
 
     def all_counted(self) -> Mapping[str, Mapping[tuple[str, str], int]]:
@@ -41,6 +41,8 @@ class Account:
 
     def ask(self, names: Sequence[str], clients: Sequence[int], *, introduction: bool) -> None:
         """Count what these clients are about to be asked for."""
+        # Before the call goes out: nobody can say whom it reached, and a count that is too large retires a
+        # client early at worst.
         for name in names:
             self._count((name, introduction, tuple(map(int, clients))))
             self._new.append((name, introduction, tuple(map(int, clients))))
@@ -63,7 +65,8 @@ class Account:
                 self._count(one)
 
     def retired(self, number: int) -> frozenset[int]:
-        """The clients whose budget does not bear all that one takes part with in round `number`."""
+        """The clients whose budget does not bear what a client can be asked for in round `number`."""
+        # What cannot change is given once in a session, so it weighs on the first round only.
         wants = [
             (sends.name, charge_of(self._plan, sends))
             for sends in self._offers.values()

@@ -28,9 +28,9 @@ class AskCall:
 
     Attributes:
         most_bytes, most_elements: the most that an order or a broadcast of it holds.
-        names, length, variant, bounds, cohort: of numbers that travel concealed (`scores.Questions`); no
-            names where none does.
-        key: what the key holder said its key is; empty in the call to the key holder itself.
+        names, length, variant, bounds, cohort: what is public of numbers that travel concealed
+            (`scores.Questions`). Without names no number does.
+        key: the key holder's answer to its own call, which says its key. Empty in that call.
     """
 
     most_bytes: int
@@ -68,13 +68,17 @@ class AskCall:
         if not self.names:
             return None
         try:
+            # A ConfigError would accuse this party's own configuration. What is wrong in a call came from the
+            # server.
             if self.length < 1 or self.cohort < 0:
                 raise ConfigError(f"Expected a length and a cohort, got {self.length} and {self.cohort}.")
             mean, low, high, weight = self.bounds
             bounds = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight)
             return Questions(self.names, Kind(bounds, self.length, Variant(self.variant)), self.cohort)
         except (ConfigError, ValueError) as error:
-            raise RemoteProtocolError(f"It calls for no scores: {error}", sender=SERVER) from None
+            raise RemoteProtocolError(
+                f"Expected a call for scores, got another: {error}", sender=SERVER
+            ) from None
 
 
 @message("sum-call", version=1, sender="server")
@@ -87,7 +91,7 @@ class SumCall:
         names, lengths: of the vectors.
         introduction, again: of the questions; clients have them from their orders.
         task: digest of what the cohort was told, as the server tells it.
-        key: what the key holder said its key of this attempt is; empty where there is none.
+        key: the key holder's key of this attempt, as it said it. Empty if the attempt has none.
     """
 
     members: tuple[int, ...]
@@ -100,7 +104,9 @@ class SumCall:
     key: bytes = b""
 
     def sums(self, offers: dict[str, Sends]) -> tuple[Sum, ...]:
-        """The vectors, as offered. RemoteProtocolError for what nobody offers as a sum."""
+        """The vectors, as offered. RemoteProtocolError for a name that nobody offers as a sum."""
+        # Checked here, where the server is to blame. Inside a machine the same would look like this party's
+        # error.
         fits = len(self.names) == len(self.lengths) > 0 and min(self.lengths) >= 1
         fits = fits and len(set(self.names)) == len(self.names)
         known = all(name in offers and offers[name].how == "sum" for name in self.names)
@@ -112,7 +118,7 @@ class SumCall:
 
 
 _MOST = Limit(2**26, 2**21)
-"""Of a call: a key and a cohort."""
+"""The largest call: it holds a key and a cohort."""
 
 
 def said(header: Header, call: AskCall | SumCall) -> bytes:
@@ -123,13 +129,14 @@ def said(header: Header, call: AskCall | SumCall) -> bytes:
 def heard(data: bytes, session: bytes, after: tuple[int, int, int]) -> tuple[Header, AskCall | SumCall]:
     """A call of this session, at a later place than the last.
 
-    Raises RemoteProtocolError for another session, a place that is over, and what is no call.
+    Raises RemoteProtocolError for another session, a place that is over, and other bytes than a call's.
     """
     header = peek(data, SERVER)
     if header.session != session:
         raise RemoteProtocolError(
             "Expected a call of the session that was entered, got one of another session.", sender=SERVER
         )
+    # Two machines at one place would draw from one secret. A call that is repeated gets none.
     if header.place() <= after:
         raise RemoteProtocolError(
             f"Expected a place after {after}, got {header.place()}: places go up.", sender=SERVER

@@ -38,7 +38,9 @@ def _source(record: OwnRecord, question: Sum, total: Total, header: Header) -> S
     """
     secret = record.secret(header.session, header.round)
     if secret is None:
-        raise LocalProtocolError(f"Round {header.round} is over; rounds go up.")
+        raise LocalProtocolError(
+            f"Expected a round that is not over, got {header.round}: rounds go up. Ask in a later one."
+        )
     name = question.sends.name.encode()
     of = hashlib.sha256(total.value.tobytes()).digest()
     return Source(derived(secret, b"central|" + fields(u32(*header.place()), name, of)))

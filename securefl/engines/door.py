@@ -78,6 +78,8 @@ class Door:
             raise ConfigError(f"Expected each name once, got {', '.join(names)}.")
         way = sums.way_of(plan)
         for given in gives:
+            # Before the ledger is opened: a value that can never leave must not put the plan's terms into a
+            # file.
             charge_of(plan, given.sends)
             if way is not None and given.sends.how == "sum":
                 way.check(given.sends, given.sends.cohort or len(records))
@@ -87,6 +89,7 @@ class Door:
             asks=plan.schedule * max(1, sum(given.sends.how == "each" for given in gives)),
             clients=len(records),
         )
+        # A fresh nonce: an older ledger goes on, and its releases have the keys of other sessions.
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
         self._asked = 0
         self.log = Log()
@@ -125,6 +128,8 @@ class Door:
         self._asked += 1
         header = Header(self._session, self._asked, 0, 0)
         answers, self.log = self._engine.ask(ask, header)
+        # Whoever answers, or abstains for another reason, has no refusal here. Only refusals by all are an
+        # error.
         reasons = [self.log.refused.get(client_name(k)) for k in ask.cohort]
         if reasons and reasons[0] is not None and None not in reasons:
             raise BudgetExceeded(f"All {len(reasons)} clients refused. {reasons[0]}")

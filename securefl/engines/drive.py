@@ -86,6 +86,7 @@ class Drive:
         state = self._states[parcel.to]
         expects = machine.expects(state)
         try:
+            # An honest peer can be late: what belongs to an earlier place costs it nothing.
             if self._late(parcel, expects.header):
                 self.traffic.late += 1
                 return []
@@ -105,6 +106,7 @@ class Drive:
 
     def work(self) -> list[Parcel]:
         """Do all slow work that machines wait for, in one wave."""
+        # Taken out first: an answer may bring a new need, which waits for the next wave.
         needs, self._needs = self._needs, []
         if not needs:
             return []
@@ -117,9 +119,10 @@ class Drive:
         )
 
     def deadline(self) -> tuple[bool, list[Parcel]]:
-        """Tell all machines that nothing more will come in this phase. Whether anything moved, and what."""
+        """Tell all machines that a deadline passed. Returns whether anything moved, and what is sent."""
         before = {party: self._states[party] for party in self.unfinished}
         steps = {party: self.machines[party].deadline(state) for party, state in before.items()}
+        # States are frozen: a step that changed nothing hands back the same object.
         moved = any(step.state is not before[party] for party, step in steps.items())
         out = self._absorb(steps)
         return moved or bool(out) or self.working, out
@@ -130,6 +133,7 @@ class Drive:
             self._take(party, step)
         if not outbox:
             return []
+        # All at once: a ledger commits the charges of one wave in one durable write.
         encoded = self._worker.encode([(self.header, envelope.message) for _, envelope in outbox])
         parcels = []
         for (party, envelope), data in zip(outbox, encoded, strict=True):

@@ -62,7 +62,7 @@ class InProcess:
         return {k: own for party in self._clients for k, own in party.kept.items()}
 
     def ask(self, ask: Ask, header: Header, network: Network | None = None) -> tuple[Answers, Log]:
-        """Run one Ask over the network, by default one without faults; what came, and what was noted.
+        """Run one Ask over the network, by default one without faults. Returns the answers and a log.
 
         Errors as for `ServerParty.ask`.
         """
@@ -70,6 +70,7 @@ class InProcess:
             self._enter(header.session)
         carrier = _Carrier(self._parties, network or Network())
         answers = self.server.ask(ask, header, carrier)
+        # Gathered after the last machine has ended: nothing that a party noted can feed one.
         log = Log()
         log.add(self.server.log.take())
         for party in self._parties:
@@ -83,6 +84,7 @@ class InProcess:
     def _enter(self, session: bytes) -> None:
         holder = None if self._key_holder is None else self._key_holder.member(session)
 
+        # A function, not a list: keys are made for the clients that are called, not for all there are.
         def members(names: Sequence[str]) -> list[Member]:
             return [self._at[name].members(session, [name])[0] for name in names]
 
@@ -110,12 +112,15 @@ class _Carrier:
             try:
                 answer = party.call(own, data)
             except RemoteProtocolError as error:
+                # The server sees silence only, as from a party far away. Who is to blame stands in the log.
                 self.log.traffic.blamed[error.sender] = str(error)
                 continue
             answers.update(dict.fromkeys(own, answer))
         return answers
 
     def run(self, drive: Drive) -> None:
+        # A party that was not called, or refused the call, still has machines of an earlier place. They stay
+        # out.
         here = [party.drive for party in self._parties if party.drive is not None]
         clients = [own for own in here if own.header == drive.header and KEY_HOLDER not in own.machines]
         holders = [own for own in here if own.header == drive.header and KEY_HOLDER in own.machines]
@@ -147,7 +152,9 @@ def simulated(
         kept, culprits, spare: as they were when an earlier run of this session ended.
     """
     if (scores is None) != (plan.scores == CLEAR):
-        raise ConfigError(f"Expected a way of scoring for scores = {plan.scores!r}, and none in the clear.")
+        raise ConfigError(
+            f"Expected a way of scoring if scores are hidden, and only then, got scores = {plan.scores!r}."
+        )
     journal = journal or Journal()
     sends = {offer.sends.name: offer.sends for offer in offers}
     numbered = dict(enumerate(records))
@@ -172,6 +179,7 @@ def _tell_unanswered(ask: Ask, answers: Answers, log: Log) -> None:
     """Name the key holder where numbers are missing and nobody is named for it."""
     told = {*log.abstained, *log.traffic.blamed}
     concealed: list[Each] = [each for each in ask.each if each.query is not None]
+    # Who is in a sum, or gave another number, was not silent: its concealed number alone is missing.
     answered = {k for each in ask.each for k in answers.each[each.sends.name]} | set(answers.survivors)
     missing = {k for each in concealed for k in answered - set(answers.each[each.sends.name])}
     untold = [k for k in missing if client_name(k) not in told]

@@ -49,7 +49,7 @@ class _Posted:
 class Network:
     """Moves parcels between drives. Late parcels of one exchange reach the next one it runs.
 
-    tamper: given sender, receiver and bytes of each message, what arrives in their place.
+    tamper: makes the bytes that arrive of the sender, the receiver and the bytes of each message.
     """
 
     def __init__(
@@ -79,8 +79,11 @@ class Network:
             delivered = self._deliver(drives)
             worked = self._work(drives)
             waited = self._tick - start >= self._faults.patience
+            # A deadline passes when patience ends, or at once where nothing is under way that it could wait
+            # for. Slow work holds it up: how long that takes has no measure in ticks.
             if not worked and (waited or not (delivered or self._posted)):
                 start = self._tick
+                # Nothing moved at a deadline and nothing is posted: nothing would ever move.
                 if not self._deadline(drives):
                     break
 
@@ -102,7 +105,7 @@ class Network:
         return bool(working)
 
     def _deadline(self, drives: Sequence[Drive]) -> bool:
-        """Whether anything moved."""
+        """Tell all drives that a deadline passed. Returns whether anything moved."""
         told = [drive.deadline() for drive in drives]
         for _, parcels in told:
             self._post(parcels)
@@ -115,10 +118,13 @@ class Network:
             if self._tamper is not None:
                 data = self._tamper(parcel.sender, parcel.to, data)
             copies = 1 + (rng.random() < faults.duplicate) if faults.duplicate else 1
+            # Each copy is lost or slow by itself, as on a real network.
             for _ in range(copies):
                 if faults.dropout and rng.random() < faults.dropout:
                     continue
                 slow = faults.delay and rng.random() < faults.delay
+                # Up to twice the patience, so that some messages miss the deadline and reach the next
+                # exchange.
                 extra = int(rng.integers(1, 2 * faults.patience)) if slow else 0
                 arrives = Parcel(parcel.sender, parcel.to, data)
                 self._posted.append(_Posted(arrives, self._tick + 1 + extra))

@@ -28,6 +28,7 @@ class Log:
 
     def take(self) -> Log:
         """All that was noted so far; the log is empty afterwards."""
+        # Handed over and replaced, not cleared: the caller keeps what it got.
         noted = Log(self.traffic, self.abstained, self.refused, self.moved)
         self.traffic, self.abstained, self.refused, self.moved = Traffic(), {}, {}, {}
         return noted

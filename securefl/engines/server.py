@@ -96,8 +96,8 @@ class ServerParty:
     def ask(self, ask: Ask, header: Header, transport: Transport) -> Answers:
         """Run one Ask. The answers hold whoever answered well and in time.
 
-        Raises LocalProtocolError for an Ask that describes a value otherwise than its clients, or that asks
-        clients that there are not.
+        Raises LocalProtocolError for an Ask that describes a value otherwise than its clients do, or that
+        asks clients that do not exist.
         """
         self._check(ask)
         enough = max(
@@ -117,7 +117,7 @@ class ServerParty:
         return with_noise(self._plan, self._record, ask, self._enough(ask, answers), header)
 
     def _check(self, ask: Ask) -> None:
-        """Noise, thresholds and grid come from the Ask, charges from what clients offer: one text."""
+        """Noise, thresholds and grid follow from the Ask, charges from what clients offer: one text."""
         for how, questions in (("sum", ask.sums), ("each", ask.each)):
             for question in questions:
                 sends = question.sends
@@ -237,20 +237,21 @@ class ServerParty:
         if self._way.key_holder_learns:
             answered = transport.call([KEY_HOLDER], said(header, call))
             if KEY_HOLDER not in answered:
-                raise CryptoError("The key holder did not answer the call, so nothing can be opened.")
+                raise CryptoError("Expected the key holder to answer its call, got silence: no sum opens.")
             call = replace(call, key=answered[KEY_HOLDER])
         machine = self._sums.machine(attempt, call.key)
+        # Not before the key holder answered: an attempt that cannot be opened costs nobody anything.
         self.account.ask(call.names, cohort, introduction=ask.introduction > 0)
         transport.call([client_name(k) for k in cohort], said(header, call))
         return machine
 
     def _enough(self, ask: Ask, answers: Answers) -> Answers:
-        """The answers, or none to sums whose shares of noise fall short."""
+        """The answers, without the sums if too few shares of noise came."""
         promised = [question.sends for question in ask.sums if noised(self._plan, question.sends)]
         enough = fewest_contributions(self._plan, len(ask.cohort), promised)
         if self._plan.noise != "distributed" or not promised or len(answers.survivors) >= enough:
             return answers
-        short = f"{len(answers.survivors)} of at least {enough} contributions came"
+        short = f"Expected at least {enough} contributions, got {len(answers.survivors)}"
         self.log.tell(SERVER, f"{short}: the noise would fall short, so the sum is thrown away.")
         return replace(nobody(ask), each=answers.each)
 

@@ -12,7 +12,7 @@ class Transport(Protocol):
     """How a server reaches the other parties. It moves bytes, and reads none."""
 
     def call(self, to: Sequence[str], data: bytes) -> Mapping[str, bytes]:
-        """Give a call to these parties; by party, what each said of its own key. Who is absent is silent."""
+        """Give a call to these parties. Returns what each said of its own key; an absent one is silent."""
         ...
 
     def run(self, drive: Drive) -> None:

@@ -95,6 +95,7 @@ def _disagrees(candidates: Sequence[Candidate]) -> Reason:
         if not differing:
             return None
         own = _public(one.options)
+        # Shortened: options come from other people's files, and may be long.
         values = ", ".join(f"{name} {reprlib.repr(own[name])}" for name in differing)
         return (
             f"Expected the same options of all profiles, got {values} here, and others elsewhere. Say which "

@@ -45,6 +45,8 @@ class EvaluatorPublic:
                 "Expected the keys that the header names, got other keys of an evaluator. Get it again."
             )
         try:
+            # Signed by the keys themselves: their maker holds them, and nothing is damaged. Only the
+            # fingerprint, compared by another way, shows whose they are.
             verify(found.signing, Signature(content.body), evaluator_statement(sealing + signing))
         except CryptoError as error:
             raise DataError(

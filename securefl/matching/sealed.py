@@ -166,6 +166,7 @@ def _sealed(
             f"Expected a label (by default the file's name) of 1 to {LONGEST_LABEL} printable letters, "
             f"got {label!r}."
         )
+    # The header travels readable, bound by the seal: with another label or other options it does not open.
     made = Sealed(kind, header, b"")
     return Sealed(kind, header, seal(evaluator.sealing, message, made.context()))
 

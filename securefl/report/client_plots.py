@@ -81,7 +81,7 @@ def divergence(scores: pd.DataFrame) -> Figure:
     values = data["divergence"].to_numpy(dtype=float)
     positive = values[np.isfinite(values) & (values > 0)]
     if not len(positive):
-        raise DataError("Expected some divergence above 0 to draw, found none.")
+        raise DataError("Expected some divergence above 0 to draw, got none.")
     # The outermost percent would otherwise use up the colours.
     low, high = np.quantile(positive, [0.01, 0.99])
     norm = LogNorm(vmin=low, vmax=max(high, low * 1.01))

@@ -29,6 +29,7 @@ def accuracy(
     named in the legend.
     Raises DataError for missing columns or an empty frame.
     """
+    # Dropped before arms are listed: a line through nan would have gaps, and an arm without values no line.
     data = checked(metrics, ("arm", "round", "accuracy")).dropna(subset=["accuracy"])
     arms = arms_of(data)
     colours = colours or arm_colours(arms)
@@ -66,6 +67,7 @@ def _curve(axes: Axes, own: pd.DataFrame, arm: str, line: str, colour: str, targ
     axes.plot(rounds, mean, color=colour, linestyle=line, linewidth=1.8, marker=marker(mean), label=label)
     if "seed" in own.columns:
         spread = _deviation(own)
+        # A band over one round has no width, and would not be seen.
         if len(rounds) == 1:
             axes.errorbar(rounds, mean, yerr=spread, color=colour, capsize=4)
         axes.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
@@ -94,8 +96,10 @@ def bytes_and_time(metrics: pd.DataFrame, *, colours: Mapping[str, str] | None =
     for place, arm in enumerate(arms):
         curve = _by_round(data[data["arm"] == arm], ["accuracy", "megabytes", "seconds"])
         cost = {"megabytes": curve["megabytes"].cumsum(), "minutes": curve["seconds"].cumsum() / 60}
+        # Costs add up over all rounds, also over those in which nobody measured accuracy.
         seen = curve["accuracy"].notna()
         for axes, (name, total) in zip(panels, cost.items(), strict=True):
+            # One legend serves both panels: a label in each would list every arm twice.
             label = arm if name == "megabytes" else "_nolegend_"
             axes.plot(
                 total[seen],
@@ -126,6 +130,7 @@ def _by_round(data: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 
 def _deviation(data: pd.DataFrame) -> NDArray[np.float64]:
+    # ddof=0: one seed has a deviation of 0, where ddof=1 would give nan and break the band.
     spread = data.groupby("round")["accuracy"].std(ddof=0).sort_index()
     return np.asarray(spread, dtype=np.float64)
 

@@ -120,6 +120,8 @@ def write(path: Path, data: ReportData) -> None:
 
 def render(data: ReportData) -> str:
     """The report as one HTML text."""
+    # Names come from files that anybody may have written: all text is escaped. StrictUndefined stops a
+    # template that asks for what is not there.
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -134,6 +136,7 @@ def number_text(value: float, digits: int = 1) -> str:
     """A number with `digits` decimals and thin gaps between thousands; a dash for nan."""
     if not math.isfinite(value):
         return "–"
+    # A narrow no-break space: a number does not break at the end of a line.
     return f"{value:,.{digits}f}".replace(",", "\u202f")
 
 

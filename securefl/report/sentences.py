@@ -22,7 +22,7 @@ def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tup
     Raises ConfigError for an empty summary.
     """
     if not summary:
-        raise ConfigError("Expected at least one arm to report on, found none.")
+        raise ConfigError("Expected at least one arm to report on, got none.")
     groups: dict[str, list[ArmSummary]] = {}
     for arm in summary:
         groups.setdefault(arm.aggregation, []).append(arm)
@@ -50,6 +50,7 @@ class _Race:
         ranked = tuple(sorted(arms, key=_standing))
         first = ranked[0]
         leaders = tuple(arm for arm in ranked if _level(arm, first))
+        # Ranked first, so the subject's best arm speaks for it.
         ours = next((arm for arm in ranked if arm.protocol.casefold() == subject.casefold()), None)
         lost = ours if ours is not None and ours not in leaders else None
         if lost is not None:
@@ -57,6 +58,7 @@ class _Race:
         else:
             head = ours or first
             rest = [arm for arm in ranked if arm is not head]
+            # Another protocol if there is one: two arms of the winner would only be compared with each other.
             others = [arm for arm in rest if arm.protocol != head.protocol] or rest
             pair = (head, others[0] if others else None)
         return cls(aggregation=first.aggregation, ranked=ranked, leaders=leaders, pair=pair, lost=lost)
@@ -67,6 +69,7 @@ class _Race:
 
 
 def _standing(arm: ArmSummary) -> tuple[float, float]:
+    # An arm that never arrived comes after all that did, and an unknown accuracy after every known one.
     rounds = math.inf if arm.rounds_to_target is None else float(arm.rounds_to_target)
     return rounds, math.inf if math.isnan(arm.final_accuracy) else -arm.final_accuracy
 
@@ -74,10 +77,12 @@ def _standing(arm: ArmSummary) -> tuple[float, float]:
 def _level(one: ArmSummary, other: ArmSummary) -> bool:
     if one.rounds_to_target is not None or other.rounds_to_target is not None:
         return one.rounds_to_target == other.rounds_to_target
+    # As printed: arms that a reader sees with the same number are not said to differ.
     return _share(one.final_accuracy) == _share(other.final_accuracy)
 
 
 def _sentence(clauses: Iterable[str]) -> str:
+    # Only the first letter: `capitalize` would lower all others, those of names too.
     text = "; ".join(clauses) + "."
     return text[0].upper() + text[1:]
 
@@ -134,6 +139,7 @@ def _accuracy_gap(one: ArmSummary, other: ArmSummary) -> str:
     points = 100 * (one.final_accuracy - other.final_accuracy)
     if math.isnan(points):
         return f"cannot be compared in accuracy {shares}"
+    # Below what one decimal can show.
     if abs(points) < 0.05:
         return f"ended level in accuracy {shares}"
     return f"ended {abs(points):.1f} points {'higher' if points > 0 else 'lower'} {shares}"
@@ -148,6 +154,7 @@ def _at_what_cost(race: _Race) -> str:
     text += ", like" if one.epsilon == other.epsilon else f", against {_epsilons(other)} in"
     text += f" {other.name}"
     for arm in race.ranked:
+        # All arms of the protocol are priced: the cheap one alone would flatter it.
         if arm.protocol == one.protocol and arm not in race.pair:
             text += f"; {_moved(arm)}, at an epsilon of {_epsilons(arm)}"
     return text

@@ -68,9 +68,11 @@ def checked(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """The frame, if it has these columns and a row; else DataError."""
     missing = [name for name in columns if name not in frame.columns]
     if missing:
-        raise DataError(f"Expected the columns {', '.join(columns)} to draw this figure; missing: {missing}.")
+        raise DataError(
+            f"Expected the columns {', '.join(columns)} to draw this figure, got none of {missing}."
+        )
     if frame.empty:
-        raise DataError("Expected at least one row to draw this figure, found none.")
+        raise DataError("Expected at least one row to draw this figure, got none.")
     return frame
 
 
@@ -83,6 +85,7 @@ def qualities_of(data: pd.DataFrame) -> list[str]:
     """The qualities of clients, those that have a colour of their own first."""
     found = set(data["quality"].astype(str))
     known = [name for name in QUALITY_COLOURS if name in found]
+    # Sorted: a set of texts has another order in every process.
     return known + sorted(found - set(known))
 
 

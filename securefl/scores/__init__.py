@@ -49,6 +49,7 @@ _WAYS: Final[Mapping[str, type[Ckks] | type[Pads]]] = {"ckks": Ckks, "batches": 
 def require(word: str, parameters: str) -> None:
     """ConfigError for parameters that this way of scoring cannot use."""
     if word != CLEAR:
+        # Made and thrown away: what a way cannot use it refuses itself, in one place.
         _named(word)(parameters, 1, 1)
 
 
@@ -57,9 +58,9 @@ def way_of(plan: Plan, *, parameters: str, asks: int, clients: int) -> Way | Non
 
     Args:
         parameters: of the key, by name.
-        asks: how many questions are asked at most in the session. clients: of how many clients at most.
+        asks: the most questions of the session. clients: the most clients that one goes to.
 
-    Raises ConfigError for parameters that the way cannot use, and for a word that is none.
+    Raises ConfigError for parameters that the way cannot use, and for an unknown word.
     """
     return None if plan.scores == CLEAR else _named(plan.scores)(parameters, asks, clients)
 

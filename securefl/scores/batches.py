@@ -29,6 +29,7 @@ from securefl.he.integers import coefficient_rows
 def combine(coefficients: list[int], modulus: int) -> list[int]:
     """d_0 .. d_(K-1) mod Q of the 2K coefficients at multiples of N / 2K."""
     count = len(coefficients) // 2
+    # Differences are masked and opened, not their parts: K integers, not 2 K.
     pairs = ((coefficients[i] - coefficients[2 * count - i]) % modulus for i in range(1, count))
     return [coefficients[0], *pairs]
 
@@ -52,6 +53,7 @@ def places(degree: int, integers: int) -> list[int]:
 @cache
 def cosines(classes: int) -> NDArray[np.float64]:
     """M of shape (K, K): M @ d, times N / 2K, are the sums of the classes."""
+    # The cosines have period 4 K in 3^j, so the powers stay small and the angles exact.
     turns = np.array([pow(3, j, 4 * classes) for j in range(classes)])
     angles = 2 * np.pi * np.outer(turns, np.arange(classes)) / (4 * classes)
     return np.cos(angles)

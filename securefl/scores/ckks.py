@@ -34,7 +34,7 @@ class Ckks:
 
     Args:
         parameters: of the key, by name.
-        asks: how many questions there are at most in the session. clients: whom each goes to, at most.
+        asks: the most questions of the session. clients: the most clients that one goes to.
     """
 
     key_holder_learns: ClassVar[str] = "blinded integers, uniform to it"
@@ -74,6 +74,7 @@ class CkksClients:
         self._known: dict[Kind, tuple[bytes, Encryptor]] = {}
 
     def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
+        # A key holder that was started again has another key: nothing may be encrypted under the old one.
         known = self._known.get(asked.kind)
         if known is None or known[0] != key:
             terms = self._way.terms(asked.kind)
@@ -131,6 +132,7 @@ class CkksKeyHolder:
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
         terms = self._way.terms(asked.kind)
+        # A key for each kind: the flooding of a key is sized for one set of bounds and one count.
         if asked.kind not in self._known:
             pair = KeyPair.generate(terms.parameters)
             own, server = self._own, self._own.directory.server
@@ -189,6 +191,7 @@ class CiphertextScoring:
         return Limit((self.terms.reply_bytes + 8) * most + OVERHEAD, most)
 
     def admit(self, sender: str, sealed: bytes) -> None:
+        # What it reads is dropped: the slow work may run in another process, and reads the bytes itself.
         self.evaluator.admit(sealed, sender=sender)
 
     def score(self, sent: tuple[Sent, ...]) -> Work:
@@ -200,7 +203,7 @@ class CiphertextScoring:
         return {name: self._baseline(query) for name, query in asked.items() if query is not None}
 
     def _baseline(self, query: Query) -> Baseline:
-        """With encrypted-baseline parameters its owner encrypts it first."""
+        """The query as the evaluator multiplies by it. In mode E its owner encrypts it first."""
         if not self.terms.parameters.encrypted_baseline:
             return self.evaluator.baseline(query)
         owner = Encryptor(self.public, self.terms)
@@ -224,6 +227,7 @@ class Match:
     found: Found = NOTHING
 
     def run(self) -> Asked | Found:
+        # Once for all clients: their ciphertexts are multiplied by the same encoded weights.
         prepared = self.baselines or self.part.baselines()
         evaluator, blinded = self.part.evaluator, dict[Place, Blinded]()
         for one in self.sent:
@@ -247,6 +251,7 @@ class Unblind:
 
     def run(self) -> Found:
         scores: dict[Place, float] = {}
+        # Replies carry no place: they follow the order of the items, which `blinded` keeps.
         for (place, own), reply in zip(self.blinded.items(), self.replies, strict=True):
             if reply != REFUSED:
                 with blaming(self.part.tell):

@@ -27,10 +27,11 @@ class Encryptor:
         """
         terms = self._terms
         norm, limit = float(np.linalg.norm(hidden)), terms.bounds.feature_norm(terms.length)
+        # `not <=` refuses nan too, which `>` would let pass. The billionth is room for rounding.
         if hidden.shape != (terms.hidden_length,) or not norm <= limit * (1 + 1e-9):
             raise LocalProtocolError(
-                f"Expected {terms.hidden_length} finite hidden features inside the declared bounds, "
-                f"shape {hidden.shape} of norm {norm:.3g} came; make them with profiles.features."
+                f"Expected {terms.hidden_length} finite hidden features inside the declared bounds, got "
+                f"shape {hidden.shape}, or features outside them; make them with profiles.features."
             )
         return self._packed("ciphertext", hidden, terms.data_scale)
 
@@ -53,13 +54,13 @@ def weight_row(query: Query, terms: ScoreTerms) -> Floats:
     """
     weights = query.split(terms.variant)
     if len(query.mean) != terms.length:
-        raise ConfigError(f"Expected a baseline of {terms.length} elements, {len(query.mean)} came.")
+        raise ConfigError(f"Expected a baseline of {terms.length} elements, got {len(query.mean)}.")
     row = weights.hidden
     if terms.parameters.encrypted_baseline:
         row = np.concatenate([row, weights.clear, [query.constant / terms.length]])
     if not (norm := float(np.linalg.norm(row))) <= terms.weight_norm:
         raise ConfigError(
-            f"Expected weights of norm up to {terms.weight_norm:.3g}, {norm:.3g} came: use a public "
+            f"Expected weights of norm up to {terms.weight_norm:.3g}, got {norm:.3g}: use a public "
             "anchor nearer to the baseline, or a larger Bounds.weight (scores get as much noisier)."
         )
     return row

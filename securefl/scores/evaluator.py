@@ -151,7 +151,7 @@ class ScoreEvaluator:
         return parts
 
     def checked(self, clear: Floats | None, sender: str) -> Floats:
-        """The plaintext part; RemoteProtocolError(sender) where it is none inside the bounds."""
+        """The plaintext part. RemoteProtocolError(sender) for values outside the bounds."""
         terms = self._terms
         return clear_part(clear, terms.clear_length, terms.length, terms.bounds, sender)
 
@@ -190,7 +190,9 @@ class ScoreEvaluator:
         products, offset = self._products(Arrived(ciphertext, clear, sender), baseline, baseline.spread)
         if abs(offset) + terms.largest > terms.capacity:
             raise RemoteProtocolError(
-                "A score of this baseline could wrap; declare tighter bounds.", sender=sender, phase="score"
+                "Expected scores that fit, got a baseline whose scores could wrap. Declare tighter bounds.",
+                sender=sender,
+                phase="score",
             )
         noise = wide_gaussian(terms.sigma, self._rng)
         return self._request("addressed", products, (round(offset / terms.unit) + noise,))
@@ -226,6 +228,8 @@ class ScoreEvaluator:
         p, ring = self._terms.parameters, self._ring
         zero = ring.zero(self._encryptor, products[0].scale)
         if p.encrypted_baseline:  # the third polynomial needs a fresh one too
+            # A zero means the same at any scale. SEAL adds equal scales only, so the product gets that of the
+            # others.
             pair = [ring.zero(self._encryptor, 2.0**39) for _ in range(2)]
             fresh = ring.multiplied(*pair)
             fresh.scale = products[0].scale
@@ -245,7 +249,7 @@ class ScoreEvaluator:
     # Opening ------------------------------------------------------------------------------------
 
     def unblind(self, blinded: Blinded, reply: bytes, *, sender: str = "key holder") -> Score:
-        """The score. RemoteProtocolError(client) if it lies where no profile inside the bounds can be."""
+        """The score. RemoteProtocolError(client) for one that no profile inside the bounds has."""
         hidden = self._opened(blinded, "reply", reply, sender)[0] * self._terms.unit
         return self._score(hidden, blinded, 0, self._terms.error_bound())
 
@@ -276,7 +280,7 @@ class ScoreEvaluator:
         value = (hidden + blinded.offsets[place]) / terms.length
         if abs(hidden) > terms.largest + terms.length * bound or value < -bound:
             raise RemoteProtocolError(
-                "The score is negative or outside the declared bounds, which no clipped profile gives.",
+                "Expected a score inside the declared bounds, got one that no clipped profile gives.",
                 sender=blinded.senders[place],
                 phase="score",
             )

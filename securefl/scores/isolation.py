@@ -29,8 +29,8 @@ LARGEST_BATCH = 32
 class Batches(Ckks):
     """Scores under the key holder's key, opened for K clients at a time. The rest is as for `Ckks`.
 
-    K follows from public inputs: the largest power of two at which a client still sends as many ciphertexts
-    as alone, no score can wrap, and there are so many clients.
+    K follows from public inputs. It is the largest power of two, up to the number of clients, at which a
+    client sends as many ciphertexts as alone and no score can wrap.
     """
 
     turns = 2
@@ -83,6 +83,7 @@ class MatchBatches:
 
     def run(self) -> Asked | Found:
         prepared = self.part.baselines()
+        # Before batches are made: one message that does not fit would take its whole batch along.
         fitting = [one for one in self.sent if self._fits(one)]
         size = self.part.terms.classes
         batches = []
@@ -107,6 +108,7 @@ class MatchBatches:
         arrived = [Arrived(one.sealed, one.clear, one.sender) for one in members]
         if len(arrived) > 1:
             return evaluator.match_batch(arrived, baseline)
+        # Alone it is opened as one integer, not as K.
         (one,) = arrived
         return evaluator.match(one.ciphertext, baseline, one.clear, sender=one.sender)
 

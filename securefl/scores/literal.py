@@ -63,13 +63,13 @@ class _Range:
         mapped = (profile.variance / self.unit - self.middle) / self.half
         if outside := int(np.sum(np.abs(mapped) > 1 + 1e-9)):
             raise ConfigError(
-                f"Expected all variances in the declared range; {outside} of {len(mapped)} lie outside, "
-                "where the polynomials fail. Declare a range that holds them."
+                f"Expected all variances in the declared range, got {outside} of {len(mapped)}, which "
+                "lie outside, where the polynomials fail. Declare a range that holds them."
             )
         if (largest := float(np.abs(mean).max())) > LARGEST_MEAN:
             raise ConfigError(
-                f"Expected means of at most {LARGEST_MEAN:g} sqrt(unit), unit = sqrt(low * high), or results "
-                f"may wrap around; {largest:g} came. Subtract a public centre."
+                f"Expected means of at most {LARGEST_MEAN:g} sqrt(unit), unit = sqrt(low * high), got "
+                f"{largest:g}: results may wrap around. Subtract a public centre."
             )
         return mean, mapped
 
@@ -92,16 +92,16 @@ def literal_divergence(profile: Profile, baseline: Profile, *, low: float, high:
     """
     if not (VARIANCE_FLOOR <= low < high < np.inf and high / low <= LARGEST_RATIO):
         raise ConfigError(
-            f"Expected {VARIANCE_FLOOR:g} <= low < high <= {LARGEST_RATIO:g} low, {low:g} and {high:g} came; "
-            "the polynomials fail on wider ranges: use the encrypted inner product instead."
+            f"Expected {VARIANCE_FLOOR:g} <= low < high <= {LARGEST_RATIO:g} low, got {low:g} and {high:g}: "
+            "the polynomials fail on wider ranges. Use the encrypted inner product instead."
         )
     if not 1 <= degree <= LARGEST_DEGREE:
         raise ConfigError(
-            f"Expected a degree from 1 to {LARGEST_DEGREE}, which the levels allow; {degree} came."
+            f"Expected a degree from 1 to {LARGEST_DEGREE}, which the levels allow, got {degree}."
         )
     if len(profile) != len(baseline) or len(profile) > _DEGREE // 2:
         raise ConfigError(
-            f"Expected profiles of one length up to {_DEGREE // 2}, {len(profile)} and {len(baseline)} came."
+            f"Expected profiles of one length up to {_DEGREE // 2}, got {len(profile)} and {len(baseline)}."
         )
     unit = float(np.sqrt(low * high))
     declared = _Range(unit, (high + low) / (2 * unit), (high - low) / (2 * unit), degree)

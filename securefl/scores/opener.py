@@ -1,9 +1,8 @@
 """The key holder's part: exact integers in numpy; no homomorphic library touches a request.
 
-Its machine takes one request a turn, and gives one reply to it. Who could lie: the server can ask for
-openings of its own making; what they tell, and what limits them, says `evaluator`. Twice: the same request
-again gets the same reply, another one at its turn is refused. Early: so is a turn before its predecessor is
-answered.
+Its machine takes one request a turn, and gives one reply to it. The server can lie: it can ask for openings
+of its own making. `evaluator` says what they tell, and what limits them. The same request again gets the same
+reply. Another one at its turn is refused, and so is a turn before the last one is answered.
 """
 
 from __future__ import annotations
@@ -74,6 +73,7 @@ class Opener(Guarded):
 
     def open(self, request: bytes, *, sender: str = "evaluator") -> bytes:
         """Blind opening: one flooded integer mod Q per class. RemoteProtocolError for a bad request."""
+        # Terms with classes take both kinds. A tag of neither is refused at the gate.
         kind = (
             "batch" if self._terms.classes > 1 and request[: gate.TAG] == self._tags["batch"] else "request"
         )
@@ -89,9 +89,9 @@ class Opener(Guarded):
         return self._once(request, integers, reply, sender)
 
     def read(self, request: bytes, *, together: int = 1, sender: str = "evaluator") -> Score:
-        """The score of a request that is addressed to the key holder; RemoteProtocolError if it is none.
+        """The score of a request that is addressed to the key holder. RemoteProtocolError for others.
 
-        together: of how many scores the error bound shall hold at once.
+        together: the number of scores for which the error bound holds at once.
         """
         p, terms = self._terms.parameters, self._terms
         masked, polynomials = self._read(request, "addressed", 1, sender)
@@ -104,7 +104,7 @@ class Opener(Guarded):
         bound = terms.error_bound(together, floods=2)
         if value < -bound or value * terms.length > terms.capacity:
             raise RemoteProtocolError(
-                "The score is negative or outside the declared bounds, which no clipped profile gives",
+                "Expected a score inside the declared bounds, got one that no clipped profile gives.",
                 sender=sender,
                 phase="score",
             )
@@ -140,6 +140,7 @@ class Opener(Guarded):
         return [self._rounded(total + self._noise()) for total in totals]
 
     def _noise(self) -> int:
+        # Whole steps of the grid: below it the bits of the float behind the noise are not all random.
         grid = self._terms.grid
         return grid * round(self._terms.sigma / grid * self._rng.gauss(0.0, 1.0))
 
@@ -152,6 +153,7 @@ def _powers(secret: NDArray[np.int64], terms: ScoreTerms) -> list[dict[int, NDAr
     """For s, and s^2 in mode E: the rows that give one integer, and those that give one per class."""
     powers = [secret]
     if terms.parameters.encrypted_baseline:
+        # The square modulo X^N + 1: what wraps around changes its sign.
         whole = np.convolve(secret, secret)
         square = whole[: len(secret)].copy()
         square[: len(secret) - 1] -= whole[len(secret) :]
@@ -205,7 +207,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyHolder:
-    """The key holder of one exchange, in so many turns. most: of one request."""
+    """The key holder of one exchange. turns: how many there are. most: the largest request."""
 
     header: Header
     most: Limit
@@ -220,10 +222,13 @@ class KeyHolder:
 
     def receive(self, state: Ready, sender: str, message: OpenRequest) -> Step[Ready]:
         if sender != SERVER:
-            raise RemoteProtocolError("Only the server asks to open.", sender=sender, phase="opening")
+            raise RemoteProtocolError(
+                f"Expected a request from the server, got one from {sender}.", sender=sender, phase="opening"
+            )
         turn, next_turn = message.turn, len(state.requests)
         if 0 <= turn < next_turn:
             return self._again(state, message)
+        # Replies are numbered as they are made, so a turn waits until the one before has its reply.
         if turn != next_turn or turn >= self.turns or len(state.replies) < next_turn:
             due = f"turn {len(state.replies)}" if len(state.replies) < self.turns else "no further turn"
             raise RemoteProtocolError(
@@ -238,7 +243,7 @@ class KeyHolder:
     def _again(state: Ready, message: OpenRequest) -> Step[Ready]:
         if message != state.requests[message.turn]:
             raise RemoteProtocolError(
-                f"Another request came at turn {message.turn} before; one of a turn is opened.",
+                f"Expected the request that came at turn {message.turn} before, got another: one is opened.",
                 sender=SERVER,
                 phase="opening",
             )

@@ -53,12 +53,15 @@ class PadEvaluator:
         self._ring = ring or Ring(agreed(public, PARAMETERS).parameters)
         self._encryptor = self._ring.encryptor(public.residues())
         split = query.split(terms.variant)
+        # `not <=` refuses nan too, which `>` would let pass.
         if not np.linalg.norm(split.hidden) <= terms.bounds.weight_norm(terms.length):
             raise ConfigError(
-                "The baseline's weights are larger than declared; declare a larger Bounds.weight."
+                "Expected weights up to the declared norm, got some larger than declared. Declare a larger "
+                "Bounds.weight."
             )
         self._query, self._clear = query, split.clear
         self._weights = np.rint(split.hidden * terms.weight_scale).astype(np.int64)
+        # Reversed: then the sum <r, v> of a client is one coefficient of the product, the last of its row.
         self._plain = self._ring.plain(integer_residues(self._weights[::-1].astype(object)))
 
     def list(self, masked: Sequence[Masked]) -> bytes:
@@ -86,6 +89,7 @@ class PadEvaluator:
             where = (client + 1) * self._terms.row - 1
             found = p.compose(tuple(int(r) for r in whole[0, :, where]))
             opened = (found + scaled(blind) + wide_gaussian(self._flooding, self._rng)) % p.modulus
+            # Two bytes hold every place: a ciphertext has 8,192.
             items.append(where.to_bytes(2, "little") + gate.pack_integer(opened, p.modulus))
         body = gate.pack(whole[1:], p.primes) + b"".join(items)
         return PadOpening(self._sign(b"open", body), masks, tuple(first + client for client in clients))
@@ -103,9 +107,13 @@ class PadEvaluator:
     def scores(
         self, opening: PadOpening, reply: bytes, masked: Sequence[Masked], *, sender: str = "key holder"
     ) -> dict[int, Score | RemoteProtocolError]:
-        """The score of each client in the opening, or why it is none."""
+        """The score of each client in the opening, or an error in its place."""
         if len(reply) != 8 * len(opening.masks):
-            raise RemoteProtocolError("Expected one sum for each place.", sender=sender, phase="pads")
+            raise RemoteProtocolError(
+                f"Expected one sum for each of {len(opening.masks)} places, got {len(reply)} bytes.",
+                sender=sender,
+                phase="pads",
+            )
         sums = np.frombuffer(reply, dtype="<u8")
         found: dict[int, Score | RemoteProtocolError] = {}
         for client, blind, own in zip(opening.clients, opening.masks, sums, strict=True):
@@ -119,10 +127,11 @@ class PadEvaluator:
         terms, sender = self._terms, masked.sender
         if len(masked.words) != 8 * terms.row or masked.place != terms.place:
             raise RemoteProtocolError(
-                "Expected masked words of this round's terms.", sender=sender, phase="pads"
+                "Expected masked words of this round's terms, got others.", sender=sender, phase="pads"
             )
         clear = clear_part(masked.clear, len(self._clear), terms.length, terms.bounds, sender)
         words = np.frombuffer(masked.words, dtype="<u8")
+        # Wrapping is the arithmetic here: words count modulo 2^64, and a negative weight is its residue.
         with np.errstate(over="ignore"):
             product = int((words * self._weights.astype(np.uint64)).sum(dtype=np.uint64))
         whole = (product - pad) % 2**WORD_BITS
@@ -132,7 +141,7 @@ class PadEvaluator:
         limit = terms.bounds.largest_product(terms.length) + terms.length * terms.error_bound
         if abs(hidden) > limit or value < -terms.error_bound:
             raise RemoteProtocolError(
-                "The score is negative or outside the declared bounds, which no clipped profile gives.",
+                "Expected a score inside the declared bounds, got one that no clipped profile gives.",
                 sender=sender,
                 phase="score",
             )

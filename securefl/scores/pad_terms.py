@@ -41,7 +41,9 @@ class PadTerms:
                 f'{self.row}: profile a smaller layer, or take scores = "ckks".'
             )
         if min(self._data_bits, self.weight_bits) < 4:
-            raise ConfigError("Scores inside the declared bounds leave no room for fractions: tighten them.")
+            raise ConfigError(
+                "Expected bounds that leave room for fractions of scores, got wider. Tighten them."
+            )
 
     @property
     def row(self) -> int:
@@ -57,6 +59,7 @@ class PadTerms:
     @cached_property
     def weight_bits(self) -> int:
         """log2 of s_w: larger where features can be larger, so that both roundings weigh alike."""
+        # Whole bits: scales that are powers of two round nothing by themselves.
         norms = self.bounds.feature_norm(self.length) / self.bounds.weight_norm(self.length)
         return int((self._room + log2(norms)) / 2)
 
@@ -91,6 +94,7 @@ class PadTerms:
 
     @cached_property
     def digest(self) -> bytes:
+        # Every field stands in the repr, so terms that differ anywhere have other pads.
         return repr(self).encode()
 
     @cached_property

@@ -88,11 +88,14 @@ class ListPads:
     sent: tuple[Sent, ...]
 
     def run(self) -> Asked | Found:
+        # Before lists are made: the key holder refuses a whole list that names a key twice.
         masked = {one.place: self._read(one) for one in self.sent}
         uses = Counter(own.fresh.raw for own in masked.values())
         for own in masked.values():
             if uses[own.fresh.raw] > 1:
-                self.part.tell(own.sender, "Its fresh key came in another message too; neither is scored.")
+                self.part.tell(
+                    own.sender, "Expected a fresh key of its own, got one that came in another message too."
+                )
         once = [one for one in self.sent if uses[masked[one.place].fresh.raw] == 1]
         lists = [own for each in self.part.each for own in self.lists_of(each, once, masked)]
         if not lists:
@@ -124,8 +127,10 @@ class AskSums:
     def run(self) -> Asked | Found:
         openings = []
         for listed, reply in zip(self.lists, self.replies, strict=True):
+            # A list that was refused costs its own clients their scores, and no other list.
             if reply != REFUSED:
                 with blaming(self.part.tell):
+                    # A list fills one ciphertext at most, so its block begins with its first client.
                     opening = listed.evaluator.request(reply, 0, listed.masked, sender=KEY_HOLDER)
                     openings.append((listed, opening))
         if not openings:
@@ -152,7 +157,7 @@ class Unpad:
         return Found(found)
 
     def _right(self, listed: Listed, scores: Mapping[int, Score | RemoteProtocolError]) -> dict[Place, float]:
-        """The numbers of those who have one; why another has none is told."""
+        """The numbers of those who have one. For the others the reason is told."""
         found = {}
         for client, score in scores.items():
             if isinstance(score, RemoteProtocolError):

@@ -113,10 +113,13 @@ class PadKeyHolderSide:
         self._way = way
         self._own = own
         self._tell = tell
+        # For pads alone: sums under pads are opened exactly, so a malicious server reads this key in a few
+        # requests.
         self._pair = KeyPair.generate(PARAMETERS)
         self._agreement = AgreementKey.generate()
         self._openings = Openings()
         self._ring = Ring(PARAMETERS)
+        # Both keys under one signature: neither can be replaced by one of another session.
         keys = self._agreement.public.raw + self._pair.public.key.raw
         self._key = own.identity.vouch(_PURPOSE, own.directory.session, keys)
 
@@ -133,6 +136,7 @@ class PadKeyHolderSide:
             openings=self._openings,
             ring=self._ring,
         )
+        # Sized for turn 1: its requests are longer than the lists of keys of turn 0.
         most = Limit(sums * lists + OVERHEAD, lists)
         return KeyHolder(header=header, most=most, turns=2, part=OpensPads(holder, self._tell)), self._key
 
@@ -173,10 +177,13 @@ class OpensPads:
         return opened_by(own, items, self.tell)
 
     def _pads(self, listed: bytes) -> bytes:
+        # A reply has room for one ciphertext a list, as has the limit on replies at the server.
         ciphertexts = self.holder.encrypt(listed, sender=SERVER)
         if len(ciphertexts) != 1:
             raise RemoteProtocolError(
-                "Expected as many keys in a list as one ciphertext holds.", sender=SERVER, phase="pads"
+                "Expected as many keys in a list as one ciphertext holds, got another number.",
+                sender=SERVER,
+                phase="pads",
             )
         return ciphertexts[0]
 

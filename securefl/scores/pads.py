@@ -70,11 +70,15 @@ class Masked:
 
 def mask(hidden: Floats, clear: Floats, terms: PadTerms, key_holder: PublicKey) -> Masked:
     """The client's part: mask `Features.split(variant)`. To be sealed to the evaluator on its way."""
+    # `not <=` refuses nan too, which `>` would let pass.
     if hidden.shape != (terms.row,) or not np.linalg.norm(hidden) <= terms.bounds.feature_norm(
         terms.length
     ) * (1 + 1e-9):
-        raise LocalProtocolError(f"Expected {terms.row} hidden features inside the declared bounds.")
+        raise LocalProtocolError(
+            f"Expected {terms.row} hidden features inside the declared bounds, got others."
+        )
     own = AgreementKey.generate()
+    # By way of int64: a negative float has no defined value as uint64.
     words = np.rint(hidden * terms.data_scale).astype(np.int64).astype(np.uint64)
     masked = words + _pad(own, key_holder, own.public, terms)
     return Masked(terms.place, own.public, masked.astype("<u8").tobytes(), clear)
@@ -86,14 +90,14 @@ def admit(message: bytes, clear: Floats, terms: PadTerms, *, sender: str) -> Mas
     A fresh key that nobody can agree with is refused here: the key holder would refuse the whole list for it.
     """
     if len(message) != terms.message_bytes:
-        raise _refusal(f"Expected {terms.message_bytes} bytes, {len(message)} came.", sender)
+        raise _refusal(f"Expected {terms.message_bytes} bytes, got {len(message)}.", sender)
     place, fresh, words = (
         message[:PLACE],
         PublicKey(message[PLACE : PLACE + KEY]),
         message[PLACE + KEY :],
     )
     if place != terms.place:
-        raise _refusal("The message belongs to another round, session or set of terms.", sender)
+        raise _refusal("Expected our tag, got that of another round, session or set of terms.", sender)
     try:
         AgreementKey.generate().agree(fresh, b"securefl/pad/1|gate")
     except CryptoError:
@@ -108,6 +112,7 @@ def _refusal(what: str, sender: str) -> RemoteProtocolError:
 def _pad(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms) -> Words:
     """The pad of one fresh key: uniform words mod 2^64, the same on both sides."""
     key: SecretKey = own.agree(other, b"securefl/pad/1|" + fresh.raw + terms.digest)
+    # A nonce of zero: the key is made for one message, so no keystream comes twice.
     stream = Cipher(algorithms.ChaCha20(key.reveal(), bytes(16)), mode=None).encryptor()
     return np.frombuffer(stream.update(bytes(8 * terms.row)), dtype="<u8")
 
@@ -115,8 +120,8 @@ def _pad(own: AgreementKey, other: PublicKey, fresh: PublicKey, terms: PadTerms)
 class PadKeyHolder(Guarded):
     """The key holder's part: encrypts pads, opens masked sums. `pair` is of `PARAMETERS`, for pads alone.
 
-    openings: where they are counted and answered again; in memory unless it is a file. ring: of `PARAMETERS`,
-    for who makes several.
+    openings: counts sums and repeats replies, in memory unless it is a file. ring: of `PARAMETERS`, for a
+    caller that has one.
     """
 
     def __init__(
@@ -139,10 +144,13 @@ class PadKeyHolder(Guarded):
         """The pads of a signed list, as ciphertexts of `block` clients each, in its order."""
         keys = _signed(listed, b"pads", self._terms, self._evaluator, sender)
         if len(keys) % 32:
-            raise RemoteProtocolError("Expected keys of 32 bytes.", sender=sender, phase="pads")
+            raise RemoteProtocolError("Expected keys of 32 bytes, got a part.", sender=sender, phase="pads")
         fresh = [PublicKey(keys[i : i + 32]) for i in range(0, len(keys), 32)]
+        # One key twice is one pad twice, and two clients under one pad show their difference.
         if len({one.raw for one in fresh}) < len(fresh):
-            raise RemoteProtocolError("Expected each fresh key once.", sender=sender, phase="pads")
+            raise RemoteProtocolError(
+                "Expected each fresh key once, got one twice.", sender=sender, phase="pads"
+            )
         try:
             pads = [_pad(self._agreement, one, one, self._terms) for one in fresh]
         except CryptoError as error:
@@ -159,22 +167,27 @@ class PadKeyHolder(Guarded):
         """<r, v> + mask mod 2^64 of each client in a signed request, 8 bytes each.
 
         Exact by rounding: the same request again gets the same reply, and none shows noise of the key.
-        Raises RemoteProtocolError for a request that is none, and beyond the cap, which limits how much is
-        opened and does not protect the key (see above).
+        Raises RemoteProtocolError for other bytes than a request's, and beyond the cap. The cap limits how
+        much is opened. It does not protect the key (see above).
         """
         body = _signed(request, b"open", self._terms, self._evaluator, sender)
         degree, size = PARAMETERS.poly_modulus_degree, gate.integer_size(PARAMETERS.modulus)
         polynomial = gate.residues_size(1, PARAMETERS.primes, degree)
         places, rest = divmod(len(body) - polynomial, size + 2)
         if rest or not 0 < places <= self._terms.block:
-            raise RemoteProtocolError("Expected places and one polynomial.", sender=sender, phase="pads")
+            raise RemoteProtocolError(
+                "Expected places and one polynomial, got others.", sender=sender, phase="pads"
+            )
         second = gate.unpack(body[:polynomial], 1, PARAMETERS.primes, degree, sender=sender)[0]
         asked = []
         for i in range(places):
             item = body[polynomial + i * (size + 2) : polynomial + (i + 1) * (size + 2)]
             where = int.from_bytes(item[:2], "little")
+            # Other coefficients mix the pads of two clients, and are nobody's sum.
             if (where + 1) % self._terms.row or where >= self._terms.block * self._terms.row:
-                raise RemoteProtocolError("Expected the place of a sum.", sender=sender, phase="pads")
+                raise RemoteProtocolError(
+                    "Expected the place of a sum, got another.", sender=sender, phase="pads"
+                )
             asked.append((where, gate.unpack_integer(item[2:], PARAMETERS.modulus, sender=sender)))
 
         def reply() -> bytes:
@@ -182,6 +195,7 @@ class PadKeyHolder(Guarded):
             sums = products(rows, second, PARAMETERS)
             return b"".join(_rounded(masked + own) for (_, masked), own in zip(asked, sums, strict=True))
 
+        # Without the signature: its owner can make a second one for the same request.
         digest = hashlib.sha256(body).digest()
         return self._openings.once(digest, places, self._terms.openings, reply, sender=sender)
 

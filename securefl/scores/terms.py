@@ -59,29 +59,30 @@ class ScoreTerms:
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.scores < 1:
-            raise ConfigError(f"Expected length and scores above 0, {self.length} and {self.scores} came.")
+            raise ConfigError(f"Expected length and scores above 0, got {self.length} and {self.scores}.")
         if not 1 <= self.classes <= self.parameters.slots or self.classes.bit_count() != 1:
-            raise ConfigError(
-                f"Expected classes as a power of two of at most the slots, {self.classes} came."
-            )
+            raise ConfigError(f"Expected classes as a power of two of at most the slots, got {self.classes}.")
         if self.classes > 1 and self.parameters.encrypted_baseline:
-            raise ConfigError("A batch needs a plaintext baseline; with an encrypted one, classes is 1.")
+            raise ConfigError(
+                f"Expected a plaintext baseline for {self.classes} classes, got an encrypted one."
+            )
         if self.largest > (limit := capacity(self.parameters, self.classes)):
             raise ConfigError(
-                f"Scores inside the declared bounds reach q * div = {self.largest:.3g}, "
-                f"{self.parameters.name!r} holds {limit:.3g}: tighten Bounds.mean, "
-                "variance_high or weight, or use larger parameters."
+                f"Expected scores up to q * div = {limit:.3g}, which {self.parameters.name!r} holds, got "
+                f"bounds that reach {self.largest:.3g}: tighten Bounds.mean, variance_high or weight, or use "
+                "larger parameters."
             )
         # weights fit where their flooding does, which is above 2^18 times as large
         if self.data_scale * self.feature_norm > self.parameters.modulus / 2**_FREE_BITS:
             raise ConfigError(
-                f"Features inside the declared bounds reach a norm of {self.feature_norm:.3g}, which does "
-                f"not fit {self.parameters.name!r}: tighten Bounds.mean or variance_high."
+                f"Expected features that fit {self.parameters.name!r}, got bounds that reach a norm of "
+                f"{self.feature_norm:.3g}: tighten Bounds.mean or variance_high."
             )
+        # Twelve deviations: a Gaussian goes beyond them with a probability below 10^-32.
         if 12 * self.sigma > GUARD * self.parameters.modulus / 2:
             raise ConfigError(
-                f"The flooding for {self.scores} scores does not fit {self.parameters.name!r}: "
-                "declare fewer scores for a key, a smaller Bounds.weight, or larger parameters."
+                f"Expected flooding that fits {self.parameters.name!r}, got the flooding for {self.scores} "
+                "scores: declare fewer scores for a key, a smaller Bounds.weight, or larger parameters."
             )
 
     @property
@@ -223,13 +224,14 @@ class ScoreTerms:
 
 
 def clear_part(clear: Floats | None, size: int, length: int, bounds: Bounds, sender: str) -> Floats:
-    """A client's plaintext part, if it is a variance per element inside the bounds and their log sum.
+    """A client's plaintext part: a variance per element inside the bounds, and the sum of their logs.
 
     Raises RemoteProtocolError(sender) for any other of these `size` values.
     """
     values = np.empty(0) if clear is None else np.asarray(clear, dtype=np.float64)
     if values.shape == (size,):
         variance, logs = values[:-1], values[-1:]
+        # Comparisons with nan are false, so nan is outside.
         inside = (variance >= bounds.variance_low) & (variance <= bounds.variance_high)
         if inside.all() and (abs(logs) <= bounds.log_sum(length) * (1 + 1e-9)).all():
             return values

@@ -1,4 +1,4 @@
-"""What stands behind one word of `[privacy] scores`: a way of scoring profiles that the server does not see.
+"""One word of `[privacy] scores`: a way of scoring profiles that the server does not see.
 
 A way has a side for each party, which keeps that party's keys of a session. This is all there is to an
 exchange, whatever the way:
@@ -31,7 +31,7 @@ from securefl.storage.own_record import Own
 Place = tuple[int, str]
 """Whose number it is, and which: client and name."""
 Tell = Callable[[str, str], None]
-"""Tells an observer whose doing it is that a number is missing, and why. No party of the protocol sees it."""
+"""Tells an observer who is to blame for a missing number, and why. No party of the protocol sees it."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +92,19 @@ class Kind:
     def of(cls, each: Each) -> Kind:
         """ConfigError for a number that is no divergence."""
         if each.query is None:
-            raise ConfigError("Only numbers with a query travel encrypted.")
+            raise ConfigError("Expected a number with a query, got one without: it cannot travel encrypted.")
         return cls(each.bounds, len(each.query.mean), each.variant)
 
     @classmethod
     def of_all(cls, each: Sequence[Each]) -> Kind:
         """The kind of all of them."""
+        # A dictionary for its order: the kinds of the questions, each once. The call names one, and so its
+        # key.
         first, *others = {cls.of(one): None for one in each}
         if others:
             raise LocalProtocolError(
-                "Expected profiles of one length, with one set of bounds and one variant, in one exchange; "
-                "ask for the others in another one."
+                "Expected profiles of one length, with one set of bounds and one variant, in one exchange, "
+                "got several kinds. Ask for the others in another one."
             )
         return first
 
@@ -174,7 +176,7 @@ class ServerSide(Protocol):
     """A way of scoring as the server has it, for one session."""
 
     def begin(self, each: Sequence[Each], cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
-        """The scores of one exchange with so many clients. CryptoError as for `ClientSide.conceal`.
+        """The scores of one exchange with `cohort` clients. CryptoError as for `ClientSide.conceal`.
 
         ConfigError where no score of these profiles fits the key. LocalProtocolError for questions of
         several kinds.
@@ -215,8 +217,9 @@ class Way(Protocol):
 
 @contextmanager
 def blaming(tell: Tell) -> Iterator[None]:
-    """What a peer did wrong in here is told, and ends here: one bad ciphertext costs one score."""
+    """A peer's fault in this block is told, and ends here: one bad ciphertext costs one score."""
     try:
         yield
+    # A peer's fault alone: an error of our own must not pass as a client's.
     except RemoteProtocolError as error:
         tell(error.sender, str(error))

@@ -83,8 +83,10 @@ class Server:
                     return opening.signed(self.agreement, state, number, message)
                 case Opening(), Unmask():
                     return opening.opened(self.agreement, state, number, message)
+        # Checks know what failed. Whose fault it is only the sender of the message says.
         except CryptoError as error:
             raise RemoteProtocolError(str(error), sender=sender, phase=_phase(state)) from None
+        # No case fits what is doubled, late or early. The first two harm nobody.
         if _DUE[type(message)] > state.phase:
             raise RemoteProtocolError(
                 f"Expected a message of phase {_phase(state)!r}, got {type(message).__name__}, not due yet.",

@@ -64,6 +64,7 @@ def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> S
     shares = dict(state.shares)
     for dealer, share in zip(held, said.shares, strict=True):
         _check_share(summed, dealer, number, share)
+        # Shamir's points count from 1: the value at 0 is the secret.
         shares[dealer] = {**shares[dealer], number + 1: share.raw[SALT_BYTES:]}
     state = replace(state, answered=state.answered | {number}, shares=shares)
     return close_shares(agreement, state) if len(state.answered) == len(state.asked) else Step(state)
@@ -72,6 +73,7 @@ def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> S
 def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None:
     """Raises CryptoError for a share without its dealer's published hash. That is the holder's fault."""
     marks = state.dealt[dealer].marks(holder).raw
+    # Of a survivor its self-mask, of a dropped client its mask key. Both together would open its input.
     kind, wanted = (SEED, marks[:32]) if dealer in state.inputs else (KEY, marks[32:])
     if len(share.raw) != OPENED_BYTES:
         raise CryptoError(f"Expected {OPENED_BYTES} bytes of salt and share, got {len(share.raw)}.")

@@ -34,6 +34,7 @@ class Tree:
 
     def path(self, at: int) -> bytes:
         """The sibling hashes from the leaf up."""
+        # The last bit says left or right. Turned, it names the sibling.
         return b"".join(level[(at >> depth) ^ 1] for depth, level in enumerate(self.levels[:-1]))
 
 

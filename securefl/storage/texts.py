@@ -50,9 +50,8 @@ def toml(text: str) -> dict[str, Any]:
     """The table of a TOML text. Raises ConfigError if it is not TOML, too long, or too deep."""
     if len(text) > LARGEST_TOML:
         raise ConfigError(f"Expected at most {LARGEST_TOML:,} characters of TOML, got {len(text):,}.")
-    if _LONG_KEY.search(
-        text
-    ):  # the parser would take minutes and gigabytes, and the key be refused afterwards
+    # the parser would take minutes and gigabytes, and the key be refused afterwards
+    if _LONG_KEY.search(text):
         raise ConfigError(_too_deep())
     try:
         table = tomllib.loads(text)

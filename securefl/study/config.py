@@ -151,6 +151,7 @@ def _arms(tables: Any) -> tuple[Arm, ...]:
     if not isinstance(tables, list) or not tables:
         raise ConfigError("Expected at least one [[arm]].")
     arms = tuple(_arm(table, place) for place, table in enumerate(tables, start=1))
+    # As folders: names that differ in capitals or signs alone would share one.
     names = [slug(arm.name) for arm in arms]
     if len(set(names)) < len(names):
         raise ConfigError(f"Expected arms with different names, got {[arm.name for arm in arms]}.")
@@ -179,6 +180,7 @@ def protocol_named(name: str) -> type[ProtocolOptions]:
         raise ConfigError(
             f"Unknown protocol {name!r}{near(name, found)}; known are {', '.join(sorted(found))}."
         )
+    # Only the one that is named: another package's protocol may be slow to import, or broken.
     options: type[ProtocolOptions] = found[name].load()
     return options
 

@@ -215,6 +215,7 @@ def client_costs(
         make_profile = training_seconds(model, devices, sizes, 1)
         send_profile = profile_upload_seconds(model, devices, traffic.profile if traffic else 0.0)
     transmit = model.transmit_watts * (communicate + send_profile)
+    # P_f is the power at 1 GHz, and power goes with the cube of the clock.
     compute = model.processor_watts * devices.ghz**3 * (train + make_profile)
     return ClientCosts(
         communicate=communicate,

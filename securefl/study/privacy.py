@@ -37,11 +37,11 @@ class PrivacySection:
         least_cohort: least number of clients that are asked for one sum.
         least_honest: least number of honest contributors that any combination of opened sums keeps.
         largest_share: largest share of a sum's weight that one client may have. Each client checks these
-        three.
+            three.
         secagg: "active", against a server that lies, or "semi-honest".
         spare: aborted aggregations that may be tried again.
         force_delta: allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as
-        it is.
+            it is.
     """
 
     sum: str
@@ -124,6 +124,7 @@ class PrivacySection:
         share = self.largest_share or 1.0
         counts_are_public = self.unit == "record" and self.adjacency == "replace-one"
         noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
+        # A spare attempt at a noised sum is a release with fresh noise, so it is counted beforehand.
         releases = {s.name: s.asked(rounds) + (self.spare if s.how == "sum" else 0) for s in sends}
         # Introductions (`extra`) precede training, so training is counted for the other releases alone.
         spent: Counter[DpEvent] = Counter()

@@ -150,6 +150,7 @@ def bought(study: Study, results: Results) -> list[str]:
     """The rounds that the budget bought: a sentence for each arm in which clients' budgets were spent."""
     lines = []
     rounds, seeds = study.study.rounds, results.participation["seed"].nunique()
+    # Without a budget a client's part can end by the schedule alone.
     what = f"a budget of {study.privacy.budget:g}" if study.privacy.budget < math.inf else "the schedule"
     over = f" (over {seeds} seeds)" if seeds > 1 else ""
     for arm, own in results.participation.groupby("arm", sort=False):

@@ -145,6 +145,7 @@ def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[result
             f"securefl run {folder / CONFIG} --out {folder}"
         )
     made = _prepared(study)
+    # Nothing is played here: every round is on record, and only read.
     runs = _played(study, home, made, lambda arm, seed, record: None, Interruption())
     return _written(study, runs, made, folder, out)
 

@@ -35,6 +35,7 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
     if not culprits | retired <= set(range(clients)) or set(record["epsilon"]) != set(PARTIES):
         raise ValueError("a record names clients or parties that there are not")
     for name in ("accuracy", "loss", "bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
+        # Not kept. Tables are made of these at the end, and must not fail then.
         float(record[name])
     if not len(record["selected"]) == len(record["answered"]) == clients:
         raise ValueError("a record is not of all clients")

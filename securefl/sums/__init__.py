@@ -44,6 +44,7 @@ def way_of(plan: Plan) -> Way | None:
     """
     if not plan.hidden:
         return None
+    # Our own words come first: no other distribution can put a way in the place of one.
     if plan.sum in _OURS:
         return _OURS[plan.sum](plan)
     for point in entry_points(group="securefl.sums"):

@@ -21,7 +21,8 @@ def nothing(asked: Sequence[Sum]) -> Totals:
 
 
 def added(totals: Totals, asked: Sequence[Sum], came: Mapping[str, Delivered], sender: str) -> Totals:
-    """The sums with one client's vectors more; RemoteProtocolError for a vector outside its grid."""
+    """The sums with one client's vectors added. RemoteProtocolError for a vector outside its grid."""
+    # New arrays, never in place: if one vector is refused, the state before it stands whole.
     return {
         question.sends.name: totals[question.sends.name]
         + _checked(question, came[question.sends.name], sender)
@@ -38,5 +39,7 @@ def answers(totals: Totals, asked: Sequence[Sum], ask: Ask, survivors: Sequence[
 
 def _checked(question: Sum, came: Delivered, sender: str) -> NDArray[np.int64]:
     if came.form != "open" or came.sealed:
-        raise RemoteProtocolError("Expected an open sum.", sender=sender, phase="contribution")
+        raise RemoteProtocolError(
+            f"Expected an open sum, got a value in form {came.form!r}.", sender=sender, phase="contribution"
+        )
     return question.sends.grid.check(came.numbers, question.size, sender)

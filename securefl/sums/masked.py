@@ -61,6 +61,7 @@ class Masked:
             mode=plan.secagg,
             corrupt=plan.corrupt or 0.0,
             dropout=plan.dropout,
+            # Two at least: the total of one client is its input.
             least_cohort=max(2, plan.least_cohort),
             least_honest=plan.least_honest,
             least_survivors=max(2, fewest_contributions(plan, cohort, sends)),
@@ -86,6 +87,7 @@ class MaskedClients:
         }
 
     def _channel(self, identity: Identity, roster: Roster) -> Channels:
+        # By the roster: in a later attempt a smaller cohort has channels of its own.
         key = (identity.name, roster.digest)
         if key not in self._channels:
             self._channels[key] = Channels(identity, roster, self._directory.session)
@@ -109,6 +111,8 @@ class MaskedServer:
         if isinstance(result, Aborted):
             return Unopened(
                 reason=f"No sum, in phase {result.phase}: {result.reason}",
+                # From the consistency phase on somebody may have signed a set, and who has signed enters no
+                # other attempt.
                 final=result.phase in (CONSISTENCY, UNMASK),
                 culprits={} if result.culprit is None else {result.culprit: result.reason},
             )

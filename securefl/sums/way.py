@@ -1,5 +1,4 @@
-"""What stands behind one word of `[privacy] sum`: a way of summing integers that the server sees no single
-one of.
+"""One word of `[privacy] sum`: a way of summing integers of which the server sees the sum alone.
 
 A way has a side for each party. A side makes its party's machine of one attempt at a sum, from what that
 party knows. Machines order slow work. This is all of it, whatever the way:
@@ -58,11 +57,13 @@ class Attempt:
         return tuple(question.sends for question in self.sums)
 
     def vectors(self, room: Callable[[Sends], int] = lambda sends: 0) -> tuple[Vector, ...]:
-        """The sums as vectors whose modulus has room for the whole cohort, and for so much beside it."""
+        """The sums as vectors. The modulus has room for the whole cohort, and for `room` beside it."""
         return tuple(
             Vector(
                 name=question.sends.name,
                 length=question.size,
+                # The sum of the whole cohort, with a bit for its sign: in fewer bits it would wrap, and
+                # nobody would see it. Packing takes no fewer than 8.
                 bits=max(
                     8, (len(self.cohort) * question.sends.grid.limit + room(question.sends)).bit_length() + 1
                 ),
@@ -93,7 +94,7 @@ class Unopened:
 
     Attributes:
         reason: a sentence.
-        final: another set could not be opened any more, in any attempt at these questions.
+        final: no attempt at these questions can open another set any more.
         culprits: clients that are proven to have caused it, and why; the next attempt goes without them.
     """
 
@@ -171,6 +172,7 @@ def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, orde
     ConfigError for a cohort below what the plan declares, and for a total that too few honest clients would
     stand behind.
     """
+    # Two at least: a total of one client is its value.
     enough = max(2, fewest_contributions(plan, ordered, sends))
     fewest = max(enough, plan.least_cohort)
     if cohort < fewest:
@@ -178,6 +180,7 @@ def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, orde
             f"Expected a cohort of at least {fewest} clients, got {cohort}: ask more, or let fewer be enough "
             "(`least_cohort`, `dropout`)."
         )
+    # Clients that collude with the server take their own values off the total. The rest must hide each other.
     honest = enough - plan.colluding(ordered)
     if honest < plan.least_honest:
         raise ConfigError(

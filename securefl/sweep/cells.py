@@ -38,8 +38,10 @@ _LONGEST = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One point of a sweep. name: those of its overrides that are not every cell's. folder: the same, below
-    `cells/`."""
+    """One point of a sweep.
+
+    name: its overrides, without those that every cell has. folder: the same as a folder below `cells/`.
+    """
 
     overrides: Mapping[str, Any]
     name: str
@@ -76,7 +78,9 @@ def parse_sweep(text: str) -> Sweep:
     """
     table = toml(text)
     if "sweep" not in table:
-        raise ConfigError("Expected [sweep.grid] or [[sweep.list]] to sweep over; run it with: securefl run")
+        raise ConfigError(
+            "Expected [sweep.grid] or [[sweep.list]] to sweep over, got neither; run it with: securefl run"
+        )
     grid, entries = _sections(table.pop("sweep"))
     count = len(entries) * prod(len(values) for values in grid.values())
     if count > MOST_CELLS:
@@ -101,10 +105,11 @@ def parse_sweep(text: str) -> Sweep:
 def claim(out: Path, sweep: Sweep) -> None:
     """Make the folder this sweep's, or find that it is already. Raises ConfigError if it is another's."""
     config = out / CONFIG
+    # By the text, not by what it means: the folder's own file must be what its cells were made from.
     if config.exists() and read_text(config) != sweep.text:
         raise ConfigError(
-            f"{out} holds a sweep of another configuration; choose another folder with --out, "
-            f"or resume that one with: securefl sweep {config} --out {out}"
+            f"Expected a free folder or this sweep's own, but {out} holds a sweep of another configuration; "
+            f"choose another folder with --out, or resume that one with: securefl sweep {config} --out {out}"
         )
     if not config.exists():
         write(config, sweep.text)
@@ -149,7 +154,7 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def _sections(section: Any) -> tuple[dict[str, list[Any]], Sequence[dict[str, Any]]]:
-    """The lists of the grid, and the entries it is taken for. The default is one empty entry."""
+    """The lists of the grid, and the entries that it is taken for, by default one empty entry."""
     if not isinstance(section, dict):
         raise ConfigError(f"Expected a table [sweep], got {section!r}.")
     for key in section:
@@ -157,7 +162,7 @@ def _sections(section: Any) -> tuple[dict[str, list[Any]], Sequence[dict[str, An
             raise ConfigError(f"[sweep] Unknown key `{key}`{near(key, ('grid', 'list'))}; known: grid, list.")
     grid, entries = section.get("grid", {}), section.get("list", [{}])
     if not section or not isinstance(grid, dict) or not isinstance(entries, list) or not entries:
-        raise ConfigError("Expected a table [sweep.grid] or tables [[sweep.list]].")
+        raise ConfigError("Expected a table [sweep.grid] or tables [[sweep.list]], got others.")
     for key, values in grid.items():
         _dotted(key, values, "[sweep.grid]")
         if not isinstance(values, list) or not values:
@@ -178,6 +183,7 @@ def _sections(section: Any) -> tuple[dict[str, list[Any]], Sequence[dict[str, An
 def _dotted(key: str, value: Any, where: str) -> None:
     if "." in key:
         return
+    # Without quotes TOML reads a path as nested tables, so the key came cut at its first dot.
     inner = next(iter(value), "epsilon") if isinstance(value, dict) else "epsilon"
     section = key if isinstance(value, dict) else "privacy"
     raise ConfigError(
@@ -197,6 +203,7 @@ def _names(points: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str
 
 def _study(table: Mapping[str, Any], overrides: Mapping[str, Any], name: str) -> Study:
     try:
+        # Deep: cells share the tables and lists that they do not override.
         own = copy.deepcopy(dict(table))
         for key, value in overrides.items():
             _put(own, key, copy.deepcopy(value))
@@ -213,6 +220,7 @@ def _same_at(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    # By their JSON: `==` takes 1 for 1.0 and for true, and no nan for itself.
     return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
 
 

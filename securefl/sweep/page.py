@@ -51,7 +51,7 @@ show();
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A privacy card: of the cell `first`, and, but for the size of a finite epsilon, of `others` more."""
+    """A privacy card of the cell `first`. Those of `others` more differ in finite epsilons at most."""
 
     first: str
     others: int
@@ -93,6 +93,8 @@ def render(
 ) -> str:
     """The page as one HTML text."""
     asked = sorted({float(value) for own in series for value in own.rows["asked"]})
+    # Names come from files that anybody may have written: all text is escaped. StrictUndefined stops a
+    # template that asks for what is not there.
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -144,6 +146,7 @@ def cards(sweep: Sweep, out: Path) -> list[Card]:
         if not finished(folder):
             continue
         rows = facts(folder, cell)["card"]
+        # The size of a finite epsilon is left out: a sweep over epsilon would have a card for each cell.
         like = repr(
             [(row["party"], row["arms"], row["learns"], says_infinite(row["epsilon"])) for row in rows]
         )
@@ -202,6 +205,7 @@ def _numbers(own: pd.DataFrame) -> list[str]:
 def _rounds(own: pd.DataFrame) -> str:
     if own["target"].isna().all():
         return "–"
+    # The mean is over the seeds that arrived, so their number is told beside it.
     known = own["rounds_to_target"].dropna()
     if not len(known):
         return "never"

@@ -23,10 +23,12 @@ class Bars:
             TextColumn("{task.fields[figures]}", markup=False),
             TimeElapsedColumn(),
             console=console,
+            # A log file has no use for bars that redraw themselves. `ended` prints lines instead.
             disable=not console.is_terminal,
         )
         self._all = self._progress.add_task("cells", total=self._count, completed=done, figures="")
         self._workers = [
+            # Not started: a bar's clock begins with its worker's first cell.
             self._progress.add_task(f"worker {place + 1}", total=1, start=False, figures="")
             for place in range(workers)
         ]

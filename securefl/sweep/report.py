@@ -27,6 +27,7 @@ def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
         return summary
     write_csv(out / "results.csv", results)
     write_csv(out / "summary.csv", summary)
+    # Tables come first: they are whole even where drawing fails.
     series = tradeoff.series_of(sweep, summary)
     plots = subfolder(out / "plots")
     for drawing in tradeoff_plots.drawings(series, epsilon_swept=EPSILON in sweep.keys, legend=True):
@@ -44,6 +45,7 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
 
 
 def _plain(value: Any) -> Any:
+    # JSON has no nan, and no missing number of pandas.
     if pd.isna(value):
         return None
     return plain(value) if isinstance(value, float) else value

@@ -74,8 +74,8 @@ def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
         raise DataError(f"{folder} is damaged ({type(error).__name__}: {error}). {again}") from None
     if study != _digest(cell.study.text.encode()):
         raise DataError(
-            f"{folder} is of another cell than {cell.name}: it was copied or swapped. Put it back, or remove "
-            "it, and run the sweep again."
+            f"Expected the cell {cell.name} in {folder}, got another cell: it was copied or swapped. Put it "
+            "back, or remove it, and run the sweep again."
         )
     if table != _digest(metrics):
         raise DataError(f"{folder / METRICS} is not as it was written. {again}")
@@ -186,6 +186,7 @@ class _Shift:
         """Note how a cell ended; one that was interrupted waits again."""
         cell, place = self.running.pop(future)
         if isinstance(future.exception(), Interrupted):
+            # Its place is not given back: a stop was asked for, and nothing new begins.
             self.waiting.append(cell)
             return
         self.broken = self.broken or isinstance(future.exception(), BrokenProcessPool)

@@ -39,12 +39,14 @@ def inline_svg(drawing: Drawing, series: Sequence[Series]) -> str:
     stays text. The groups of a series get its label as their title, which a pointer shows.
     """
     buffer = io.StringIO()
+    # A fixed salt and no date: the same figures give the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "securefl"}):
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         drawing.figure.savefig(buffer, format="svg", metadata=nothing)
     root = ElementTree.fromstring(buffer.getvalue())
     labels = {own.number: own.label for own in series}
     _localise(root, drawing.name, labels)
+    # Without them the page sets the size, and the view box keeps the shape.
     for name in ("width", "height"):
         root.attrib.pop(name)
     root.attrib |= {"role": "img", "aria-label": drawing.title}

@@ -49,8 +49,11 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """mean, half: of the known values of the seeds, and half their band (nan for one value); nan where there
-    is none. missing: how many seeds have no value."""
+    """The seeds' values at one asked epsilon.
+
+    mean: of the known values, nan if there is none. half: half their band, nan for fewer than two. missing:
+    how many seeds have no value.
+    """
 
     asked: float
     mean: float
@@ -71,6 +74,7 @@ def student(values: ArrayLike) -> tuple[float, float]:
     Both are nan if there are too few values.
     """
     known = np.asarray(values, dtype=np.float64)
+    # One value has no spread: a band of nan is drawn as none, and a band of 0 would claim certainty.
     if len(known) < 2:
         return (float(known[0]) if len(known) else nan), nan
     quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
@@ -124,9 +128,11 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
         words = facts(sweep.home(out, cell), cell)["endless"]
         mine = results[results["cell"] == cell.folder]
         for (arm, seed), own in mine.groupby(["arm", "seed"], sort=False):
+            # The table may be in any order, and the last row is read as the last round.
             row = _summary(cell, own.sort_values("round"))
             head = {name: own[name].iloc[0] for name in ("cell", *sweep.keys, "arm", "protocol")}
             rows.append({**head, "seed": seed, **row, "endless": words[arm]})
+    # A nullable integer: a column with a missing round would turn all rounds into floats.
     return pd.DataFrame(rows).astype({"rounds_to_target": "Int64"}) if rows else pd.DataFrame()
 
 
@@ -154,6 +160,7 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
 def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
     """The series of a sweep, in the order of its cells."""
     keys = _independent([key for key in sweep.keys if key not in (EPSILON, "arm.protocol")], summary)
+    # dropna=False below: a key that some cells do not have is a value like any other.
     names = ["arm", *keys, "protocol"]
     groups = [
         (dict(zip(names, map(show, values), strict=True)), rows)
@@ -171,6 +178,7 @@ def _independent(keys: Sequence[str], summary: pd.DataFrame) -> list[str]:
     """The keys without those that follow from the other keys and epsilon."""
     # A noise multiplier that was written down for every epsilon, say, makes no series of its own.
     kept = list(keys)
+    # The last key first: of two keys that follow from each other the one written first stays.
     for key in reversed(keys):
         others = ["arm", "asked", *(name for name in kept if name != key)]
         if summary.groupby(others, dropna=False)[key].nunique(dropna=False).max() == 1:
@@ -207,6 +215,7 @@ def filters(sweep: Sweep, series: Sequence[Series]) -> dict[str, list[str]]:
         name: list(dict.fromkeys(own.values[name] for own in series))
         for name in (series[0].values if series else ())
     }
+    # Where each arm has a protocol of its own, both filters would hide the same.
     if len(found.get("protocol", ())) == len(found.get("arm", ())):
         found.pop("protocol", None)
     return {name: values for name, values in found.items() if len(values) > 1}

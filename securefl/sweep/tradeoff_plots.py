@@ -81,6 +81,7 @@ def rounds_against_epsilon(series: Sequence[Series]) -> Drawing:
     place = _epsilon_axis(axes, series, aside=0.25)
     curves = {own.number: own.points("rounds_to_target") for own in series}
     means = [p.mean for points in curves.values() for p in points if not isnan(p.mean)]
+    # Above every mean, so that a cross for "never" is not read as a round.
     top = 1.12 * max(means, default=1.0) + 1
     for own in series:
         _curve(axes, own, place, [p for p in curves[own.number] if not isnan(p.mean)], band=False)
@@ -127,6 +128,7 @@ def accuracy_against_bytes(series: Sequence[Series]) -> Drawing:
             )
             _mark(own, f"mark-{number}", dot)
         xs += [float(x) for x in means["moved"]]
+    # More than twentyfold apart, the bytes would crowd at both ends of a linear axis.
     if min(xs) > 0 and max(xs) / min(xs) > 20:
         axes.set_xscale("log")
     elif min(xs) == max(xs):
@@ -144,7 +146,7 @@ def accuracy_against_bytes(series: Sequence[Series]) -> Drawing:
 class _Place:
     """Where an asked epsilon is on the axis: infinity, "no noise", stands right of the largest.
 
-    aside: over which share of the gap between two the series are spread at one.
+    aside: the share of the gap between two epsilons over which the series are spread at one.
     """
 
     def __init__(self, series: Sequence[Series], aside: float) -> None:
@@ -191,6 +193,7 @@ def _curve(axes: Axes, series: Series, place: _Place, points: Sequence[Point], *
     ink = colour(series)
     dash = (0, (4, 2)) if series.endless else "-"
     label = series.label
+    # In two parts: a line on to "no noise" would cross a gap that has no scale.
     for finite in (True, False):
         own = [p for p in points if isfinite(p.asked) == finite]
         x = [place(series, p.asked) for p in own]

@@ -56,6 +56,7 @@ class DPSGD:
             value = getattr(self, name)
             self._require(name, value >= 0 and isfinite(value), ">= 0, finite")
         check_rows(self.chunk)
+        # Adam would ignore it without a word, and the report would say that it was used.
         if self.optimizer == "adam" and self.momentum:
             raise ValueError(
                 f"Expected no momentum with optimizer 'adam', got {self.momentum}. Leave it out."

@@ -190,7 +190,7 @@ def test_a_flipped_bit_costs_nobody_else(bit: int, seed: int) -> None:
 @pytest.mark.parametrize(
     ("spoilt", "why"),
     [
-        (np.zeros((0, 3)), "no records"),
+        (np.zeros((0, 3)), "at least one record"),
         (np.array([[np.nan, 0, 0]]), "not finite"),
         (np.array([[1e6, 0, 0]]), "within"),
     ],

@@ -35,6 +35,7 @@ class Header:
 
     def place(self) -> tuple[int, int, int]:
         """Position in the session, increasing with time."""
+        # Not in the order of the fields: stages follow each other, and attempts belong to one stage.
         return (self.round, self.stage, self.attempt)
 
 
@@ -63,6 +64,7 @@ def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], t
         hints = get_type_hints(cls)
         fields = tuple((f.name, hints[f.name]) for f in dataclasses.fields(cls))  # type: ignore[arg-type]
         for name, hint in fields:
+            # `element` sees the first part alone: in tuple[Release, float] a bare number would pass.
             if get_origin(hint) is tuple and get_args(hint)[1:] != (Ellipsis,):
                 raise LocalProtocolError(
                     f"Expected tuples as tuple[T, ...] alone, got {hint} for {cls.__name__}.{name}."

@@ -23,8 +23,8 @@ class Party(Protocol):
     """Whoever takes part in a run beside the server.
 
     Attributes:
-        names: of the parties that it stands for; one, but in a simulation.
-        drive: its machines at the place it was called to last; None before any call.
+        names: the parties that it stands for. It is one, except in a simulation.
+        drive: its machines at the place that it was called to last. None before any call.
     """
 
     @property
@@ -38,7 +38,7 @@ class Party(Protocol):
         ...
 
     def call(self, to: Sequence[str], data: bytes) -> bytes:
-        """The server's call to a place; what the party says of its own key there, mostly nothing.
+        """Take the server's call to a place. Returns what the party says of its own key, mostly nothing.
 
         RemoteProtocolError for a call that no server makes. The party then stays where it is.
         """

@@ -110,6 +110,7 @@ class ClientParty:
         """Lasting keys: the same for a whole session, and after a restart."""
         if self._directory is not None and session != self._directory.session:
             self._identities.clear()
+        # One durable write for all new names: a study asks for hundreds at once.
         new = [name for name in names if name not in self._identities]
         for name, secret in zip(new, self._journal.lasting(new, session) if new else [], strict=True):
             self._identities[name] = Identity.of(name, secret)
@@ -129,6 +130,7 @@ class ClientParty:
             raise LocalProtocolError("Expected a session that was entered, got a call before any. Enter one.")
         header, call = heard(data, self._directory.session, self._after)
         own = [self._numbers[name] for name in to if name in self._numbers]
+        # Another round or stage shows that the Ask before is over: no message says so.
         if header.place()[:2] != self._after[:2]:
             self.settle()
         machines = self._asked(header, call, own) if isinstance(call, AskCall) else {}
@@ -151,12 +153,16 @@ class ClientParty:
             )
         asked, conceal = call.questions(), {}
         if (asked is None) != (self._scores is None) and asked is not None:
-            raise RemoteProtocolError("Expected numbers in the clear, as the plan says.", sender=SERVER)
+            raise RemoteProtocolError(
+                "Expected open numbers, as the plan says, got a call for others.", sender=SERVER
+            )
         if asked is not None and self._scores is not None:
             try:
                 conceal = dict(self._scores.conceal(asked, header, call.key))
             except (ConfigError, CryptoError) as error:
-                raise RemoteProtocolError(f"Its key for numbers is none: {error}", sender=SERVER) from None
+                raise RemoteProtocolError(
+                    f"Expected a key of this plan, got another: {error}", sender=SERVER
+                ) from None
         self._orders.clear()
         return {
             client_name(k): Client(
@@ -173,7 +179,11 @@ class ClientParty:
     def _summed(self, header: Header, call: SumCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
         """Who was given an order for these sums takes part, under the agreement that follows from it."""
         if self._sums is None or self._directory is None:
-            raise RemoteProtocolError("Expected sums in the clear, as the plan says.", sender=SERVER)
+            raise RemoteProtocolError(
+                "Expected open sums, as the plan says, got a call for others.", sender=SERVER
+            )
+        # Who was told something else stands under another agreement. Their signatures do not fit together,
+        # and nothing is opened.
         told: dict[bytes, list[int]] = {}
         for k in own:
             if k in self._orders and k in call.members:
@@ -186,12 +196,12 @@ class ClientParty:
                 machines |= self._sums.machines(attempt, identities, call.key)
             except (ConfigError, CryptoError) as error:
                 raise RemoteProtocolError(
-                    f"It calls for a sum that this plan has not: {error}", sender=SERVER
+                    f"Expected a call for a sum of this plan, got another: {error}", sender=SERVER
                 ) from None
         return machines
 
     def _attempt(self, header: Header, call: SumCall, order: Contribute, digest: bytes) -> Attempt:
-        """The attempt as its order and its plan have it; of the call only who is called, and the lengths."""
+        """The attempt by order and plan. The call adds only who is called, and the lengths."""
         said = order.order
         sizes = dict(zip(call.names, call.lengths, strict=False))
         same_ask = order.header.place()[:2] == header.place()[:2]
@@ -219,6 +229,7 @@ class ClientParty:
         """One wave of slow work; all clients' charges and acts are written in one transaction first."""
         orders = [order for _, order in needs]
         acts = [order for order in orders if isinstance(order, Begin | RecordAct)]
+        # By identity: two clients may order the same, and not every order can be hashed.
         recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
         tasks = {id(order): found for order in orders if (found := self._task(order)) is not None}
         contributions = self._contributing.contribute_many(list(tasks.values()))
@@ -245,7 +256,7 @@ class ClientParty:
         def checked(integers: NDArray[Any]) -> Concealed:
             if integers.shape != (size,):
                 raise DataError(
-                    f"It was called for {size} values of {name!r} and has {integers.size}, so it abstains."
+                    f"Expected {size} values of {name!r}, as called for, got {integers.size}: it abstains."
                 )
             return conceal(integers)
 

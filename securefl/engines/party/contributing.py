@@ -35,7 +35,7 @@ _OVER = "The declared schedule is over."
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What one client is to release in one exchange; `conceal` by name, what hides what the plan hides."""
+    """What one client is to release in one exchange. conceal: by name, how a value is hidden."""
 
     client: int
     header: Header
@@ -47,8 +47,8 @@ class Task:
 class Contributing:
     """Records, streams and kept state of the clients at hand, and the ledger in front of them.
 
-    `kept` is what each had on its device before the Ask at hand: what it makes of that one counts once all
-    is over (`settle`).
+    `kept` is what each had on its device before the Ask at hand. What it makes in that Ask counts from
+    `settle` on.
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class Contributing:
 
     def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
         """Each client's releases, or None; all charges are reserved first."""
+        # Who is late or beyond the schedule is charged nothing. All others are charged before anything is
+        # computed.
         scheduled = [task for task in tasks if self._scheduled(task)]
         secrets = self._secrets(scheduled)
         late = {client for client, secret in secrets.items() if secret is None}
@@ -95,7 +97,7 @@ class Contributing:
         for task in tasks:
             name = client_name(task.client)
             if task.client in late:
-                self._log.tell(name, "It has answered in a later round already.")
+                self._log.tell(name, "Expected no round below its newest, got an older one: it abstains.")
                 answers[task.client] = None
                 continue
             if name in refused or task.client not in wants:
@@ -111,9 +113,9 @@ class Contributing:
         return answers
 
     def _counted(self, client: int, value: Value) -> Value:
-        """The value; what was moved into public bounds is counted for the observer alone.
+        """The value. How much of it was moved into public bounds is counted for the observer alone.
 
-        Where a value follows from noised sums, so does the count.
+        Of a value that is made after noise, the count is taken after noise too.
         """
         if value.clipped or value.floored:
             self._log.moved[client_name(client)] = (value.clipped, value.floored)
@@ -139,14 +141,14 @@ class Contributing:
         ]
 
     def _counts(self, name: str) -> bool:
-        """Whether introductions are counted: where they cost less than a release of the rounds.
+        """Whether introductions of this value are counted: they are if they cost less than a release.
 
-        Others are charged alike, so that a number that was lost on its way may be asked for again.
+        If both cost the same, a number that was lost on its way may be asked for again.
         """
         return self._offers[name].sends.training is not None
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
-        """What each client draws noise and private training from, where something is private or hidden."""
+        """The secrets of noise and private training, by client. Empty if nothing is private or hidden."""
         offers = self._offers.values()
         private = self._plan.noise != "none" or any(s.sends.training is not None for s in offers)
         if not tasks or (not self._plan.hidden and not private):
@@ -161,7 +163,7 @@ class Contributing:
         x, _ = self._unchanged(task.client)
         # What has a finite price hides whether there are records: silence would tell.
         if not len(x) and any(charge in (UNPROTECTED, EXPOSED, NO_COST) for _, charge in charges):
-            raise DataError("It has no records, so it abstains.")
+            raise DataError("Expected at least one record, got none: it abstains.")
         releases = []
         for name, (key, _) in zip(task.wants, charges, strict=True):
             sends = self._offers[name].sends
@@ -175,16 +177,17 @@ class Contributing:
                 trained=not task.order.order.introduction,
                 secret=secret,
             )
+            # Two versions of one value tell more than the one that was charged.
             if not self._ledger.repeats(release):
                 raise DataError(
-                    f"Its {name!r} is not what it sent before this round was cut off; it does not tell two "
-                    "versions of one value."
+                    f"Expected {name!r} as it was sent before this round was cut off, got another version: "
+                    "it abstains."
                 )
             releases.append(release)
         return tuple(releases)
 
     def _unchanged(self, client: int) -> Records:
-        """A client's records; DataError where they changed while an Ask was at hand.
+        """A client's records. DataError if they changed while an Ask was at hand.
 
         An Ask with a hidden sum takes several waves. Its values must be of one set of records, since one
         charge was made for them.
@@ -195,7 +198,10 @@ class Contributing:
         found = hashlib.sha256(np.ascontiguousarray(x).data)
         found.update(np.ascontiguousarray(y).data)
         if self._seen.setdefault(client, found.digest()) != found.digest():
-            raise DataError("Its records changed while it was asked, so it abstains. Ask in another round.")
+            raise DataError(
+                "Expected one set of records in an Ask, but the records changed: it abstains. Ask in another "
+                "round."
+            )
         return x, y
 
     def _value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
@@ -206,6 +212,8 @@ class Contributing:
         if (task.client, question) in self._values:
             return self._values[task.client, question]
         x, y = self._records[task.client]
+        # By the question, not by the attempt: every attempt at it draws the same batches and the same noise,
+        # and so has the same value.
         training = b"training|%d|%d|" % (question.ask, question.again) + name.encode()
         value = self._offers[name].compute(
             Job(
@@ -223,6 +231,7 @@ class Contributing:
             )
         )
         value = self._counted(task.client, value)
+        # Not before `settle`: a value of this Ask that is computed later must start from the same state.
         if value.keep is not None:
             self._news[task.client] = value.keep
         self._values[task.client, question] = value
@@ -233,6 +242,7 @@ class Contributing:
         order: Order = task.order.order
         if sends.how == "sum" and order.records:
             count = self._plan.count(len(self._records[task.client][0]))
+            # At most 1, whatever total the server states: sensitivity is sized for weights up to 1.
             return count / max(order.records, count)
         if sends.how == "sum" and order.whole:
             own = order.draws[order.members.index(task.client)]

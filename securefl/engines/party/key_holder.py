@@ -55,7 +55,7 @@ class KeyHolderParty:
     def enter(self, directory: Directory) -> None:
         own = Own(self._identity(directory.session), self._record, directory)
         if directory.key_holder != own.identity.member():
-            raise ConfigError("Expected this key holder's own keys in the directory, got another's.")
+            raise ConfigError("Expected this key holder's own keys in the directory, got others.")
         self._directory, self._after, self.drive = directory, (0, 0, -1), None
         way = way_of(self._plan)
         self._sums = None if way is None else way.key_holder(own)
@@ -65,6 +65,7 @@ class KeyHolderParty:
         if self._directory is None:
             raise LocalProtocolError("Expected a session that was entered, got a call before any. Enter one.")
         header, call = heard(data, self._directory.session, self._after)
+        # The place counts as taken only afterwards: a call that is refused must not bar the right one.
         machine, key = self._machine(header, call)
         self._after = header.place()
         self.drive = Drive({KEY_HOLDER: machine}, header, self)
@@ -81,12 +82,16 @@ class KeyHolderParty:
                 )
             return self._scores.machine(asked, header)
         except (ConfigError, CryptoError) as error:
-            raise RemoteProtocolError(f"It calls for what the plan has not: {error}", sender=SERVER) from None
+            raise RemoteProtocolError(
+                f"Expected a call of this plan, got another: {error}", sender=SERVER
+            ) from None
 
     def _of_sum(self, header: Header, call: SumCall) -> tuple[Machine[Any], bytes]:
+        # `ordered` and `task` are the server's word only. Clients sign both, and the machine checks their
+        # signatures.
         sums = call.sums(self._offers)
         if self._sums is None or call.ordered < len(call.members):
-            raise RemoteProtocolError("Expected a sum that this plan hides with a key holder.", sender=SERVER)
+            raise RemoteProtocolError("Expected a call for a sum of this plan, got another.", sender=SERVER)
         return self._sums.machine(
             Attempt(
                 header=header,

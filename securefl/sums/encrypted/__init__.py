@@ -10,9 +10,9 @@ keys     the key holder's key of the round
 client, server, key_holder, messages    the machines, and what they say
 way      all of it as a way of summing
 
-A client begins by itself, with the order it had before. Twice: the first counts. Late or never: the deadline
-goes on without it, and below the least number of contributions nothing is opened. The key holder opens one
-total of a question, whatever attempt asks for it, and the same request gets the same reply.
+A client begins by itself, with the order it had before. Of two inputs of a client the first counts. A
+deadline goes on without who is late or silent. Below the least number of contributions nothing is opened. The
+key holder opens one total of a question, whatever attempt asks for it. The same request gets the same reply.
 """
 
 from securefl.sums.encrypted.way import Encrypted

@@ -40,16 +40,22 @@ class SumClient:
     encrypt: Mapping[str, Callable[[NDArray[np.int64]], bytes]]
 
     def begin(self) -> Step[Encrypting]:
+        # On record before anything is computed: after a restart the record says which attempts are barred.
         return Step(Encrypting(), need=Need(entering(self.identity.name, self.agreement, self.signers)))
 
     def expects(self, state: Encrypting) -> Expects:
         return Expects(self.agreement.header, {})
 
     def receive(self, state: Encrypting, sender: str, message: Any) -> Step[Encrypting]:
-        raise RemoteProtocolError("Nothing is sent to a client here.", sender=sender, phase="encrypting")
+        raise RemoteProtocolError(
+            f"Expected no message to a client, got {type(message).__name__}.",
+            sender=sender,
+            phase="encrypting",
+        )
 
     def provide(self, state: Encrypting, answer: SecretKey | tuple[Release, ...] | None) -> Step[Encrypting]:
         done = replace(state, entered=True, sent=True)
+        # A deadline was first. What was computed meanwhile stays here, since nobody waits for it.
         if state.sent:
             return Step(state)
         if answer is None:
@@ -68,7 +74,7 @@ class SumClient:
 
 
 def signed_input(agreement: Agreement, member: int, digest: bytes) -> bytes:
-    """What a client signs with its ciphertexts, whose digest this is."""
+    """What a client signs: the agreement, its number, and the digest of its ciphertexts."""
     return tagged(b"encrypted", agreement.context, fields(u32(member), digest))
 
 

@@ -1,8 +1,8 @@
 """The key holder of one encrypted sum: one total of a question, for a cohort that signed one agreement.
 
-Who could lie: the server can put other ciphertexts into the total than those that were signed; the key holder
-cannot see that. Twice: the same request gets the same reply, and another one of the question none, in any
-attempt and after a restart.
+The server can lie: it can put other ciphertexts into the total than those that were signed, and the key
+holder cannot see that. The same request gets the same reply. Another request for the question gets none, in
+any attempt and after a restart.
 """
 
 from __future__ import annotations
@@ -75,10 +75,12 @@ class SumKeyHolder:
 
     def receive(self, state: Ready, sender: str, message: SumRequest) -> Step[Ready]:
         if sender != SERVER:
-            raise RemoteProtocolError("Only the server asks to open.", sender=sender, phase="opening")
+            raise RemoteProtocolError(
+                f"Expected a request from the server, got one from {sender}.", sender=sender, phase="opening"
+            )
         if state.request is not None and message != state.request:
             raise RemoteProtocolError(
-                "Another request came before; one total of a question is opened.",
+                "Expected the request from before, got another: one total of a question is opened.",
                 sender=sender,
                 phase="opening",
             )
@@ -86,6 +88,7 @@ class SumKeyHolder:
             return Step(state, out=(Envelope((SERVER,), state.reply),))
         if state.request is not None:
             return Step(state)
+        # Before the record: a request that is refused must not use the question up.
         self._check(message)
         order = RecordAct(
             client=KEY_HOLDER,
@@ -100,17 +103,23 @@ class SumKeyHolder:
         """Distinct members, enough of them, each of whom signed this agreement and its ciphertexts."""
         members = request.members
         if len({len(members), len(request.inputs), len(request.signatures)}) > 1 or len(request.task) != 32:
-            raise _refused("Expected a digest and a signature for each member, and a task of 32 bytes.")
+            raise _refused(
+                "Expected a digest and a signature for each member, and a task of 32 bytes, got others."
+            )
+        # Ascending numbers are distinct: a member that counts twice would stand for two.
         if any(low >= high for low, high in pairwise(members)) or len(members) < self.least:
             raise _refused(f"Expected at least {self.least} ascending members, got {members}.")
         if members[0] < 0 or members[-1] >= len(self.agreement.roster.members):
             raise _refused(f"Expected members of the pinned roster, got {members}.")
+        # The task is the server's word. All members must have signed the same one, or a signature fails.
         agreed = replace(self.agreement, task=request.task)
         for member, digest, signature in zip(members, request.inputs, request.signatures, strict=True):
             try:
                 agreed.check(member, signature, signed_input(agreed, member, digest.raw))
             except CryptoError:
-                raise _refused(f"Member {member} did not sign this agreement with these inputs.") from None
+                raise _refused(
+                    f"Expected signatures on agreement and inputs, but member {member} did not sign these."
+                ) from None
 
     def _digest(self, request: SumRequest) -> bytes:
         inputs = (one.raw for one in request.inputs)

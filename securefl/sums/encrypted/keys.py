@@ -26,10 +26,11 @@ class SumKeys:
         self._before, self._round, self._renewed = 0, 0, 0
 
     def enter(self, header: Header, integers: int) -> None:
-        """Take the key that is on record for a sum of so many integers, or put one there."""
+        """Have a key for a sum of this many integers: the one on record for the round, or a new one."""
         if header.round != self._round:
             self._round, self._renewed = header.round, 0
             self._take(header)
+        # Before the sum begins: one that went beyond the count would be opened with too little flooding.
         if self._before + self.openings.opened + integers > MOST_INTEGERS:
             self._renewed += 1
             self.pair, self.openings, self._before = KeyPair.generate(STRONG), Openings(), 0

@@ -133,7 +133,7 @@ class SumEvaluator:
             return EncryptedTotal(residues, (sender,))
         if sender in total.senders or len(total.senders) >= self._terms.clients:
             raise RemoteProtocolError(
-                f"Expected one vector a client of at most {self._terms.clients} clients, another one came.",
+                f"Expected one vector a client of at most {self._terms.clients} clients, got one more.",
                 sender=sender,
                 phase="gate",
             )
@@ -148,10 +148,12 @@ class SumEvaluator:
         """
         terms, primes = self._terms, self._terms.parameters.primes
         shape = (terms.ciphertexts, terms.parameters.poly_modulus_degree)
+        # Uniform modulo each prime by itself is uniform modulo their product (Chinese remainder theorem).
         pads = np.stack(
             [uniform(p, shape[0] * shape[1], self._rng).reshape(shape) for p in terms.payload], axis=1
         )
         flooding = gaussians(terms.sigma, shape[0] * shape[1], self._rng).reshape(shape)
+        # The first prime gets no pad: there the key holder reads the noise, which it takes off.
         zeros = np.zeros((shape[0], 1, shape[1]), dtype=np.uint64)
         noise = np.mod(flooding[:, None], np.array(primes, dtype=np.int64)[:, None]).astype(np.uint64)
         coefficients = plus(np.concatenate([zeros, pads], axis=1), noise, primes)
@@ -163,8 +165,9 @@ class SumEvaluator:
     def unblind(self, blinded: BlindedSum, reply: bytes, *, sender: str = "key holder") -> Integers:
         """The sum over `blinded.senders`, int64 (length,), exact.
 
-        Raises RemoteProtocolError(sender) for a reply that is none, and one of an unknown sender where no
-        vectors within the bound have such a sum: the reply or a client's vector is wrong, discard the round.
+        Raises RemoteProtocolError(sender) for a reply that cannot be read. Raises one that names no sender
+        for a sum that no vectors within the bound have: the reply or a client's vector is wrong. Discard the
+        round.
         """
         terms, payload = self._terms, self._terms.payload
         degree = terms.parameters.poly_modulus_degree
@@ -187,6 +190,7 @@ class SumOpener(Guarded):
         self._terms, self._evaluator, self._openings = terms, evaluator, openings
         self._ring = Ring(p)
         self._place = gate.tag("sum-place", public.session, repr(terms.place).encode())
+        # Residues are unsigned: a digit -1 of the secret is p - 1 modulo each prime.
         secret = np.mod(keys.coefficients(), np.array(p.primes, dtype=np.int64)[:, None])
         self._secret = self._ring.plain(secret.astype(np.uint64))
         self._tags = {
@@ -213,6 +217,7 @@ class SumOpener(Guarded):
         except CryptoError as error:
             raise RemoteProtocolError(str(error), sender=sender, phase="gate") from None
         residues = _ciphertexts(raw[:-SIGNATURE_BYTES], self._terms, sender)
+        # Without the signature: its owner can make a second one for the same request.
         digest = hashlib.sha256(message).digest()
         # Stored by key and place, whatever the terms: the request that comes first is the only one.
         stored = self._openings.once(
@@ -224,8 +229,8 @@ class SumOpener(Guarded):
         )
         if stored[: len(digest)] != digest:
             raise RemoteProtocolError(
-                "Another sum of this round, attempt, stage and name was opened before; send that request "
-                "again, or make a new attempt.",
+                "Expected the request that was opened before, got another sum of this round, attempt, stage "
+                "and name. Send the first again, or make a new attempt.",
                 sender=sender,
                 phase="open",
             )

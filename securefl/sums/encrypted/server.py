@@ -34,13 +34,13 @@ class Arithmetic(Protocol):
     def blind(self, totals: Mapping[str, Any], request: SumRequest) -> tuple[Any, SumRequest]:
         """What stays here, and the request, with items in the order of the names, put on record.
 
-        Where one stands on record of this agreement already, it is that one: after a restart the server asks
+        If a request of this agreement is on record already, it is that one: after a restart the server asks
         for the same again.
         """
         ...
 
     def take(self, blinded: Any, replies: tuple[bytes, ...]) -> Mapping[str, NDArray[np.int64]] | None:
-        """The integers by name, or None where a reply is none or the total is impossible."""
+        """The integers by name. None for a reply that cannot be read, or an impossible total."""
         ...
 
 
@@ -137,7 +137,10 @@ class SumServer:
             return self._replied(state, sender, message)
         number = self.agreement.roster.numbers.get(sender)
         if number is None:
-            raise RemoteProtocolError("It is not in the cohort.", sender=sender, phase="contribution")
+            raise RemoteProtocolError(
+                "Expected a client of the cohort, got another.", sender=sender, phase="contribution"
+            )
+        # Late and doubled ones are ignored, not refused: honest clients and networks make them too.
         if not isinstance(state, Adding) or number in state.inputs:
             return Step(state)
         state = self._added(state, number, sender, message)
@@ -152,15 +155,20 @@ class SumServer:
             (name, "encrypted", 0) for name in names
         ]:
             raise RemoteProtocolError(
-                f"Expected an encrypted vector for each of {names}.", sender=sender, phase="contribution"
+                f"Expected an encrypted vector for each of {names}, got others.",
+                sender=sender,
+                phase="contribution",
             )
         digest = input_digest([one.sealed for one in delivered])
         try:
             self.agreement.check(number, said.signature, signed_input(self.agreement, number, digest))
         except CryptoError:
             raise RemoteProtocolError(
-                "It did not sign these ciphertexts under this agreement.", sender=sender, phase="contribution"
+                "Expected a signature on these ciphertexts and this agreement, but it did not sign them.",
+                sender=sender,
+                phase="contribution",
             ) from None
+        # After the signature: what no member signed costs no arithmetic.
         totals = {
             one.name: self.part.add(one.name, state.totals.get(one.name), one.sealed, sender)
             for one in delivered
@@ -169,7 +177,7 @@ class SumServer:
 
     def _collected(self, state: Adding) -> Step[SumState]:
         if len(state.inputs) < self.least:
-            return _closed(f"Expected at least {self.least} contributions, {len(state.inputs)} came.")
+            return _closed(f"Expected at least {self.least} contributions, got {len(state.inputs)}.")
         request = SumRequest(
             items=(),
             task=self.agreement.task,
@@ -185,7 +193,7 @@ class SumServer:
                 blinded, request = answer
                 return Step(Asking(blinded, request), out=(Envelope((KEY_HOLDER,), request),))
             case Taking() if answer is None:
-                return _closed("The opened total is no sum of vectors within the bounds.", asked=True)
+                return _closed("Expected a sum of vectors within the bounds, got another total.", asked=True)
             case Taking(members=members):
                 survivors = self.agreement.roster.names(members)
                 return Step(Ended(), result=Opened(totals=answer, survivors=survivors))
@@ -193,19 +201,27 @@ class SumServer:
 
     def _replied(self, state: SumState, sender: str, reply: OpenReply) -> Step[SumState]:
         if sender != KEY_HOLDER:
-            raise RemoteProtocolError("Only the key holder opens.", sender=sender, phase="opening")
+            raise RemoteProtocolError(
+                f"Expected a reply of the key holder, got one of {sender}.", sender=sender, phase="opening"
+            )
         if not isinstance(state, Asking):
             return Step(state)
         if len(reply.items) != len(state.request.items):
-            raise RemoteProtocolError("Expected one item a vector.", sender=sender, phase="opening")
+            raise RemoteProtocolError(
+                f"Expected {len(state.request.items)} items, one a vector, got {len(reply.items)}.",
+                sender=sender,
+                phase="opening",
+            )
+        # One refusal is enough: a part of the totals is no answer to the Ask.
         if REFUSED in reply.items:
             return _closed(
-                "The key holder refused: it has opened another total of this question.", asked=True
+                "Expected the key holder to open, got a refusal: it opened another total of this question.",
+                asked=True,
             )
         return Step(Taking(state.request.members), need=Need(Take(self.part, state.blinded, reply.items)))
 
     def deadline(self, state: SumState) -> Step[SumState]:
-        """Go on with what came; ask the key holder again, which costs nothing; end without a sum."""
+        """Go on with what came, or ask the key holder again, which costs nothing, or end without a sum."""
         match state:
             case Adding():
                 return self._collected(state)
@@ -214,8 +230,9 @@ class SumServer:
             case Ended():
                 return Step(state)
             case _:
-                return _closed("The key holder did not answer.", asked=True)
+                return _closed("Expected a reply of the key holder, got none.", asked=True)
 
 
 def _closed(reason: str, *, asked: bool = False) -> Step[SumState]:
+    # Once the key holder was asked, this set may be on its record, and it opens no other.
     return Step(Ended(), result=Unopened(reason=f"No sum: {reason}", final=asked))

@@ -71,23 +71,23 @@ class SumTerms:
     def __post_init__(self) -> None:
         if min(self.length, self.bound, self.clients) < 1:
             raise ConfigError(
-                f"Expected length, bound and clients above 0, {self.length}, {self.bound} and "
-                f"{self.clients} came."
+                f"Expected length, bound and clients above 0, got {self.length}, {self.bound} and "
+                f"{self.clients}."
             )
         if self.lanes < 1:
             raise ConfigError(
-                f"Sums reach {self.largest}, {self.parameters.name!r} holds {(min(self.payload) - 1) // 2}: "
-                "declare a smaller bound, fewer clients or larger parameters."
+                f"Expected sums up to {(min(self.payload) - 1) // 2}, which {self.parameters.name!r} holds, "
+                f"got up to {self.largest}: declare a smaller bound, fewer clients or larger parameters."
             )
         if self.openings < self.integers:
             raise ConfigError(
-                f"One sum opens {self.integers} integers, openings is {self.openings}: declare more."
+                f"Expected openings for {self.integers} integers of a sum, got {self.openings}: declare more."
             )
         noise = (self.clients + 1) * self.parameters.poly_modulus_degree
         if 2 * (MARGIN * self.sigma + noise) > self.parameters.primes[0]:
             raise ConfigError(
-                f"The flooding for {self.openings} integers of {self.clients} clients does not fit "
-                f"{self.parameters.name!r}: declare fewer openings for a key, or fewer clients."
+                f"Expected flooding that fits {self.parameters.name!r}, got that for {self.openings} "
+                f"integers of {self.clients} clients: declare fewer openings for a key, or fewer clients."
             )
 
     @property
@@ -138,15 +138,18 @@ class SumTerms:
         """
         if integers.dtype != np.int64 or integers.shape != (self.length,):
             raise LocalProtocolError(
-                f"Expected {self.length} int64 values, {integers.dtype} of shape {integers.shape} came."
+                f"Expected {self.length} int64 values, got {integers.dtype} of shape {integers.shape}."
             )
         # not by abs: that of -2^63 is itself
         if not (-self.bound <= int(integers.min()) and int(integers.max()) <= self.bound):
-            raise LocalProtocolError(f"Expected integers within +-{self.bound}; clip or scale them first.")
+            raise LocalProtocolError(
+                f"Expected integers within +-{self.bound}, got larger. Clip or scale them."
+            )
         digits = np.zeros(self._shape, dtype=np.int64)
         digits.reshape(-1)[: self.length] = integers
         base = 2 * self.largest + 1
         words = np.zeros_like(digits[:, :, 0])
+        # Horner's rule: with L balanced digits a word stays below base^L / 2, within half of every prime.
         for lane in reversed(range(self.lanes)):
             words = words * base + digits[:, :, lane]
         rows = np.zeros((self.ciphertexts, len(self.parameters.primes), words.shape[-1]), dtype=np.uint64)
@@ -156,8 +159,8 @@ class SumTerms:
     def decode(self, words: Residues) -> Integers:
         """The inverse for sums, from words (ciphertexts, payload, N) below their primes: int64 (length,).
 
-        Raises RemoteProtocolError for words that are no sum of vectors within the bound; of an unknown
-        sender, as a client and the key holder can both have done it.
+        Raises RemoteProtocolError for words that are no sum of vectors within the bound. It names no sender:
+        a client or the key holder can have done it.
         """
         rest = centred(words, self.payload)
         base, digits = 2 * self.largest + 1, np.zeros(self._shape, dtype=np.int64)
@@ -165,10 +168,12 @@ class SumTerms:
             digits[:, :, lane] = np.mod(rest + self.largest, base) - self.largest
             rest = (rest - digits[:, :, lane]) // base
         flat = digits.reshape(-1)
+        # A rest, or a digit where none was put, shows that something was out of range, though not whose it
+        # is.
         if rest.any() or flat[self.length :].any():
             raise RemoteProtocolError(
-                f"The sum is not one of {self.clients} vectors within +-{self.bound}: the reply, or a "
-                "client's vector, is out of range. Discard the round.",
+                f"Expected a sum of {self.clients} vectors within +-{self.bound}, got another: the reply, or "
+                "a client's vector, is out of range. Discard the round.",
                 phase="sum",
             )
         return flat[: self.length].copy()
@@ -195,6 +200,7 @@ def plus(left: Residues, right: Residues, primes: tuple[int, ...]) -> Residues:
 
 def uniform(modulus: int, count: int, rng: random.Random) -> NDArray[np.uint64]:
     """`count` values uniform below `modulus`, by rejection: no bias."""
+    # Cut to the length of the modulus first, so that less than half of the draws is thrown away.
     mask = np.uint64((1 << modulus.bit_length()) - 1)
     kept = np.empty(0, dtype=np.uint64)
     while len(kept) < count:
@@ -206,6 +212,7 @@ def uniform(modulus: int, count: int, rng: random.Random) -> NDArray[np.uint64]:
 def gaussians(sigma: float, count: int, rng: random.Random) -> Integers:
     """`count` integers near N(0, sigma^2), sigma below 2^58, every bit of them random (see `flooding`)."""
     low = max(0, floor(log2(sigma)) - _FLOAT_BITS)
+    # Box-Muller. Adding 1 keeps the logarithm finite, and with 53 bits ends the draws at 8.6 sigma.
     radius = np.sqrt(-2 * np.log(((_words(count, rng) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53))
     angle = (_words(count, rng) >> np.uint64(11)) * (2 * np.pi * 2.0**-53)
     coarse = np.rint(radius * np.cos(angle) * (sigma / 2**low)).astype(np.int64)

@@ -76,8 +76,8 @@ class Encrypted:
 class SumAgreement(Agreement):
     """The agreement of one encrypted sum.
 
-    ordered: how many clients the order was given to. The fewest that are opened follow from it, and the key
-    holder hears it from the server alone: a smaller number is under no client's signature.
+    ordered: how many clients the order was given to. The fewest that are opened follow from it. The key
+    holder hears it from the server alone, but no client signs a smaller number.
     """
 
     ordered: int
@@ -143,6 +143,7 @@ class EncryptedKeyHolder:
         self._way = way
         self._own = own
 
+    # Made at the first sum: a key costs time, and not every session comes to a sum.
     @cached_property
     def _keys(self) -> SumKeys:
         return SumKeys(self._own.record)
@@ -150,6 +151,7 @@ class EncryptedKeyHolder:
     def machine(self, attempt: Attempt) -> tuple[SumKeyHolder, bytes]:
         enough, agreed = self._way.enough(attempt), self._way.agreement(attempt, self._own.directory)
         terms = list(_all_terms(attempt).values())
+        # Before anybody encrypts: the key must have room for this sum, or another one serves.
         self._keys.enter(attempt.header, sum(own.integers for own in terms))
         pair, server = self._keys.pair, self._own.directory.server.identity
         openers = tuple(SumOpener(pair, own, server, openings=self._keys.openings) for own in terms)
@@ -189,6 +191,7 @@ def _terms(question: Sum, clients: int, header: Header) -> SumTerms:
         bound=question.sends.grid.limit,
         clients=clients,
         parameters=STRONG,
+        # Of the key, not of this sum: the flooding must cover all that the key opens.
         openings=MOST_INTEGERS,
         place=Place(
             session=header.session,
@@ -224,6 +227,7 @@ class ServerPart:
         def made() -> bytes:
             both = {name: self.evaluators[name].request(total) for name, total in totals.items()}
             filled = replace(request, items=tuple(item for _, item in both.values()))
+            # Request and pads in one entry: a request without its pads could be opened, and never read.
             whole = np.frombuffer(encode(header, filled), dtype=np.uint8)
             return packed({_REQUEST: whole, **{name: own.pads for name, (own, _) in both.items()}})
 
@@ -232,6 +236,7 @@ class ServerPart:
         whole = arrays.pop(_REQUEST).tobytes()
         most = Limit(len(whole), len(totals) + 3 * len(request.members))
         asked: SumRequest = decode(whole, header, {SumRequest: most}, SERVER)
+        # Of the request on record: before it was cut off, a run may have asked for another set.
         senders = self.agreement.roster.names(asked.members)
         return {name: BlindedSum(pads, senders) for name, pads in arrays.items()}, asked
 
@@ -242,6 +247,7 @@ class ServerPart:
                 for (name, own), reply in zip(blinded.items(), replies, strict=True)
             }
         except RemoteProtocolError:
+            # Nobody can say whose doing it is: the reply or a client's vector.
             return None
 
 

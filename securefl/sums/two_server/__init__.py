@@ -11,9 +11,9 @@ way         all of it as a way of summing
 
 SPEC.md has every byte, and why it holds.
 
-A client begins by itself, with the order it had before. Twice: the first counts. Late or never: the deadline
-goes on without it, and below the least number of contributions nothing is opened. The key holder opens one
-total of a question, whatever attempt asks for it, and the same request gets the same reply.
+A client begins by itself, with the order it had before. Of two inputs of a client the first counts. A
+deadline goes on without who is late or silent. Below the least number of contributions nothing is opened. The
+key holder opens one total of a question, whatever attempt asks for it. The same request gets the same reply.
 
 Sums are exact, at b bits a value and 80 bytes a box. Not promised: that what is padded is within its bounds;
 that a client pads with the seed that it boxes; anything against a server and a key holder that collude, or

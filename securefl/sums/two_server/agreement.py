@@ -23,14 +23,14 @@ class Agreement(agreement.Agreement):
     Attributes:
         holder: the key holder's key (X25519), for which clients box the seeds of their pads.
         server: the server's key (X25519), for which the key holder seals its sum of pads.
-        ordered: how many clients the order was given to. The fewest that are opened follow from it, and the
-            key holder hears it from the server alone: a smaller number is under no client's signature.
+        ordered: how many clients the order was given to. The fewest that are opened follow from it. The
+            key holder hears it from the server alone, but no client signs a smaller number.
 
     Both keys are pinned: they stand in the context, and so under every signature and in every box. A box for
     another key holder belongs to another agreement.
 
     Raises:
-        ConfigError: one key for both, keys that are none, a sum that could wrap around, or fewer clients
+        ConfigError: one key for both, a key of another length, a sum that could wrap, or fewer clients
             that were ordered than are called.
     """
 
@@ -41,15 +41,16 @@ class Agreement(agreement.Agreement):
     def __post_init__(self) -> None:
         super().__post_init__()
         if {len(self.holder.raw), len(self.server.raw)} != {32} or self.holder == self.server:
-            raise ConfigError("Expected two keys of 32 bytes, of server and key holder: one party holds one.")
+            raise ConfigError("Expected two keys of 32 bytes, got one twice or others: each party holds one.")
         clients = len(self.roster.members)
         if not clients <= self.ordered < 2**32:
             raise ConfigError(f"Expected at least the {clients} clients called, got {self.ordered} ordered.")
         for vector in self.vectors:
+            # Half of the residues stand for negative sums, so the largest must stay below the other half.
             if clients * vector.bound >= 1 << (vector.bits - 1):
                 raise ConfigError(
-                    f"{clients} clients of at most {vector.bound} each need more than the {vector.bits} bits "
-                    f"of {vector.name!r}: widen it or tighten the bound."
+                    f"Expected room for {clients} clients of at most {vector.bound} each, got {vector.bits} "
+                    f"bits for {vector.name!r}: widen it or tighten the bound."
                 )
 
     @property

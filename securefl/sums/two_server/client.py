@@ -41,16 +41,20 @@ class PadClient:
     signers: int
 
     def begin(self) -> Step[Padding]:
+        # On record before anything is computed: after a restart the record says which attempts are barred.
         return Step(Padding(), need=Need(entering(self.identity.name, self.agreement, self.signers)))
 
     def expects(self, state: Padding) -> Expects:
         return Expects(self.agreement.header, {})
 
     def receive(self, state: Padding, sender: str, message: Any) -> Step[Padding]:
-        raise RemoteProtocolError("Nothing is sent to a client here.", sender=sender, phase="padding")
+        raise RemoteProtocolError(
+            f"Expected no message to a client, got {type(message).__name__}.", sender=sender, phase="padding"
+        )
 
     def provide(self, state: Padding, answer: SecretKey | tuple[Release, ...] | None) -> Step[Padding]:
         done = replace(state, sent=True)
+        # A deadline was first. What was computed meanwhile stays here, since nobody waits for it.
         if state.sent:
             return Step(state)
         if answer is None:
@@ -61,7 +65,7 @@ class PadClient:
             order = Hide(client=self.identity.name, header=self.agreement.header, conceal=conceal)
             return Step(replace(state, secret=answer), need=Need(order))
         if state.secret is None:
-            raise LocalProtocolError("Expected the secret of this attempt before its releases.")
+            raise LocalProtocolError("Expected the secret of this attempt before its releases, got none.")
         said = self._said(state.secret, answer)
         return Step(done, out=(Envelope((SERVER,), said),), result="answered")
 
@@ -76,6 +80,8 @@ class PadClient:
         wanted = [(vector.name, "masked") for vector in self.agreement.vectors]
         if [(release.key.name, release.form) for release in releases] != wanted:
             raise LocalProtocolError(f"Expected one padded release for each of {wanted}, got {releases}.")
+        # Drawn again from the secret, which is on record: an attempt that is played again says the same
+        # bytes.
         seeds = seeds_of(secret, self.agreement, self._member)
         boxes = tuple(box(secret, self.agreement, self._member, i, seed) for i, seed in enumerate(seeds))
         vectors = vectors_digest([release._numbers for release in releases])

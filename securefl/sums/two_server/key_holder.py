@@ -1,9 +1,9 @@
 """The key holder of one two-server sum: one sum of pads a question, for a cohort that signed one agreement.
 
 It opens the boxes of a set that signed, names those that do not open, and puts the set on record before it
-answers. Twice: the same request gets the same bytes, and another one of the question none, in any attempt and
-after a restart. Who could lie: the server may take the pads off other vectors than those that were signed. It
-learns nothing by that, since the pads of those are in no sum.
+answers. The same request gets the same bytes. Another request for the question gets none, in any attempt and
+after a restart. The server can lie: it may take the pads off other vectors than those that were signed. It
+learns nothing by that, since the pads of the others are in no sum.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from securefl.sums.two_server.messages import PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES
 
 _MEMBER_BYTES = 128
-"""Of a number, a digest and a signature with their lengths, generously."""
+"""Enough for a member's number, digest and signature, with their lengths."""
 
 Seeds = Sequence[SecretKey]
-"""Of one member, one per vector."""
+"""The seeds of one member, one per vector."""
 
 
 class Holding(Protocol):
@@ -108,17 +108,23 @@ class PadKeyHolder:
     def receive(self, state: Ready, sender: str, message: PadRequest) -> Step[Ready]:
         """Harmless: the same request again, and the one before it in which members were named."""
         if sender != SERVER:
-            raise RemoteProtocolError("Only the server asks for pads.", sender=sender, phase="pads")
+            raise RemoteProtocolError(
+                f"Expected a request from the server, got one from {sender}.", sender=sender, phase="pads"
+            )
         if state.named is not None and message == state.named[0]:
             return self._say(state, state.named[1])
         if state.request is not None and message != state.request:
-            raise _refused("Another request came before; one total of a question is opened.")
+            raise _refused(
+                "Expected the request from before, got another: one total of a question is opened."
+            )
         if state.reply is not None:
             return self._say(state, state.reply)
         if state.request is not None:
             return Step(state)
+        # Without the named, and nobody else: under cover of a bad box the server could leave out whom it
+        # likes.
         if state.named is not None and message != state.named[0].without(state.named[1].bad):
-            raise _refused("Expected the request from before without the members that were named.")
+            raise _refused("Expected the request without the members that were named, got another.")
         self._check(message)
         work = OpenBoxes(self.part, self._agreed(message), message)
         return Step(replace(state, request=message), need=Need(work))
@@ -133,12 +139,14 @@ class PadKeyHolder:
         counts = {len(members), len(request.inputs), len(request.signatures)}
         if len(counts) > 1 or len(request.boxes) != vectors * len(members) or len(request.task) != 32:
             raise _refused(
-                "Expected boxes, a digest and a signature for each member, and a task of 32 bytes."
+                "Expected boxes, a digest and a signature for each member, a task of 32 bytes, got others."
             )
+        # Ascending numbers are distinct: a member that counts twice would stand for two.
         if any(low >= high for low, high in pairwise(members)) or len(members) < self.least:
             raise _refused(f"Expected at least {self.least} ascending members, got {members}.")
         if members[0] < 0 or members[-1] >= len(self.agreement.roster.members):
             raise _refused(f"Expected members of the pinned roster, got {members}.")
+        # Counts came first: a request that is too small is refused before a signature costs time.
         agreed = self._agreed(request)
         for place, member in enumerate(members):
             boxes = boxes_digest([one.raw for one in request.of(place)])
@@ -146,12 +154,15 @@ class PadKeyHolder:
             try:
                 agreed.check(member, request.signatures[place], text)
             except CryptoError:
-                raise _refused(f"Member {member} did not sign this agreement with these boxes.") from None
+                raise _refused(
+                    f"Expected signatures on agreement and boxes, but member {member} did not sign these."
+                ) from None
 
     def provide(self, state: Ready, answer: Any) -> Step[Ready]:
         assert state.request is not None
         agreed = self._agreed(state.request)
         asked = request_digest(agreed, state.request)
+        # From the last step backwards: boxes are opened, the set is recorded, and only then are pads added.
         if state.recorded:
             return self._reply(state, PadReply(request=asked, bad=(), pads=answer), "opened")
         if not state.seeds:

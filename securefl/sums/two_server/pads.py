@@ -45,7 +45,7 @@ def box(secret: SecretKey, agreed: Agreement, member: int, number: int, seed: Se
 
 
 def opened(key: AgreementKey, agreed: Agreement, member: int, boxes: Sequence[Share]) -> list[SecretKey]:
-    """A member's seeds, one per vector; CryptoError where a box is none of this place."""
+    """A member's seeds, one per vector. CryptoError for a box that does not open at this place."""
     seeds = []
     for number, one in enumerate(boxes):
         if len(one.raw) != BOX_BYTES:
@@ -75,8 +75,11 @@ class Padder:
     def __call__(self, number: int, integers: NDArray[Any]) -> Concealed:
         """LocalProtocolError for a vector that is padded already, of another length, or beyond its bound."""
         if number not in self._left:
-            raise LocalProtocolError(f"Vector {number} is padded already, or unknown: a pad serves once.")
+            raise LocalProtocolError(
+                f"Expected a vector without a pad yet, got number {number}: a pad serves once."
+            )
         hidden = masked(self._vectors[number], number, integers, add=[self._left[number]])
+        # After the padding: a vector that was refused has used no pad.
         del self._left[number]
         return Concealed("masked", hidden)
 
@@ -84,9 +87,9 @@ class Padder:
 def total_pads(
     agreed: Agreement, seeds: Sequence[Sequence[SecretKey]], noise: Mapping[str, NDArray[np.int64]]
 ) -> bytes:
-    """The sums of all members' pads, packed one after the other; those with noise have it taken off.
+    """The sums of all members' pads, packed one after the other.
 
-    So the server, which takes the pads off, is left with the noise in its total.
+    Noise is taken off the sums. The server takes the sums off, so the noise is left in its total.
     """
     parts = []
     for number, vector in enumerate(agreed.vectors):
@@ -119,6 +122,7 @@ def pads_bytes(agreed: Agreement) -> int:
 def unpadded(padded: Sequence[Words], pads: Words, bits: int) -> NDArray[np.int64]:
     """The sum of what was padded, from the vectors of all members and the sum of their pads."""
     total: Words = np.zeros(len(pads), pads.dtype)
+    # Words wrap modulo 2^32 or 2^64, which 2^bits divides, so one reduction at the end is enough.
     for one in padded:
         total += one
     total -= pads

@@ -117,6 +117,7 @@ class PadServer:
         members = len(self.agreement.roster.members)
         limits = {
             PaddedInput: Limit(size + BOX_BYTES * vectors + OVERHEAD, 2 * vectors),
+            # Pads or names: where vectors are short, the names of bad members are longer.
             PadReply: Limit(max(size + SEALING_BYTES, 8 * members) + OVERHEAD, members),
         }
         return Expects(self.agreement.header, limits)
@@ -126,7 +127,10 @@ class PadServer:
             return self._replied(state, sender, message)
         number = self.agreement.roster.numbers.get(sender)
         if number is None:
-            raise RemoteProtocolError("It is not in the cohort.", sender=sender, phase="contribution")
+            raise RemoteProtocolError(
+                "Expected a client of the cohort, got another.", sender=sender, phase="contribution"
+            )
+        # Late and doubled ones are ignored, not refused: honest clients and networks make them too.
         if not isinstance(state, Adding) or number in state.inputs:
             return Step(state)
         try:
@@ -145,9 +149,11 @@ class PadServer:
         if [(one.name, one.form, one.sealed) for one in delivered] != [
             (v.name, "masked", b"") for v in vectors
         ]:
-            raise CryptoError(f"Expected a padded vector for each of {[v.name for v in vectors]}.")
+            raise CryptoError(
+                f"Expected a padded vector for each of {[v.name for v in vectors]}, got others."
+            )
         if [len(one.raw) for one in said.boxes] != [BOX_BYTES] * len(vectors):
-            raise CryptoError(f"Expected {len(vectors)} boxes of {BOX_BYTES} bytes each.")
+            raise CryptoError(f"Expected {len(vectors)} boxes of {BOX_BYTES} bytes each, got others.")
         packed: list[NDArray[Any]] = [one.numbers for one in delivered]
         read = tuple(unpack(one, v.length, v.bits) for one, v in zip(packed, vectors, strict=True))
         digest = vectors_digest(packed)
@@ -155,12 +161,14 @@ class PadServer:
         try:
             self.agreement.check(number, said.signature, text)
         except CryptoError:
-            raise CryptoError("It did not sign this vector and this box under this agreement.") from None
+            raise CryptoError(
+                "Expected a signature on these vectors, boxes and agreement, but it did not sign them."
+            ) from None
         return Input(read, digest, said.boxes, said.signature)
 
     def _collected(self, state: Adding) -> Step[PadState]:
         if len(state.inputs) < self.least:
-            return _closed(f"Expected at least {self.least} contributions, {len(state.inputs)} came.")
+            return _closed(f"Expected at least {self.least} contributions, got {len(state.inputs)}.")
         members = tuple(sorted(state.inputs))
         inputs = [state.inputs[member] for member in members]
         request = PadRequest(
@@ -174,24 +182,27 @@ class PadServer:
 
     def _replied(self, state: PadState, sender: str, reply: PadReply) -> Step[PadState]:
         if sender != KEY_HOLDER:
-            raise RemoteProtocolError("Only the key holder sums pads.", sender=sender, phase="pads")
+            raise RemoteProtocolError(
+                f"Expected a reply of the key holder, got one of {sender}.", sender=sender, phase="pads"
+            )
+        # A second copy of the reply that named members belongs to the request before: it harms nobody.
         if not isinstance(state, Asking) or (state.first and reply.request == state.first):
             return Step(state)
         asked = request_digest(self.agreement, state.request)
         if reply.request != asked:
-            raise _refusal("Expected a reply to our request, it answers another.")
+            raise _refusal("Expected a reply to our request, got one to another.")
         if reply.bad:
             return self._without(state, asked, reply)
         if reply.pads == REFUSED:
             return _closed(
-                "The key holder refused: it has opened another total of this question.",
+                "Expected the key holder to open, got a refusal: it opened another total of this question.",
                 self._named(state.bad),
                 asked=True,
             )
         try:
             pads = pads_of(self.agreement, unseal(self.key, reply.pads, asked))
         except CryptoError:
-            raise _refusal("Expected sums of pads, sealed to us for our request.") from None
+            raise _refusal("Expected sums of pads, sealed to us for our request, got others.") from None
         members = state.request.members
         work = TakePads(self.agreement, tuple(state.inputs[member] for member in members), tuple(pads))
         return Step(Taking(members, state.bad), need=Need(work))
@@ -199,12 +210,13 @@ class PadServer:
     def _without(self, state: Asking, asked: bytes, reply: PadReply) -> Step[PadState]:
         """Ask once more without the members whose boxes do not open; nothing was recorded of the first."""
         known = tuple(member for member in state.request.members if member in reply.bad)
+        # Once only: a key holder that names again and again would choose the set.
         if state.first or reply.pads or reply.bad != known:
-            raise _refusal("Expected members of our request once, ascending, and no pads beside them.")
+            raise _refusal("Expected members of our request, ascending, once, without pads, got others.")
         left = len(state.request.members) - len(known)
         if left < self.least:
             return _closed(
-                f"Expected at least {self.least} contributions, {left} can be opened.", self._named(known)
+                f"Expected at least {self.least} contributions, got {left} that open.", self._named(known)
             )
         request = state.request.without(known)
         again = Asking(state.inputs, request, first=asked, bad=known)
@@ -218,16 +230,16 @@ class PadServer:
         return Step(Ended(), result=result)
 
     def deadline(self, state: PadState) -> Step[PadState]:
-        """Go on with what came; ask the key holder again, which costs nothing; end without a sum."""
+        """Go on with what came, or ask the key holder again, which costs nothing, or end without a sum."""
         match state:
             case Adding():
                 return self._collected(state)
             case Asking(again=again) if again:
                 return Step(replace(state, again=again - 1), out=(Envelope((KEY_HOLDER,), state.request),))
             case Asking(bad=bad):
-                return _closed("The key holder did not answer.", self._named(bad), asked=True)
+                return _closed("Expected a reply of the key holder, got none.", self._named(bad), asked=True)
             case Taking():
-                return _closed("The pads were not taken off in time.", asked=True)
+                return _closed("Expected the pads to be taken off in time, got a deadline first.", asked=True)
             case Ended():
                 return Step(state)
 
@@ -236,6 +248,7 @@ class PadServer:
 
 
 def _closed(reason: str, culprits: Mapping[str, str] | None = None, *, asked: bool = False) -> Step[PadState]:
+    # Once the key holder was asked, this set may be on its record, and it opens no other.
     return Step(Ended(), result=Unopened(reason=f"No sum: {reason}", final=asked, culprits=culprits or {}))
 
 

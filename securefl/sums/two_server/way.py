@@ -60,6 +60,7 @@ class TwoServer:
         return Agreement(
             header=attempt.header,
             roster=directory.roster(attempt.cohort),
+            # Room for the noise too: a total that wraps is wrong, and nothing shows it.
             vectors=attempt.vectors(lambda sends: room(self._plan, sends)),
             plan=self._plan.digest(),
             task=attempt.task,
@@ -120,6 +121,7 @@ class TwoServerKeyHolder:
     def machine(self, attempt: Attempt) -> tuple[PadKeyHolder, bytes]:
         agreed, enough = self.way.agreement(attempt, self.own.directory), self.way.enough(attempt)
         secret = self.own.record.lasting(attempt.header.session)
+        # No key of the attempt is returned: the pinned ones stand in the agreement.
         part = KeyHolderPart(secret, self.plan, attempt.sends, self.own.identity.channel)
         return PadKeyHolder(agreement=agreed, least=enough, part=part), b""
 
@@ -157,6 +159,7 @@ class KeyHolderPart:
             s for s in self.sends if noised(self.plan, s) and placement(self.plan, s) == "key-holder"
         ]
         lengths = {vector.name: vector.length for vector in agreed.vectors}
+        # As openings: a value that cannot change is one question in the session, with one draw of noise.
         questions = {question.name: question for question in agreed.openings}
         return {
             sends.name: noise(
@@ -177,4 +180,5 @@ def _opened(
     try:
         return opened(key, agreed, member, request.of(place))
     except CryptoError:
+        # The server learns whose boxes do not open, and never why.
         return None

@@ -200,7 +200,7 @@ def test_weights_beyond_the_declared_norm_are_refused() -> None:
     sharp = Profile(np.full(Q, 4.0), np.full(Q, 0.2), 5)
     with pytest.raises(ConfigError, match=r"Bounds.weight"):
         evaluator.baseline(query(sharp, ANCHOR, BOUNDS))
-    with pytest.raises(ConfigError, match="10 elements, 3 came"):
+    with pytest.raises(ConfigError, match="10 elements, got 3"):
         evaluator.baseline(query(Profile(np.zeros(3), np.ones(3), 1), short, BOUNDS))
 
 

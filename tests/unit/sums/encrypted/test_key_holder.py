@@ -253,17 +253,17 @@ def altered(what: str) -> SumRequest:
         ("a member outside the roster", "members of the pinned roster"),
         ("a member that no four bytes hold", "members of the pinned roster"),
         ("a member below the first", "members of the pinned roster"),
-        ("signed in another attempt", "Member 0 did not sign"),
-        ("signed under another plan", "Member 0 did not sign"),
-        ("signed another task", "Member 0 did not sign"),
-        ("a task that nobody signed", "Member 0 did not sign"),
-        ("a task of one bit more", "Member 0 did not sign"),
+        ("signed in another attempt", "member 0 did not sign"),
+        ("signed under another plan", "member 0 did not sign"),
+        ("signed another task", "member 0 did not sign"),
+        ("a task that nobody signed", "member 0 did not sign"),
+        ("a task of one bit more", "member 0 did not sign"),
         ("a task that is none", "a task of 32 bytes"),
-        ("signed by another member", "Member 0 did not sign"),
-        ("the signature of another member", "Member 0 did not sign"),
-        ("signed by a stranger", "Member 0 did not sign"),
-        ("an altered digest", "Member 0 did not sign"),
-        ("another's digest", "Member 0 did not sign"),
+        ("signed by another member", "member 0 did not sign"),
+        ("the signature of another member", "member 0 did not sign"),
+        ("signed by a stranger", "member 0 did not sign"),
+        ("an altered digest", "member 0 did not sign"),
+        ("another's digest", "member 0 did not sign"),
         ("no signature of one", "a signature for each"),
         ("no digest of one", "a signature for each"),
     ],
@@ -289,5 +289,5 @@ def test_signatures_of_one_attempt_do_not_stand_for_another_set(holder: Holder) 
 
 def test_only_the_server_asks(holder: Holder) -> None:
     machine = SumKeyHolder(agreement=agreement(), least=LEAST, most_bytes=2**20, part=NOBODY)
-    with pytest.raises(RemoteProtocolError, match="Only the server"):
+    with pytest.raises(RemoteProtocolError, match="from the server"):
         machine.receive(machine.begin().state, "client-0001", request(agreement()))

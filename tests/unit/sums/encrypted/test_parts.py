@@ -378,7 +378,7 @@ def test_a_place_is_opened_for_one_request_alone() -> None:
     others = [parties, Parties(replace(TERMS, clients=6), store=parties.store)]
     for other in others:  # other terms at the same place are no way round
         _, second = other.evaluator.request(other.total(vectors[1:]))
-        with pytest.raises(RemoteProtocolError, match="evaluator in phase open: Another sum of this round"):
+        with pytest.raises(RemoteProtocolError, match="evaluator in phase open: Expected the request that"):
             other.opener.open(second)
     assert parties.opener.open(request) == reply
     assert parties.store.opened == N
