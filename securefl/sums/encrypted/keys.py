@@ -1,4 +1,4 @@
-"""The key holder's key of the round at hand."""
+"""The key holder's key of the sum at hand."""
 
 from __future__ import annotations
 
@@ -13,32 +13,29 @@ MOST_INTEGERS = 2**28
 
 
 class SumKeys:
-    """The key holder's key of the round at hand. It serves until the next sum could use its openings up.
+    """The key holder's key of the sum at hand. It serves until the next sum could use its openings up.
 
     Each key opens few enough integers for its flooding, and no key tells anything of another. A key is on
-    record, with how much it had opened before, for the rounds in which it is used.
+    record, with how much it had opened before, for every place of the round at hand.
     """
 
     def __init__(self, record: OwnRecord) -> None:
         self._record = record
         self.pair = KeyPair.generate(STRONG)
         self.openings = Openings()
-        self._before, self._round, self._renewed = 0, 0, 0
+        self._before = 0
+
+    @property
+    def opened(self) -> int:
+        """The most integers that the key has opened so far."""
+        return self._before + self.openings.opened
 
     def enter(self, header: Header, integers: int) -> None:
-        """Take the key that is on record for a sum of so many integers, or put one there."""
-        if header.round != self._round:
-            self._round, self._renewed = header.round, 0
-            self._take(header)
-        if self._before + self.openings.opened + integers > MOST_INTEGERS:
-            self._renewed += 1
+        """Take the key that is on record for the sum of so many integers at this place, or put one there."""
+        if self.opened + integers > MOST_INTEGERS:
             self.pair, self.openings, self._before = KeyPair.generate(STRONG), Openings(), 0
-            self._take(header)
-
-    def _take(self, header: Header) -> None:
-        opened = self._before + self.openings.opened
-        own = opened.to_bytes(8, "little") + self.pair.stored()
-        stored = self._record.said(header, f"key {self._renewed}", lambda: own)
-        if stored != own:  # of this round, before it was cut off
+        own = self.opened.to_bytes(8, "little") + self.pair.stored()
+        stored = self._record.said(header, f"key {header.stage} {header.attempt}", lambda: own)
+        if stored != own:  # of this place, before a restart: the sum may have been opened, so it counts
             self.pair, self.openings = KeyPair.restored(stored[8:], STRONG), Openings()
-            self._before = int.from_bytes(stored[:8], "little")
+            self._before = int.from_bytes(stored[:8], "little") + integers
