@@ -291,6 +291,15 @@ def test_a_key_holder_of_another_name_in_the_directory_is_refused() -> None:
         other.enter(mine._directory)
 
 
+def test_a_server_of_other_keys_than_the_directorys_asks_nothing() -> None:
+    mine = InProcess(server(CLEAR), [client(CLEAR, range(CLIENTS))])
+    mine.ask(ASK, PLACE)
+    directory = mine._clients[0]._directory
+    assert directory is not None
+    with pytest.raises(ConfigError, match="this server's own keys"):
+        server(CLEAR).enter(directory)
+
+
 def test_a_party_that_entered_no_session_hears_no_call() -> None:
     for party in (client(CLEAR), KeyHolderParty(TWO, {}, OwnRecord(KEY_HOLDER, Journal()))):
         with pytest.raises(LocalProtocolError, match="Enter one"):
