@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.signing import SIGNATURE_BYTES
 from securefl.core.wire import Header, encode
 from securefl.engines.calls import AskCall, SumCall, said
 from securefl.engines.door import Given
@@ -20,9 +22,10 @@ from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.messages import Broadcast, Order
 from securefl.plan import Plan
-from securefl.profiles import Bounds
-from securefl.rounds import Sends, Value
-from securefl.scores import ckks, way_of
+from securefl.profiles import Anchor, Bounds, Profile, query
+from securefl.rounds import Ask, Each, Sends, Sum, Value
+from securefl.scores import ckks, padded, way_of
+from securefl.sums.encrypted import way as encrypted
 from securefl.sums.two_server.messages import PadRequest
 
 CLIENTS, SIZE, LENGTH = 4, 3, 4
@@ -185,6 +188,64 @@ def test_a_client_that_is_called_for_another_kind_abstains(how: Any, wants: Any,
 def test_a_client_that_is_called_for_what_it_has_answers() -> None:
     out, _, _ = asked("ckks", ("profile", "loss"), scores())
     assert len(out) == 1
+
+
+# A key holder that lies about its key ---------------------------------------------------------------
+
+
+def garbage(key: bytes) -> bytes:
+    return b"x"
+
+
+def zeros(key: bytes) -> bytes:
+    return bytes(len(key))
+
+
+def weak(key: bytes) -> bytes:
+    """A point of small order in front of a good key: no secret can be agreed on with it."""
+    return bytes(32) + key[32:]
+
+
+def signs(whole: InProcess, purpose: bytes, lie: Callable[[bytes], bytes]) -> None:
+    """The key holder signs something else in the place of its key."""
+    party, own = holder(whole), holder(whole).call
+
+    def lying(to: Any, data: bytes) -> bytes:
+        key = own(to, data)[:-SIGNATURE_BYTES]
+        return party._identity(SESSION).vouch(purpose, SESSION, lie(key))
+
+    party.call = lying  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("how", ["ckks", "pads"])
+@pytest.mark.parametrize("lie", [garbage, zeros, weak])
+def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, lie: Any) -> None:
+    if how == "ckks" and lie is weak:
+        pytest.skip("the key of ciphertexts alone has no point")
+    whole, _ = engine(replace(OPEN, scores=how))
+    kind = scores().questions()
+    assert kind is not None
+    way = whole.server._scoring
+    purpose = ckks._purpose(way.terms(kind.kind)) if isinstance(way, ckks.Ckks) else padded._PURPOSE
+    signs(whole, purpose, lie)
+    baseline = query(
+        Profile(np.zeros(LENGTH), np.ones(LENGTH), 9), Anchor(np.zeros(LENGTH), np.ones(LENGTH)), Bounds()
+    )
+    answers, log = whole.ask(
+        Ask(cohort=(0, 1), broadcast=np.zeros(2, np.float32), each=(Each(PROFILE, baseline),)), PLACE
+    )
+    assert answers.each == {"profile": {}}
+    assert "no key of its own" in log.abstained[KEY_HOLDER]
+
+
+@pytest.mark.parametrize("lie", [garbage, zeros])
+def test_a_signed_key_that_is_none_costs_the_sum_and_no_process(lie: Any) -> None:
+    whole, _ = engine(replace(OPEN, sum="ckks"))
+    signs(whole, encrypted._PURPOSE, lie)
+    ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(OWN, SIZE),))
+    answers, log = whole.ask(ask, PLACE)
+    assert answers.totals == {}
+    assert "Expected a public key" in log.abstained[SERVER]
 
 
 # A session, and an Ask, end when they end -----------------------------------------------------------
