@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import RemoteProtocolError
@@ -25,6 +26,7 @@ from securefl.plan import Plan
 from securefl.profiles import Anchor, Bounds, Profile, query
 from securefl.rounds import Ask, Each, Sends, Sum, Value
 from securefl.scores import ckks, padded, way_of
+from securefl.storage.journal import Journal
 from securefl.sums.encrypted import way as encrypted
 from securefl.sums.two_server.messages import PadRequest
 
@@ -35,6 +37,9 @@ OWN = Sends(name="own", how="sum", reveals="it")
 PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a score")
 LOSS = Sends(name="loss", how="each", reveals="it")
 OPEN = Plan(delta=1e-5, schedule=9, unprotected=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
+FOR_ONE = Order(
+    wants=(), sums=(), introduction=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
+)
 GIVES = [
     Given(OWN, lambda job: Value(clear=np.full(SIZE, float(job.x.sum())))),
     Given(PROFILE, lambda job: Value(hidden=np.ones(2 * LENGTH + 1), clear=np.zeros(0))),
@@ -113,19 +118,38 @@ def test_a_parcel_that_comes_before_the_drive_began_is_lost() -> None:
     _, party = engine(OPEN)
     party.call(["client-0000"], said(PLACE, AskCall(most_bytes=999, most_elements=9)))
     assert party.drive is not None
-    order = Order(
-        wants=("own",),
-        sums=(),
-        introduction=0,
-        again=0,
-        members=(0,),
-        draws=(1,),
-        whole=0,
-        most=0,
-        records=0,
-    )
+    order = replace(FOR_ONE, wants=("own",))
     assert party.drive.deliver(Parcel(SERVER, "client-0000", encode(PLACE, order))) == []
     assert party.drive.traffic.blamed == {}
+
+
+# A server that comes back ----------------------------------------------------------------------------
+
+
+def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> None:
+    """The ledger has the place with another charge: it says so, and the party goes on."""
+    trained = Sends(
+        name="own", how="each", reveals="it", reads="nothing", training=GaussianDpEvent(1.0), extra=1
+    )
+    plan = replace(OPEN, unit="record", adjacency="add-remove", unprotected=())
+    gives, journal = [Given(trained, lambda job: Value(clear=np.ones(1)))], Journal()
+    ledger = Ledger(":memory:", plan.terms())
+    sent = []
+    for introduction in (0, 1, 0):
+        whole, _ = engine(plan, gives=gives)
+        directory = whole._clients[0]._directory
+        assert directory is not None
+        rng = lambda number, client: np.random.default_rng(0)  # noqa: E731
+        party = ClientParty(plan, gives, ledger, journal, {0: records()[0]}, rng=rng)
+        party.enter(directory)
+        call = AskCall(most_bytes=10**6, most_elements=99)
+        at = drive(party, "client-0000", PLACE, said(PLACE, call))
+        order = replace(FOR_ONE, wants=("own",), introduction=introduction)
+        for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
+            at.deliver(Parcel(SERVER, "client-0000", encode(PLACE, one)))
+        sent.append(len(at.work()))
+    assert sent == [1, 0, 1]
+    assert len(ledger.rows()) == 1
 
 
 # A server that lies to a client about scores --------------------------------------------------------
@@ -153,9 +177,7 @@ def asked(
     key = holder(whole).call([KEY_HOLDER], said(PLACE, call))
     told = AskCall(most_bytes=10**6, most_elements=10**4) if bare else replace(call, key=key)
     at = drive(party, "client-0000", PLACE, said(PLACE, told))
-    order = Order(
-        wants=wants, sums=(), introduction=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
-    )
+    order = replace(FOR_ONE, wants=wants)
     for one in (order, Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())):
         at.deliver(Parcel(SERVER, "client-0000", encode(PLACE, one)))
     return at.work(), at, party
