@@ -34,8 +34,17 @@ class SumKeys:
         """Take the key that is on record for the sum of so many integers at this place, or put one there."""
         if self.opened + integers > MOST_INTEGERS:
             self.pair, self.openings, self._before = KeyPair.generate(STRONG), Openings(), 0
-        own = self.opened.to_bytes(8, "little") + self.pair.stored()
-        stored = self._record.said(header, f"key {header.stage} {header.attempt}", lambda: own)
+        # The key once in a round and its name at every place: a server calls to as many places as it likes.
+        self._record.said(header, _name(self.pair.public.session), self.pair.stored)
+        own = self.opened.to_bytes(8, "little") + self.pair.public.session
+        stored = self._record.said(header, f"sum {header.stage} {header.attempt}", lambda: own)
         if stored != own:  # of this place, before a restart: the sum may have been opened, so it counts
-            self.pair, self.openings = KeyPair.restored(stored[8:], STRONG), Openings()
+            self.pair, self.openings = self._restored(header, stored[8:]), Openings()
             self._before = int.from_bytes(stored[:8], "little") + integers
+
+    def _restored(self, header: Header, session: bytes) -> KeyPair:
+        return KeyPair.restored(self._record.said(header, _name(session), self.pair.stored), STRONG)
+
+
+def _name(session: bytes) -> str:
+    return f"key {session.hex()}"
