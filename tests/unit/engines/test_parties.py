@@ -312,6 +312,23 @@ def test_a_record_is_its_own_partys_alone() -> None:
         OwnRecord(SERVER, Journal()).record([act])
 
 
+def test_what_an_ask_that_failed_noted_is_not_told_of_the_next() -> None:
+    whole, _ = engine(CLEAR)
+    ask = whole.server.ask
+
+    def failing(*given: Any) -> Any:
+        ask(*given)
+        whole.server.log.tell(SERVER, "It was another Ask.")
+        raise LocalProtocolError("It failed.")
+
+    whole.server.ask = failing  # type: ignore[method-assign]
+    with pytest.raises(LocalProtocolError):
+        whole.ask(ASK, PLACE)
+    whole.server.ask = ask  # type: ignore[method-assign]
+    _, log = whole.ask(ASK, Header(SESSION, 2, 0, 0))
+    assert log.abstained == {}
+
+
 # Records that change ------------------------------------------------------------------------------
 
 
