@@ -165,10 +165,7 @@ class Directory:
         keys = [key.raw for one in both for key in (one.identity, one.channel)]
         if len(set(keys)) < len(keys):
             # what is hidden from the server is open to whoever has the key holder's keys
-            raise ConfigError(
-                "Expected a server and a key holder with keys of their own, got one key twice. Pin two "
-                "parties."
-            )
+            raise ConfigError("Expected keys of server and key holder apart, got one key twice. Pin two.")
 
     def roster(self, cohort: Iterable[str]) -> Roster:
         """The pinned keys of a cohort. CryptoError for a client whose keys are not pinned."""
