@@ -84,7 +84,9 @@ class Anchor:
             raise DataError(f"Expected scales above 0, got {int(np.sum(self.scale <= 0))} that are not.")
 
     def apply(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Outputs of records, (n, q), in standard deviations of the anchor."""
+        """Outputs of records, (n, q), in standard deviations of the anchor. DataError for another q."""
+        if outputs.ndim != 2 or outputs.shape[1] != len(self.centre):
+            raise DataError(f"Expected outputs of {len(self.centre)} elements, got shape {outputs.shape}.")
         return np.asarray((outputs - self.centre) / self.scale)
 
     @classmethod

@@ -9,6 +9,7 @@ from math import inf, sqrt
 import numpy as np
 
 from securefl.algorithm import Job
+from securefl.core.errors import DataError
 from securefl.core.release import Adjacency, Unit
 from securefl.dp.moments import GRID, Moments
 from securefl.profiles import Anchor, Bounds, Profile, Query, Variant, features
@@ -79,6 +80,14 @@ def profile_value(
     return Value(integers=moments.sums(anchor.apply(own)), after_noise=then)
 
 
+def _anchor(public: Mapping[str, Floats]) -> Anchor:
+    """The anchor that was broadcast beside the model. DataError where there is none."""
+    try:
+        return Anchor(public["anchor_centre"], public["anchor_scale"])
+    except KeyError as missing:
+        raise DataError(f"Expected an anchor beside the model, got none: {missing} is missing.") from None
+
+
 def _value(own: Profile, anchor: Anchor, bounds: Bounds, variant: Variant) -> Value:
     found = features(own, anchor, bounds)
     parts = found.split(variant)
@@ -107,7 +116,7 @@ class RepresentationProfile:
 
     def compute(self, job: Job) -> Value:
         model, layer = self.problem.module(job.broadcast), self.problem.layer
-        anchor = Anchor(job.public["anchor_centre"], job.public["anchor_scale"])
+        anchor = _anchor(job.public)
         if self.clip is None:
             return _value(profile(model, layer, job.x), anchor, self.bounds, self.variant)
         # without records it sends noised zeros all the same: silence would tell that it has none

@@ -149,12 +149,23 @@ class Directory:
         session: 32 bytes; another session has other keys.
         server, key_holder: their lasting keys; None for a key holder that takes no part.
         members: the clients of these names, in their order. KeyError for a name that is not pinned.
+
+    Raises ConfigError for a session of another length, and for a server that is its own key holder.
     """
 
     session: bytes
     server: Member
     key_holder: Member | None
     members: Callable[[Sequence[str]], Sequence[Member]]
+
+    def __post_init__(self) -> None:
+        if len(self.session) != 32:
+            raise ConfigError(f"Expected a session of 32 bytes, got {len(self.session)}.")
+        both = [one for one in (self.server, self.key_holder) if one is not None]
+        keys = [key.raw for one in both for key in (one.identity, one.channel)]
+        if len(set(keys)) < len(keys):
+            # what is hidden from the server is open to whoever has the key holder's keys
+            raise ConfigError("Expected keys of server and key holder apart, got one key twice. Pin two.")
 
     def roster(self, cohort: Iterable[str]) -> Roster:
         """The pinned keys of a cohort. CryptoError for a client whose keys are not pinned."""

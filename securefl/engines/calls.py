@@ -110,7 +110,9 @@ class SumCall:
         fits = len(self.names) == len(self.lengths) > 0 and min(self.lengths) >= 1
         fits = fits and len(set(self.names)) == len(self.names)
         known = all(name in offers and offers[name].how == "sum" for name in self.names)
-        if not fits or not known or len(self.task) != 32 or not 0 <= self.introduction < 2**31:
+        # each stands in the signed agreement as four bytes
+        counts = (self.ordered, self.introduction, self.again)
+        if not fits or not known or len(self.task) != 32 or not all(0 <= one < 2**31 for one in counts):
             raise RemoteProtocolError(
                 f"Expected sums among {sorted(offers)} with a length each, got {self.names}.", sender=SERVER
             )

@@ -78,10 +78,13 @@ class Drive:
         return self._absorb({party: machine.begin() for party, machine in self.machines.items()})
 
     def deliver(self, parcel: Parcel) -> list[Parcel]:
-        """Decode and hand over one parcel. A bad one is remembered against its sender."""
+        """Decode and hand over one parcel. A bad one is remembered against its sender.
+
+        What comes before `begin` is lost, as on a network.
+        """
         machine = self.machines.get(parcel.to)
         link = (parcel.sender, parcel.to)
-        if machine is None or link in self._refused:
+        if machine is None or parcel.to not in self._states or link in self._refused:
             return []
         state = self._states[parcel.to]
         expects = machine.expects(state)

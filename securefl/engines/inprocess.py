@@ -68,6 +68,8 @@ class InProcess:
         """
         if header.session != self._session:
             self._enter(header.session)
+        for party in (self.server, *self._parties):
+            party.log.take()  # what an Ask that ended in an error left behind
         carrier = _Carrier(self._parties, network or Network())
         answers = self.server.ask(ask, header, carrier)
         # Gathered after the last machine has ended: nothing that a party noted can feed one.

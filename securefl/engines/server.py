@@ -88,8 +88,10 @@ class ServerParty:
         return Identity.of(SERVER, self._record.lasting(session))
 
     def enter(self, directory: Directory) -> None:
-        """Run the session of this directory from here on."""
+        """Run the session of this directory from here on. ConfigError for one with another server's keys."""
         own = Own(self._identity(directory.session), self._record, directory)
+        if directory.server != own.identity.member():  # nothing that it asks for would be opened
+            raise ConfigError("Expected this server's own keys in the directory, got another's.")
         self._sums = None if self._way is None else self._way.server(own)
         self.scores = None if self._scoring is None else self._scoring.server(own)
 

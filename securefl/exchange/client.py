@@ -17,7 +17,7 @@ from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Header, Limit
 from securefl.messages import Broadcast, Contribution, Order
-from securefl.plan import Plan
+from securefl.plan import CLEAR, Plan
 from securefl.rounds import Sends
 
 
@@ -106,6 +106,9 @@ class Client:
         hidden = self.plan.hidden
         if any((s.how == "sum" and hidden) != (s.name in order.sums) for s in asked):
             raise _refusal(f"Expected sums to be {'hidden' if hidden else 'clear'}, as the plan says.")
+        hides = self.plan.scores != CLEAR
+        if bare := [s.name for s in asked if hides and s.reveals_encrypted and s.name not in self.conceal]:
+            raise _refusal(f"Expected a key for {bare}, as the plan hides them, got none in the call.")
         for sends in asked:
             self._check_declared(order, sends)
         if any(sends.how == "sum" for sends in asked):

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.core.keys import PublicKey, SecretKey
 from securefl.he import gate
 from securefl.he.gate import Residues
@@ -44,6 +44,17 @@ class EncryptionKey:
         for halves in (residues, residues[::-1]):
             gate.not_transparent(halves, sender=sender)
         return residues
+
+
+def checked(parameters: Parameters, raw: bytes) -> EncryptionKey:
+    """The public key in bytes that its owner signed. Raises CryptoError for bytes that are no key."""
+    # The owner may have signed anything: found later, it would be a fault of whoever uses the key.
+    key = EncryptionKey(parameters, PublicKey(raw))
+    try:
+        key.residues()
+    except RemoteProtocolError as error:
+        raise CryptoError(f"Expected a public key, got other bytes: {error}") from None
+    return key
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from securefl.core.agreement import Directory
+from securefl.core.errors import ConfigError
 from securefl.core.hiding import Conceal, Concealed
-from securefl.core.keys import PublicKey
 from securefl.core.machine import Work
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit
-from securefl.he.keys import EncryptionKey, KeyPair
+from securefl.he.keys import EncryptionKey, KeyPair, checked
 from securefl.he.parameters import Parameters, by_name
 from securefl.messages import OVERHEAD, REFUSED
 from securefl.profiles import Floats, Query
@@ -27,6 +27,9 @@ from securefl.scores.opener import KeyHolder, Opener, opened_by
 from securefl.scores.terms import ScoreTerms
 from securefl.scores.way import NOTHING, Asked, Found, Kind, Place, Questions, Scoring, Sent, Tell, blaming
 from securefl.storage.own_record import Own
+
+MOST_KINDS: Final = 16
+"""Of profiles in a session. Each has a key of its own, and the server says which there are."""
 
 
 class Ckks:
@@ -134,6 +137,8 @@ class CkksKeyHolder:
         terms = self._way.terms(asked.kind)
         # A key for each kind: the flooding of a key is sized for one set of bounds and one count.
         if asked.kind not in self._known:
+            if len(self._known) >= MOST_KINDS:
+                raise ConfigError(f"Expected at most {MOST_KINDS} kinds of profiles in a session, got more.")
             pair = KeyPair.generate(terms.parameters)
             own, server = self._own, self._own.directory.server
             key = own.identity.vouch(_purpose(terms), own.directory.session, pair.public.key.raw)
@@ -150,7 +155,7 @@ def _purpose(terms: ScoreTerms) -> bytes:
 
 
 def _public(directory: Directory, terms: ScoreTerms, key: bytes) -> EncryptionKey:
-    return EncryptionKey(terms.parameters, PublicKey(directory.vouched(_purpose(terms), key)))
+    return checked(terms.parameters, directory.vouched(_purpose(terms), key))
 
 
 def terms_of(kind: Kind, parameters: Parameters, *, scores: int, classes: int = 1) -> ScoreTerms:

@@ -21,7 +21,7 @@ from securefl.core.release import SERVER
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey
 from securefl.core.wire import Header, Limit
 from securefl.he import gate
-from securefl.he.keys import EncryptionKey, KeyPair
+from securefl.he.keys import EncryptionKey, KeyPair, checked
 from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
 from securefl.he.ring import Ring
@@ -145,9 +145,14 @@ _PURPOSE = b"pads"
 
 
 def _public(directory: Directory, key: bytes) -> tuple[PublicKey, EncryptionKey]:
-    """The key holder's keys: that which clients agree on pads with, and that of its ciphertexts."""
+    """The key holder's keys: that which clients agree on pads with, and that of its ciphertexts.
+
+    CryptoError for keys that are not the key holder's, or that nobody can use.
+    """
     raw = directory.vouched(_PURPOSE, key)
-    return PublicKey(raw[:KEY]), EncryptionKey(PARAMETERS, PublicKey(raw[KEY:]))
+    agreement = PublicKey(raw[:KEY])
+    AgreementKey.generate().agree(agreement, b"securefl/pad/1|pinned")  # refuses a weak one
+    return agreement, checked(PARAMETERS, raw[KEY:])
 
 
 def terms_of(kind: Kind, header: Header, openings: int) -> PadTerms:

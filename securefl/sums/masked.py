@@ -18,6 +18,9 @@ from securefl.secagg.checks import CONSISTENCY, UNMASK
 from securefl.storage.own_record import Own
 from securefl.sums.way import Attempt, Opened, Unopened
 
+MOST_COHORTS = 8
+"""Whose channels a client keeps."""
+
 
 class Masked:
     """`sum = "masked"`: secure aggregation among the clients alone, under one plan."""
@@ -69,12 +72,15 @@ class Masked:
 
 
 class MaskedClients:
-    """The clients' side. Channels are agreed once for a cohort, and kept over its rounds."""
+    """The clients' side. Channels are agreed once for a cohort, and kept over its rounds.
+
+    A client keeps those of a few cohorts: the server says which there are.
+    """
 
     def __init__(self, way: Masked, directory: Directory) -> None:
         self._way = way
         self._directory = directory
-        self._channels: dict[tuple[str, bytes], Channels] = {}
+        self._channels: dict[str, dict[bytes, Channels]] = {}
 
     def machines(
         self, attempt: Attempt, identities: Sequence[Identity], key: bytes
@@ -88,10 +94,12 @@ class MaskedClients:
 
     def _channel(self, identity: Identity, roster: Roster) -> Channels:
         # By the roster: in a later attempt a smaller cohort has channels of its own.
-        key = (identity.name, roster.digest)
-        if key not in self._channels:
-            self._channels[key] = Channels(identity, roster, self._directory.session)
-        return self._channels[key]
+        own = self._channels.setdefault(identity.name, {})
+        if roster.digest not in own:
+            if len(own) >= MOST_COHORTS:
+                del own[next(iter(own))]  # the oldest; to agree anew costs time and nothing else
+            own[roster.digest] = Channels(identity, roster, self._directory.session)
+        return own[roster.digest]
 
 
 class MaskedServer:

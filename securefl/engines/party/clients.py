@@ -88,7 +88,7 @@ class ClientParty:
         )
         self._orders: dict[int, Contribute] = {}
         self._sizes: dict[str, int] = {}
-        self._identities: dict[str, Identity] = {}
+        self._identities: dict[tuple[bytes, str], Identity] = {}
         self._directory: Directory | None = None
         self._after = (0, 0, -1)
         self.drive: Drive | None = None
@@ -107,14 +107,12 @@ class ClientParty:
         return [identity.member() for identity in self._of(session, names)]
 
     def _of(self, session: bytes, names: Sequence[str]) -> list[Identity]:
-        """Lasting keys: the same for a whole session, and after a restart."""
-        if self._directory is not None and session != self._directory.session:
-            self._identities.clear()
+        """Lasting keys: the same for a whole session, and after a restart. Another session has others."""
         # One durable write for all new names: a study asks for hundreds at once.
-        new = [name for name in names if name not in self._identities]
+        new = [name for name in names if (session, name) not in self._identities]
         for name, secret in zip(new, self._journal.lasting(new, session) if new else [], strict=True):
-            self._identities[name] = Identity.of(name, secret)
-        return [self._identities[name] for name in names]
+            self._identities[session, name] = Identity.of(name, secret)
+        return [self._identities[session, name] for name in names]
 
     # Places -------------------------------------------------------------------------------------------
 
@@ -130,12 +128,12 @@ class ClientParty:
             raise LocalProtocolError("Expected a session that was entered, got a call before any. Enter one.")
         header, call = heard(data, self._directory.session, self._after)
         own = [self._numbers[name] for name in to if name in self._numbers]
-        # Another round or stage shows that the Ask before is over: no message says so.
-        if header.place()[:2] != self._after[:2]:
-            self.settle()
         machines = self._asked(header, call, own) if isinstance(call, AskCall) else {}
         if isinstance(call, SumCall):
             machines = self._summed(header, call, own)
+        # After the call was found good: a bad one would end the Ask at hand, whose values and records stand.
+        if header.place()[:2] != self._after[:2]:
+            self.settle()
         self._after = header.place()
         self.drive = Drive(machines, header, self)
         return b""
@@ -272,7 +270,7 @@ class ClientParty:
                     header=order.header,
                     wants=order.order.wants,
                     order=order,
-                    conceal=order.conceal,
+                    conceal={name: _of_kind(own) for name, own in order.conceal.items()},
                 )
             case Hide():
                 number = self._numbers[order.client]
@@ -285,6 +283,18 @@ class ClientParty:
                     conceal={name: self._sized(name, own) for name, own in order.conceal.items()},
                 )
         return None
+
+
+def _of_kind(conceal: Conceal) -> Conceal:
+    """`conceal` for a value of the kind that the server called for. A client with another kind abstains."""
+
+    def checked(hidden: NDArray[Any]) -> Concealed:
+        try:
+            return conceal(hidden)
+        except LocalProtocolError as error:
+            raise DataError(f"It was called for another kind of value, so it abstains: {error}") from None
+
+    return checked
 
 
 def _task(order: Contribute) -> bytes:

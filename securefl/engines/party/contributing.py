@@ -15,7 +15,7 @@ from securefl.algorithm import Job, Offer
 from securefl.charges import charge_of
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
-from securefl.core.errors import BudgetExceeded, DataError
+from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
 from securefl.core.release import EXPOSED, NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
@@ -83,16 +83,14 @@ class Contributing:
         secrets = self._secrets(scheduled)
         late = {client for client, secret in secrets.items() if secret is None}
         wants = {task.client: self._charges(task) for task in scheduled if task.client not in late}
-        refused = self._ledger.reserve(
-            [want for own in wants.values() for want in own],
-            {
-                key: self._offers[key.name].sends.extra
-                for task in scheduled
-                if task.order.order.introduction
-                for key, _ in wants.get(task.client, ())
-                if self._counts(key.name)
-            },
-        )
+        try:
+            refused = self._reserved(scheduled, wants)
+        except LocalProtocolError as error:
+            # A server came back to a place with another order. The party forgot the first one in a restart,
+            # and its ledger did not.
+            for task in tasks:
+                self._log.tell(client_name(task.client), str(error))
+            return dict.fromkeys((task.client for task in tasks), None)
         answers: dict[int, tuple[Release, ...] | None] = {}
         for task in tasks:
             name = client_name(task.client)
@@ -111,6 +109,21 @@ class Contributing:
                 self._log.tell(name, str(error))
                 answers[task.client] = None
         return answers
+
+    def _reserved(
+        self, tasks: Sequence[Task], wants: Mapping[int, Sequence[tuple[ReleaseKey, Charge]]]
+    ) -> Mapping[str, BudgetExceeded]:
+        """Reserve the charges of a wave; which clients' ledgers refuse, and why."""
+        return self._ledger.reserve(
+            [want for own in wants.values() for want in own],
+            {
+                key: self._offers[key.name].sends.extra
+                for task in tasks
+                if task.order.order.introduction
+                for key, _ in wants.get(task.client, ())
+                if self._counts(key.name)
+            },
+        )
 
     def _counted(self, client: int, value: Value) -> Value:
         """The value. How much of it was moved into public bounds is counted for the observer alone.

@@ -1,4 +1,4 @@
-"""The key holder's key of the round at hand."""
+"""The key holder's key of the sum at hand."""
 
 from __future__ import annotations
 
@@ -13,33 +13,39 @@ MOST_INTEGERS = 2**28
 
 
 class SumKeys:
-    """The key holder's key of the round at hand. It serves until the next sum could use its openings up.
+    """The key holder's key of the sum at hand. It serves until the next sum could use its openings up.
 
     Each key opens few enough integers for its flooding, and no key tells anything of another. A key is on
-    record, with how much it had opened before, for the rounds in which it is used.
+    record, with how much it had opened before, for every place of the round at hand.
     """
 
     def __init__(self, record: OwnRecord) -> None:
         self._record = record
         self.pair = KeyPair.generate(STRONG)
         self.openings = Openings()
-        self._before, self._round, self._renewed = 0, 0, 0
+        self._before = 0
+
+    @property
+    def opened(self) -> int:
+        """The most integers that the key has opened so far."""
+        return self._before + self.openings.opened
 
     def enter(self, header: Header, integers: int) -> None:
-        """Have a key for a sum of this many integers: the one on record for the round, or a new one."""
-        if header.round != self._round:
-            self._round, self._renewed = header.round, 0
-            self._take(header)
+        """Take the key that is on record for the sum of so many integers at this place, or put one there."""
         # Before the sum begins: one that went beyond the count would be opened with too little flooding.
-        if self._before + self.openings.opened + integers > MOST_INTEGERS:
-            self._renewed += 1
+        if self.opened + integers > MOST_INTEGERS:
             self.pair, self.openings, self._before = KeyPair.generate(STRONG), Openings(), 0
-            self._take(header)
+        # The key once in a round and its name at every place: a server calls to as many places as it likes.
+        self._record.said(header, _name(self.pair.public.session), self.pair.stored)
+        own = self.opened.to_bytes(8, "little") + self.pair.public.session
+        stored = self._record.said(header, f"sum {header.stage} {header.attempt}", lambda: own)
+        if stored != own:  # of this place, before a restart: the sum may have been opened, so it counts
+            self.pair, self.openings = self._restored(header, stored[8:]), Openings()
+            self._before = int.from_bytes(stored[:8], "little") + integers
 
-    def _take(self, header: Header) -> None:
-        opened = self._before + self.openings.opened
-        own = opened.to_bytes(8, "little") + self.pair.stored()
-        stored = self._record.said(header, f"key {self._renewed}", lambda: own)
-        if stored != own:  # of this round, before it was cut off
-            self.pair, self.openings = KeyPair.restored(stored[8:], STRONG), Openings()
-            self._before = int.from_bytes(stored[:8], "little")
+    def _restored(self, header: Header, session: bytes) -> KeyPair:
+        return KeyPair.restored(self._record.said(header, _name(session), self.pair.stored), STRONG)
+
+
+def _name(session: bytes) -> str:
+    return f"key {session.hex()}"

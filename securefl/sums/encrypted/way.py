@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from securefl.core.agreement import Agreement, Directory, Identity, digest, u32
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.keys import PublicKey
 from securefl.core.machine import Machine
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit, decode, encode
-from securefl.he.keys import EncryptionKey
+from securefl.he.keys import EncryptionKey, checked
 from securefl.he.parameters import STRONG
 from securefl.messages import OVERHEAD, REFUSED
 from securefl.plan import Plan
@@ -175,8 +174,7 @@ class _PinnedKey:
 
     def of(self, said: bytes) -> EncryptionKey:
         if self._known is None or self._known[0] != said:
-            raw = self._directory.vouched(_PURPOSE, said)
-            self._known = said, EncryptionKey(STRONG, PublicKey(raw))
+            self._known = said, checked(STRONG, self._directory.vouched(_PURPOSE, said))
         return self._known[1]
 
 

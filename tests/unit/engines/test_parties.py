@@ -291,6 +291,15 @@ def test_a_key_holder_of_another_name_in_the_directory_is_refused() -> None:
         other.enter(mine._directory)
 
 
+def test_a_server_of_other_keys_than_the_directorys_asks_nothing() -> None:
+    mine = InProcess(server(CLEAR), [client(CLEAR, range(CLIENTS))])
+    mine.ask(ASK, PLACE)
+    directory = mine._clients[0]._directory
+    assert directory is not None
+    with pytest.raises(ConfigError, match="this server's own keys"):
+        server(CLEAR).enter(directory)
+
+
 def test_a_party_that_entered_no_session_hears_no_call() -> None:
     for party in (client(CLEAR), KeyHolderParty(TWO, {}, OwnRecord(KEY_HOLDER, Journal()))):
         with pytest.raises(LocalProtocolError, match="Enter one"):
@@ -301,6 +310,23 @@ def test_a_record_is_its_own_partys_alone() -> None:
     act = RecordAct(client=client_name(0), header=PLACE, questions=(), act="open", digest=bytes(32))
     with pytest.raises(LocalProtocolError, match="Expected acts of server"):
         OwnRecord(SERVER, Journal()).record([act])
+
+
+def test_what_an_ask_that_failed_noted_is_not_told_of_the_next() -> None:
+    whole, _ = engine(CLEAR)
+    ask = whole.server.ask
+
+    def failing(*given: Any) -> Any:
+        ask(*given)
+        whole.server.log.tell(SERVER, "It was another Ask.")
+        raise LocalProtocolError("It failed.")
+
+    whole.server.ask = failing  # type: ignore[method-assign]
+    with pytest.raises(LocalProtocolError):
+        whole.ask(ASK, PLACE)
+    whole.server.ask = ask  # type: ignore[method-assign]
+    _, log = whole.ask(ASK, Header(SESSION, 2, 0, 0))
+    assert log.abstained == {}
 
 
 # Records that change ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from support.tiny_study import run, spied, world
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm import Job, Offer
 from securefl.charges import charge_of
-from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.errors import ConfigError, DataError, LocalProtocolError
 from securefl.core.release import ReleaseKey
 from securefl.core.streams import stream
 from securefl.dp.moments import Losses, Moments
@@ -227,6 +227,25 @@ def test_without_noise_clipped_profiles_are_close_to_the_plain_ones() -> None:
         rtol=0.01,
         atol=0.05,
     )
+
+
+WRONG_ANCHORS = {
+    "none": {},
+    "one number": {"anchor_centre": np.zeros(1), "anchor_scale": np.ones(1)},
+    "another length": {"anchor_centre": np.zeros(3), "anchor_scale": np.ones(3)},
+    "no vector": {"anchor_centre": np.zeros((2, 32)), "anchor_scale": np.ones((2, 32))},
+    "not finite": {"anchor_centre": np.full(64, np.nan), "anchor_scale": np.ones(64)},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ANCHORS.values(), ids=WRONG_ANCHORS)
+@pytest.mark.parametrize("clip", [None, CLIP], ids=["exact", "clipped"])
+def test_an_anchor_that_is_none_costs_the_server_the_profile(wrong: Any, clip: Clip | None) -> None:
+    """A server broadcasts it: a client abstains, whatever came."""
+    here = world(fedprof())
+    asked = replace(job(here.problem, *here.records[0]), public=wrong)
+    with pytest.raises(DataError):
+        RepresentationProfile(here.problem, Variant.FULL, Bounds(), clip).compute(asked)
 
 
 # Noise -------------------------------------------------------------------------------------------

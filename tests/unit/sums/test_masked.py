@@ -303,3 +303,20 @@ def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: 
     else:
         with pytest.raises(ConfigError, match=said):
             composition(of, of.arms[0], world(of))
+
+
+def test_a_client_keeps_the_channels_of_few_cohorts() -> None:
+    """A server may call to as many cohorts as it likes: it does not fill a client's memory by that."""
+    plan = Plan(delta=1e-5, schedule=3, sum="masked", corrupt=0.15, dropout=0.3, unprotected=("own",))
+    parties = session(range(24))
+    side = Masked(plan).clients(parties.directory)
+    ask = Ask(
+        cohort=tuple(range(24)),
+        broadcast=np.zeros(1, np.float32),
+        sums=(Sum(Sends(name="own", how="sum", reveals="it"), 3),),
+    )
+    own = [parties.identities["client-0000"]]
+    for missing in range(1, 24):
+        cohort = [k for k in range(24) if k != missing]
+        side.machines(attempt(ask, cohort, Header(parties.directory.session, 1, missing, 0)), own, b"")
+    assert len(side._channels["client-0000"]) == masked.MOST_COHORTS
