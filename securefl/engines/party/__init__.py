@@ -2,6 +2,7 @@
 
 clients        records, ledger, journal, identity, kept state: of one client, or of a study's at once
 contributing   what a client computes, charges and protects when it is asked
+fitting        only what the server called for is concealed
 key_holder     its keys, and what it opened
 
 A party is called to a place of a session and gets a drive there. It takes its session's public keys from a

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm import Offer
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Directory, Identity, Member
-from securefl.core.errors import ConfigError, CryptoError, DataError, LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import Conceal, Concealed, Hide
+from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.hiding import Hide
 from securefl.core.machine import Machine
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit
@@ -21,6 +20,7 @@ from securefl.engines.calls import AskCall, SumCall, heard
 from securefl.engines.drive import Drive
 from securefl.engines.observer import Log
 from securefl.engines.party.contributing import Contributing, Records, Task
+from securefl.engines.party.fitting import of_kind, of_size
 from securefl.exchange import Client, Contribute
 from securefl.messages import client_name, task
 from securefl.plan import Plan
@@ -244,22 +244,6 @@ class ClientParty:
         """The bytes of these messages; the charges of what they carry are committed before."""
         return self._ledger.send(outbox)
 
-    def _sized(self, name: str, conceal: Conceal) -> Conceal:
-        """`conceal` for as many integers as the server called for.
-
-        The length comes from the call, and the value from the client: where they differ, the client abstains.
-        """
-        size = self._sizes[name]
-
-        def checked(integers: NDArray[Any]) -> Concealed:
-            if integers.shape != (size,):
-                raise DataError(
-                    f"Expected {size} values of {name!r}, as called for, got {integers.size}: it abstains."
-                )
-            return conceal(integers)
-
-        return checked
-
     def _task(self, order: Any) -> Task | None:
         """What a client is asked to release now; an order is remembered for the sums after it."""
         match order:
@@ -270,7 +254,7 @@ class ClientParty:
                     header=order.header,
                     wants=order.order.wants,
                     order=order,
-                    conceal={name: _of_kind(own) for name, own in order.conceal.items()},
+                    conceal={name: of_kind(own) for name, own in order.conceal.items()},
                 )
             case Hide():
                 number = self._numbers[order.client]
@@ -280,21 +264,11 @@ class ClientParty:
                     header=order.header,
                     wants=first.order.sums,
                     order=first,
-                    conceal={name: self._sized(name, own) for name, own in order.conceal.items()},
+                    conceal={
+                        name: of_size(name, self._sizes[name], own) for name, own in order.conceal.items()
+                    },
                 )
         return None
-
-
-def _of_kind(conceal: Conceal) -> Conceal:
-    """`conceal` for a value of the kind that the server called for. A client with another kind abstains."""
-
-    def checked(hidden: NDArray[Any]) -> Concealed:
-        try:
-            return conceal(hidden)
-        except LocalProtocolError as error:
-            raise DataError(f"It was called for another kind of value, so it abstains: {error}") from None
-
-    return checked
 
 
 def _task(order: Contribute) -> bytes:
