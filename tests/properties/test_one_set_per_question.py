@@ -20,8 +20,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.tiny_attempts import Attempt, Clients, call, fewest
 from support.tiny_secagg import identity
 
@@ -314,10 +315,6 @@ def signatures_are_checked_once() -> Iterator[None]:
 
     with mock.patch.object(agreed, "verify", once):
         yield
-
-
-def examples(count: int) -> settings:
-    return settings(max_examples=count, suppress_health_check=list(HealthCheck))
 
 
 def checked(cohort: Cohort, operations: Sequence[Course | Show | Restart]) -> None:
