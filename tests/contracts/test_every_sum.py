@@ -15,17 +15,11 @@ import numpy as np
 import pytest
 from scipy import stats
 from support.arms import ARMS
-from support.tiny_study import run, text, world
+from support.tiny_study import run, text, with_privacy, world
+from support.watched_sums import Watched
 
 from securefl.charges import noised, reach
 from securefl.core.errors import ConfigError
-from securefl.core.release import Release, ReleaseKey
-from securefl.core.wire import Header
-from securefl.engines.inprocess import InProcess
-from securefl.engines.observer import Log
-from securefl.engines.party import contributing
-from securefl.plan import Plan
-from securefl.rounds import Answers, Ask, Sends, Value
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.sums import words
@@ -86,42 +80,7 @@ def study(one: Combination, rounds: int = 1) -> Study:
         settings |= {} if records else {"delta": "1e-2"}
         if not records:
             written = written.replace("batch_size = 16\n", "batch_size = 16\nupdate_bound = 0.5\n")
-    for key, value in settings.items():
-        lines = [line for line in written.splitlines() if not line.startswith(f"{key} =")]
-        at = lines.index("[privacy]") + 1
-        written = "\n".join([*lines[:at], f"{key} = {value}", *lines[at:]])
-    return parse(written)
-
-
-class Watched:
-    """What is asked and answered, and the grid integers that each client hides, by place."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.asked: list[tuple[Header, Ask, Answers]] = []
-        self.left: dict[tuple[int, int, int, str], Any] = {}
-        self._ask, self._protect = InProcess.ask, contributing.protect
-        patch.setattr(InProcess, "ask", lambda engine, *asked: self.ask(engine, *asked))
-        patch.setattr(contributing, "protect", self.protect)
-
-    def ask(self, engine: InProcess, ask: Ask, header: Header, network: Any) -> tuple[Answers, Log]:
-        answers, log = self._ask(engine, ask, header, network)
-        self.asked.append((header, ask, answers))
-        return answers, log
-
-    def protect(
-        self, plan: Plan, sends: Sends, value: Value, *, key: ReleaseKey, conceal: Any, **given: Any
-    ) -> Release:
-        place = (key.round, key.stage, int(key.holder[-4:]), sends.name)
-
-        def seen(integers: Any) -> Any:
-            self.left[place] = integers
-            return conceal(integers)
-
-        watched = seen if sends.how == "sum" and plan.hidden else conceal
-        release = self._protect(plan, sends, value, key=key, conceal=watched, **given)
-        if sends.how == "sum" and not plan.hidden:
-            self.left[place] = release._numbers.astype(np.int64)
-        return release
+    return parse(with_privacy(written, settings))
 
 
 def as_declared(noise: Any, sigma: float) -> bool:
@@ -143,9 +102,8 @@ def check(one: Combination, folder: Path, patch: pytest.MonkeyPatch) -> None:
         assert not ask.sums or answers.survivors == ask.cohort
         for question in ask.sums:
             sends, total = question.sends, answers.totals[question.sends.name]
-            place = (header.round, header.stage)
-            left = [watched.left[(*place, k, sends.name)] for k in answers.survivors]
-            added = np.rint(total.value / sends.grid.step).astype(np.int64) - np.sum(left, axis=0)
+            left = np.sum(watched.left(header, sends.name, answers), axis=0)
+            added = np.rint(total.value / sends.grid.step).astype(np.int64) - left
             sums += 1
             if noise in TRUSTED and noised(plan, sends):
                 sigma = plan.noise_multiplier * reach(plan, sends)

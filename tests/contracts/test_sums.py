@@ -10,18 +10,13 @@ import numpy as np
 import pytest
 from support.arms import ARMS
 from support.tiny_study import run, spied, text, world
+from support.watched_sums import Watched
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError
 from securefl.core.keys import Share
-from securefl.core.release import Release, ReleaseKey
-from securefl.core.wire import Header
-from securefl.engines.inprocess import InProcess
-from securefl.engines.observer import Log
-from securefl.engines.party import contributing
 from securefl.he.keys import KeyPair
-from securefl.plan import Plan
-from securefl.rounds import Answers, Ask, ByDraws, Sends, Value
+from securefl.rounds import ByDraws
 from securefl.secagg.packing import Masker
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
@@ -41,30 +36,6 @@ def one(name: str, options: str, sum_: str, *, extra: str = "", privacy: str = "
     return parse(written if sum_ == "clear" else written.replace('sum = "clear"', hidden))
 
 
-class Watched:
-    """What is asked and answered, and what each client would release in the clear: grid integers by place."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.asked: list[tuple[Header, Ask, Answers]] = []
-        self.clear: dict[tuple[int, int, int], np.ndarray[Any, Any]] = {}
-        self._ask, self._protect = InProcess.ask, contributing.protect
-        patch.setattr(InProcess, "ask", lambda engine, *asked: self.ask(engine, *asked))
-        patch.setattr(contributing, "protect", self.protect)
-
-    def ask(self, engine: InProcess, ask: Ask, header: Header, network: Any) -> tuple[Answers, Log]:
-        answers, log = self._ask(engine, ask, header, network)
-        self.asked.append((header, ask, answers))
-        return answers, log
-
-    def protect(
-        self, plan: Plan, sends: Sends, value: Value, *, key: ReleaseKey, weight: float, **hiding: Any
-    ) -> Release:
-        if sends.how == "sum":
-            shown = self._protect(replace(plan, sum="clear"), sends, value, key=key, weight=weight)
-            self.clear[key.round, key.stage, int(key.holder[-4:])] = shown._numbers
-        return self._protect(plan, sends, value, key=key, weight=weight, **hiding)
-
-
 @pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
 @pytest.mark.parametrize(("name", "options"), ARMS)
 class TestSums:
@@ -80,7 +51,7 @@ class TestSums:
     def test_what_is_opened_is_the_sum_over_the_survivors(
         self, name: str, options: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Over a network that loses messages: the same statistics, in the clear from the survivors alone."""
+        """Over a network that loses messages: the same statistics, of the survivors alone."""
         lost = 0.1 if how != "masked" else 0.05 if name == "fedlog" else 0.03  # by the messages of a round
         lossy = f"[network]\nreorder = true\nduplicate = 0.2\ndropout = {lost}\n"
         watched = Watched(monkeypatch)
@@ -100,8 +71,8 @@ class TestSums:
                 if isinstance(ask.weights, ByDraws):
                     weights = [ask.weights.weight(k, question.sends) for k in answers.survivors]
                     assert total.weight == sum(weights)
-                clear = [watched.clear[header.round, header.stage, k] for k in answers.survivors]
-                assert np.array_equal(total.value, np.sum(clear, axis=0) * question.sends.grid.step)
+                left = np.sum(watched.left(header, question.sends.name, answers), axis=0)
+                assert np.array_equal(total.value, left * question.sends.grid.step)
 
 
 @pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
@@ -276,9 +247,9 @@ def test_a_box_that_does_not_open_costs_its_client_alone(
     assert not finished.records[1]["blamed"]
     for header, ask, answers in watched.asked:
         for question in ask.sums:
-            clear = [watched.clear[header.round, header.stage, k] for k in answers.survivors]
+            left = np.sum(watched.left(header, question.sends.name, answers), axis=0)
             total = answers.totals[question.sends.name].value
-            assert np.array_equal(total, np.sum(clear, axis=0) * question.sends.grid.step)
+            assert np.array_equal(total, left * question.sends.grid.step)
 
 
 def test_clear_sums_know_no_dropout() -> None:

@@ -7,8 +7,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -91,12 +93,20 @@ def lines(counted: tuple[int, list[int], list[int]]) -> int:
     return counted[0]
 
 
+@cache
+def uninterrupted(written: str) -> list[dict[str, Any]]:
+    """The records of a run that nobody kills, which several tests compare with."""
+    with TemporaryDirectory() as folder:
+        toml = Path(folder) / "tiny.toml"
+        toml.write_text(written)
+        return plain(run(read(toml), Path(folder) / "run").records)
+
+
 def check_kills(folder: Path, at: list[list[int]], written: str = CLEAR, *, scores: str = "clear") -> int:
     """Kill at these lines, several in a row in one folder, then resume; returns how many made bytes twice."""
     toml = folder / "tiny.toml"
     toml.write_text(written.replace('scores = "clear"', f'scores = "{scores}"'))
     of = read(toml)
-    whole = run(of, folder / "whole")
     folders = [folder / f"kill-{place}" for place, _ in enumerate(at)]
     runs = [(line, home) for own, home in zip(at, folders, strict=True) for line in (*own, 0)]
     for line, status, *_ in killed(toml, *runs):
@@ -110,7 +120,7 @@ def check_kills(folder: Path, at: list[list[int]], written: str = CLEAR, *, scor
         ended = run(of, home)
         assert [record["round"] for record in ended.records] == [1, 2]
         if scores == "clear":
-            assert plain(ended.records) == plain(whole.records)
+            assert plain(ended.records) == uninterrupted(written)
     return sum(len(made(home)) > RELEASES[written] for home in folders)
 
 
@@ -121,19 +131,19 @@ def spread(lines: int, kills: int, seed: int) -> list[int]:
 
 
 def test_killed_anywhere_nothing_is_uncounted_and_the_run_goes_on(tmp_path: Path, lines: int) -> None:
-    assert check_kills(tmp_path, [[line] for line in spread(lines, 10, seed=1)]) >= 4
+    assert check_kills(tmp_path, [[line] for line in spread(lines, 6, seed=1)]) >= 2
 
 
 def test_killed_between_charge_and_bytes(tmp_path: Path, counted: tuple[int, list[int], list[int]]) -> None:
-    """About a dozen lines at the door, evenly from a random one on."""
+    """About eight lines at the door, evenly from a random one on."""
     rng = np.random.default_rng(5)
     _, door, _ = counted
-    at = door[int(rng.integers(8)) :: max(8, len(door) // 12)]
-    assert check_kills(tmp_path, [[line] for line in at]) >= 4
+    at = door[int(rng.integers(8)) :: max(8, len(door) // 8)]
+    assert check_kills(tmp_path, [[line] for line in at]) >= 2
 
 
 def test_killed_three_times_in_a_row(tmp_path: Path, lines: int) -> None:
-    assert check_kills(tmp_path, [[line, line // 4, 700] for line in spread(lines, 4, seed=2)]) >= 2
+    assert check_kills(tmp_path, [[line, line // 4, 700] for line in spread(lines, 3, seed=2)]) >= 1
 
 
 def test_killed_under_encryption(tmp_path: Path, lines: int) -> None:

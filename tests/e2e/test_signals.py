@@ -17,7 +17,7 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import read
 from securefl.study.run import arm_folder
 
-ROUNDS = 4
+ROUNDS = 3
 MASKED = text(
     FEDAVG.replace("fraction = 0.5", 'fraction = 1.0\naggregation = "partial"'), clients=4, rounds=ROUNDS
 ).replace('sum = "clear"', 'sum = "masked"\nspare = 0\ndropout = 0.25\ncorrupt = 0.0')
@@ -36,19 +36,28 @@ def saved(folder: Path) -> tuple[Any, list[dict[str, Any]]]:
         return checkpoint.load()
 
 
-def check_goes_on(folder: Path, whole: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """Folder and records of a run that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "study.toml").write_text(MASKED)
+    return folder, run(read(folder / "study.toml"), folder).records
+
+
+def check_goes_on(folder: Path, whole: tuple[Path, list[dict[str, Any]]]) -> None:
     """A run that was stopped plays all of its rounds, and ends with the model of one that was not."""
-    of = read(folder / "study.toml")
-    resumed, uninterrupted = run(of, folder), run(of, whole)
+    uninterrupted, records = whole
+    resumed = run(read(folder / "study.toml"), folder)
     assert [record["round"] for record in resumed.records] == list(range(1, ROUNDS + 1))
     assert all(sum(record["answered"]) == 4 for record in resumed.records)
-    assert plain(resumed.records) == plain(uninterrupted.records)
-    (whole / "study.toml").write_text(of.text)
-    np.testing.assert_array_equal(saved(folder)[0].broadcast, saved(whole)[0].broadcast, strict=True)
+    assert plain(resumed.records) == plain(records)
+    np.testing.assert_array_equal(saved(folder)[0].broadcast, saved(uninterrupted)[0].broadcast, strict=True)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_one_signal_finishes_the_round(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_one_signal_finishes_the_round(
+    number: signal.Signals, code: int, tmp_path: Path, whole: tuple[Path, list[dict[str, Any]]]
+) -> None:
     with waiting(MASKED, tmp_path, "sign:2") as begun:
         begun.signal(number)
         begun.until(SOON)
@@ -58,7 +67,7 @@ def test_one_signal_finishes_the_round(number: signal.Signals, code: int, tmp_pa
     assert (ended, stdout) == (code, "")
     assert stderr[-1].endswith(f"Go on with: securefl run {out / 'study.toml'} --out {out}")
     assert rounds(out) == [1, 2]
-    check_goes_on(out, tmp_path / "whole")
+    check_goes_on(out, whole)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +75,11 @@ def test_one_signal_finishes_the_round(number: signal.Signals, code: int, tmp_pa
     [(signal.SIGTERM, signal.SIGINT, 130), (signal.SIGINT, signal.SIGTERM, 143)],
 )
 def test_two_signals_stop_at_once_and_cost_no_round(
-    first: signal.Signals, second: signal.Signals, code: int, tmp_path: Path
+    first: signal.Signals,
+    second: signal.Signals,
+    code: int,
+    tmp_path: Path,
+    whole: tuple[Path, list[dict[str, Any]]],
 ) -> None:
     """Stopped when all have signed, where another attempt would be another sum: and yet `spare` is 0."""
     with waiting(MASKED, tmp_path, "sign:2", "--json") as begun:
@@ -78,7 +91,7 @@ def test_two_signals_stop_at_once_and_cost_no_round(
     assert (ended, stdout) == (code, "")
     assert stderr[-1].startswith("Stopped; finished rounds are kept. Go on with: securefl run ")
     assert rounds(tmp_path / "out") == [1]
-    check_goes_on(tmp_path / "out", tmp_path / "whole")
+    check_goes_on(tmp_path / "out", whole)
 
 
 @pytest.mark.parametrize(

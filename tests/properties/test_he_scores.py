@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.tiny_he import SIGNER
+from support.tiny_he import BOUNDS as TIGHT
+from support.tiny_he import SIGNER, keys
 
 from securefl.core.errors import ConfigError
-from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
 from securefl.scores.encryptor import Encryptor
@@ -21,7 +21,7 @@ from securefl.scores.evaluator import ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
 
-BOUNDS = {STRONG: Bounds(), COMPACT: Bounds(mean=16, variance_high=64, weight=16)}
+BOUNDS = {STRONG: Bounds(), COMPACT: TIGHT}
 COARSE = {STRONG: 2e-4, COMPACT: 0.05}
 
 
@@ -30,11 +30,6 @@ class Parties(NamedTuple):
     client: Encryptor
     evaluator: ScoreEvaluator
     opener: Opener
-
-
-@cache
-def keys(parameters: Parameters) -> KeyPair:
-    return KeyPair.generate(parameters)
 
 
 @cache

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
-from support.tiny_he import SIGNER
+from support.tiny_he import BOUNDS, SIGNER, keys
 
 from securefl.core.signing import AgreementKey
-from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, query
 from securefl.scores.encryptor import Encryptor
@@ -21,13 +18,7 @@ from securefl.scores.pads import PadKeyHolder, mask
 from securefl.scores.terms import ScoreTerms
 
 LENGTHS = (1, 10, 84, 511, 512, 2000)
-TIGHT = Bounds(mean=16, variance_high=64, weight=16)
 AGREEMENT = AgreementKey.generate()
-
-
-@cache
-def keys(parameters: Parameters) -> KeyPair:
-    return KeyPair.generate(parameters)
 
 
 def extreme(q: int, seed: int) -> tuple[Profile, Profile, Anchor]:
@@ -53,7 +44,7 @@ def ciphertext_score(
     parameters: Parameters = STRONG,
     variant: Variant = Variant.FULL,
     classes: int = 1,
-    bounds: Bounds = TIGHT,
+    bounds: Bounds = BOUNDS,
 ) -> tuple[float, float]:
     """The score and its bound; in a batch of one where there are classes."""
     terms = ScoreTerms(
@@ -78,10 +69,10 @@ def ciphertext_score(
 
 
 def pad_score(own: Profile, base: Profile, anchor: Anchor, variant: Variant) -> tuple[float, float]:
-    terms = PadTerms(bounds=TIGHT, length=len(own), variant=variant, context=b"maths", openings=10**6)
-    evaluator = PadEvaluator(keys(PARAMETERS).public, terms, SIGNER, query(base, anchor, TIGHT))
+    terms = PadTerms(bounds=BOUNDS, length=len(own), variant=variant, context=b"maths", openings=10**6)
+    evaluator = PadEvaluator(keys(PARAMETERS).public, terms, SIGNER, query(base, anchor, BOUNDS))
     holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, terms, SIGNER.public)
-    split = features(own, anchor, TIGHT).split(variant)
+    split = features(own, anchor, BOUNDS).split(variant)
     masked = [mask(split.hidden, split.clear, terms, AGREEMENT.public)]
     (pads,) = holder.encrypt(evaluator.list(masked))
     opening = evaluator.request(pads, 0, masked)
@@ -95,7 +86,7 @@ def pad_score(own: Profile, base: Profile, anchor: Anchor, variant: Variant) -> 
 def test_all_ways_give_the_divergence_of_extreme_profiles(q: int, variant: Variant) -> None:
     """Mean-only = full, mode E = mode P, batch = single, pads = ciphertexts: all are the KL divergence."""
     own, base, anchor = extreme(q, 7 * q)
-    assert features(own, anchor, TIGHT).clipped == 0, "choose another seed: clipping is another number"
+    assert features(own, anchor, BOUNDS).clipped == 0, "choose another seed: clipping is another number"
     expected = divergence(own, base)
     classes = 2 if q < 1000 else 1
     for parameters, several in (
@@ -145,7 +136,7 @@ def test_the_anchor_does_not_matter(seed: int) -> None:
 def test_the_anchor_is_needed() -> None:
     """Unanchored, the values lie far outside the bounds: they are clipped, which is another number."""
     own, _, _ = extreme(84, 1)
-    assert features(own, Anchor(np.zeros(84), np.ones(84)), TIGHT).clipped > 60
+    assert features(own, Anchor(np.zeros(84), np.ones(84)), BOUNDS).clipped > 60
 
 
 def test_check_values() -> None:

@@ -14,8 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.tiny_two_server import (
     EVERYBODY,
     LEAST,
@@ -154,10 +155,6 @@ def told(asked_for: Sequence[Requested], journal: type[Journal] = Journal) -> in
         play.holder.journal.close()
     assert all(len(found) == 1 for found in play.told.values()), play.told
     return len(play.told)
-
-
-def examples(count: int) -> settings:
-    return settings(max_examples=count, suppress_health_check=list(HealthCheck))
 
 
 @examples(200)

@@ -37,10 +37,19 @@ CLAIM = DPSGD(
 
 
 def test_the_claim_holds_along_its_curve_and_is_nearly_reached() -> None:
+    """False alarm 1e-6 at each of three deltas. About 0.60, 0.78 and 0.83 of the claims are reached."""
+    found = audit(CLAIM, runs=200)
+    assert all(caught.passed for caught in found)
+    assert [caught.delta for caught in found] == [1e-3, 1e-2, 0.05]
+    assert found[0].lower > 0.35 * found[0].claimed
+    assert found[2].lower > 0.72 * found[2].claimed
+
+
+@pytest.mark.slow
+def test_with_more_runs_more_of_the_claim_is_reached() -> None:
     """False alarm 1e-6 at each of three deltas. About 0.68, 0.82 and 0.89 of the claims are reached."""
     found = audit(CLAIM, runs=500)
     assert all(caught.passed for caught in found)
-    assert [caught.delta for caught in found] == [1e-3, 1e-2, 0.05]
     assert found[0].lower > 0.55 * found[0].claimed
     assert found[2].lower > 0.83 * found[2].claimed
 

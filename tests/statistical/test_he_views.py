@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from functools import cache
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import signal, stats
-from support.tiny_he import SIGNER
+from support.tiny_he import BOUNDS, SIGNER, Quiet, keys
 
 from securefl.he import gate
-from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, Parameters
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.profiles import Anchor, Profile, Variant, divergence, features, query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -22,24 +18,11 @@ from securefl.scores.terms import ScoreTerms
 
 Q = 84
 ALARM = 1e-7
-BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
 CLIENT = Profile(np.linspace(-1, 1, Q), np.ones(Q), 50)
 # weights that differ by a factor of ten in norm
 SMALL = Profile(np.zeros(Q), np.full(Q, 2.5), 50)
 LARGE = Profile(np.zeros(Q), np.full(Q, 0.25), 50)
-
-
-class Quiet(random.Random):
-    """Takes the noise away, so that what lies under it can be looked at."""
-
-    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
-        return 0.0
-
-
-@cache
-def keys(parameters: Parameters) -> KeyPair:
-    return KeyPair.generate(parameters)
 
 
 def terms(parameters: Parameters, scores: int = 5000) -> ScoreTerms:

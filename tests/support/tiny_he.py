@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
+
+import numpy as np
 
 from securefl.core.release import SERVER
 from securefl.core.signing import SigningKey
@@ -12,11 +15,25 @@ from securefl.core.wire import Header, Limit
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import Parameters
 from securefl.messages import OpenRequest
+from securefl.profiles import Bounds, Profile
 from securefl.scores import Found, KeyHolder, Scoring, Sent
 from securefl.scores.ckks import OpensCiphertexts
 from securefl.scores.opener import Opener
 
 SIGNER = SigningKey.generate()
+BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
+
+
+class Quiet(random.Random):
+    """Takes the flooding away, so that what lies under it can be looked at."""
+
+    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
+        return 0.0
+
+
+def profile(seed: int, q: int) -> Profile:
+    rng = np.random.default_rng(seed)
+    return Profile(rng.normal(size=q), rng.uniform(0.2, 3, q), 50)
 
 
 @cache

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.tiny_he import BOUNDS, Quiet
 
 from securefl.core.errors import DataError, RemoteProtocolError
 from securefl.core.keys import PublicKey, SecretKey
@@ -23,20 +23,14 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, Parameters
 from securefl.matching.document import Document
-from securefl.profiles import Bounds, Variant
+from securefl.profiles import Variant
 from securefl.scores.opener import Opener
 from securefl.scores.pad_terms import PadTerms
 from securefl.scores.pads import _pad
 from securefl.scores.terms import ScoreTerms
 
 FILE = Path(__file__).parent / "matching" / "vectors.json"
-BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
 SIGNING = SigningKey(SecretKey(bytes(range(32))))
-
-
-class Quiet(random.Random):
-    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
-        return 0.0
 
 
 def words(label: str, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

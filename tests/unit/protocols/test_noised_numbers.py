@@ -61,8 +61,8 @@ def test_a_whole_run_costs_what_was_asked_for(scores: str, variant: str, tmp_pat
     of = fedprof(f'variant = "{variant}"\n', scores=f'"{scores}"')
     finished = run(of, tmp_path)
     for party in ("server", "others"):
-        assert finished.records[-1]["epsilon"][party] == pytest.approx(40.0, rel=2e-3)
-        assert finished.records[-1]["epsilon"][party] <= 40.0 * 1.001
+        assert finished.records[-1]["epsilon"][party] == pytest.approx(8.0, rel=2e-3)
+        assert finished.records[-1]["epsilon"][party] <= 8.0 * 1.001
     assert finished.records[-1]["epsilon"]["key-holder"] == 0
     assert [sum(record["answered"]) for record in finished.records] == [4, 4]
     plan = composition(of, of.arms[0], world(of))[1]
@@ -81,10 +81,10 @@ def test_a_whole_run_costs_what_was_asked_for(scores: str, variant: str, tmp_pat
 
 def test_active_fl_and_sizes_are_finite_too(tmp_path: Path) -> None:
     of = private(
-        "active_fl", "fraction = 1.0\nexcluded = 0.0\nloss_bound = 5.0\n", noise='"local"', epsilon="40.0"
+        "active_fl", "fraction = 1.0\nexcluded = 0.0\nloss_bound = 5.0\n", noise='"local"', epsilon="8.0"
     )
     spy, finished = spied(of, tmp_path)
-    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(40.0, rel=2e-3)
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(8.0, rel=2e-3)
     memory = spy.states[-1].memory
     exact = world(of).sizes
     assert not np.array_equal(memory["size"], exact)
@@ -108,7 +108,7 @@ def test_what_is_clipped_of_noised_profiles_is_counted(tmp_path: Path) -> None:
 
 
 def test_unbounded_profiles_cannot_be_noised() -> None:
-    of = private("fedprof", "fraction = 1.0", noise='"local"', epsilon="40.0")
+    of = private("fedprof", "fraction = 1.0", noise='"local"', epsilon="8.0")
     with pytest.raises(ConfigError, match="moves it without bound"):
         composition(of, of.arms[0], world(of))
 
@@ -120,23 +120,23 @@ def test_what_nobody_sums_its_client_noises(noise: str, rest: dict[str, str], tm
     """Wherever the noise of sums is: the server is charged for a noised profile, and not with infinity."""
     of = fedprof(noise=f'"{noise}"', **rest)
     finished = run(of, tmp_path)
-    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(40.0, rel=2e-3)
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(8.0, rel=2e-3)
 
 
 def test_a_profile_once_in_several_rounds_has_less_noise(tmp_path: Path) -> None:
-    often, seldom = fedprof(rounds=6), fedprof("refresh = 3\n", rounds=6)
+    often, seldom = fedprof(rounds=5), fedprof("refresh = 2\n", rounds=5)
     plans = [composition(of, of.arms[0], world(of))[1] for of in (often, seldom)]
-    assert [dict(plan.releases)["profile"] for plan in plans] == [7, 3]
+    assert [dict(plan.releases)["profile"] for plan in plans] == [6, 3]
     assert plans[1].noise_multiplier < plans[0].noise_multiplier
     spy, finished = spied(seldom, tmp_path)
     asked = [any(e.sends.name == "profile" for e in ask.each) for ask, _ in spy.asks if ask.sums]
-    assert asked == [False, False, True, False, False, True]
-    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(40.0, rel=2e-3)
+    assert asked == [False, True, False, True, False]
+    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(8.0, rel=2e-3)
 
 
 def test_who_retires_stays_away(tmp_path: Path) -> None:
-    """The budget bears no profile in round 2, though it would bear an update in round 3."""
-    of = fedprof("refresh = 2\n", rounds=6, budget="30.0")
+    """The budget bears no profile in round 4, though it would bear an update in round 5."""
+    of = fedprof("refresh = 2\n", rounds=5, budget="6.5")
     finished = run(of, tmp_path)
     retired = [set(record["retired"]) for record in finished.records]
     assert retired[-1]
@@ -303,7 +303,7 @@ def test_a_lost_number_costs_a_client_no_other(name: str, tmp_path: Path) -> Non
         "fedprof": FEDPROF.replace("alpha = 1.0", 'alpha = "theorem-1"'),
         "active_fl": "fraction = 1.0\nexcluded = 0.0\nloss_bound = 5.0\n",
     }
-    of = private(name, options[name], noise='"local"', epsilon="40.0", rounds=6)
+    of = private(name, options[name], noise='"local"', epsilon="8.0", rounds=6)
     of = replace(of, network=replace(of.network, dropout=0.25))
     spy, _ = spied(of, tmp_path)
     memory = spy.states[-1].memory

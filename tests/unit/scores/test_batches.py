@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
-from support.tiny_he import SIGNER, converse
+from support.tiny_he import BOUNDS, SIGNER, converse, keys, profile
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.signing import SigningKey
 from securefl.he import gate
-from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
 from securefl.rounds import Each, Sends
@@ -26,19 +24,8 @@ from securefl.scores.terms import ScoreTerms
 from securefl.scores.way import Found, Kind, Sent
 
 Q = 10
-BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
 BASE = Profile(np.linspace(1, -1, Q), np.linspace(2, 0.5, Q), 50)
-
-
-def profile(seed: int, q: int = Q) -> Profile:
-    rng = np.random.default_rng(seed)
-    return Profile(rng.normal(size=q), rng.uniform(0.2, 3, q), 50)
-
-
-@cache
-def keys(parameters: Parameters) -> KeyPair:
-    return KeyPair.generate(parameters)
 
 
 class Parties:
@@ -125,7 +112,7 @@ def test_a_batch_gives_what_its_members_give_singly(
     parameters: Parameters, variant: Variant, members: int
 ) -> None:
     parties = Parties(parameters, variant=variant)
-    baseline, owners = parties.baseline(), [profile(i) for i in range(members)]
+    baseline, owners = parties.baseline(), [profile(i, Q) for i in range(members)]
     arrived = [parties.arrived(own, f"client {i}") for i, own in enumerate(owners)]
     blinded = parties.evaluator.match_batch(arrived, baseline)
     scores = parties.evaluator.unblind_batch(blinded, parties.opener.open(blinded.request))
@@ -152,7 +139,7 @@ def test_a_baseline_with_weights_in_some_ciphertexts_alone_gives_scores_too(vari
 
 def test_a_batch_counts_an_opening_for_every_class_and_a_repeated_one_none() -> None:
     parties = Parties(scores=9)
-    one = parties.arrived(profile(1))
+    one = parties.arrived(profile(1, Q))
     baseline = parties.baseline()
     first, second = (parties.evaluator.match_batch([one], baseline) for _ in range(2))
     assert parties.opener.open(first.request) == parties.opener.open(first.request)
@@ -168,7 +155,7 @@ def test_junk_in_a_batch_is_seen_and_its_members_opened_singly() -> None:
     """A junk ciphertext shifts all scores of its batch; alone, it shifts none but its own."""
     parties = Parties()
     baseline = parties.baseline()
-    honest = [parties.arrived(profile(i), f"client {i}") for i in range(3)]
+    honest = [parties.arrived(profile(i, Q), f"client {i}") for i in range(3)]
     raw = np.random.default_rng(5).integers(0, 2**29 - 2**16, (2, 2, 4096), dtype=np.uint64)
     junk = Arrived(
         honest[0].ciphertext[: gate.TAG] + gate.pack(raw, COMPACT.primes), honest[0].clear, "mallory"
@@ -178,7 +165,8 @@ def test_junk_in_a_batch_is_seen_and_its_members_opened_singly() -> None:
         parties.evaluator.unblind_batch(blinded, parties.opener.open(blinded.request))
     for i, one in enumerate(honest):
         assert (
-            abs(parties.single(one, baseline) - divergence(profile(i), BASE)) <= parties.terms.error_bound()
+            abs(parties.single(one, baseline) - divergence(profile(i, Q), BASE))
+            <= parties.terms.error_bound()
         )
     with pytest.raises(RemoteProtocolError, match="mallory"):
         parties.single(junk, baseline)
@@ -201,7 +189,7 @@ def scoring(parties: Parties, clients: int, told: dict[str, str]) -> CiphertextS
 def test_many_are_matched_whatever_some_of_them_send() -> None:
     """Junk has its batch opened singly, and costs its sender alone."""
     parties, told = Parties(), dict[str, str]()
-    exchange, owners = scoring(parties, 7, told), [profile(i) for i in range(6)]
+    exchange, owners = scoring(parties, 7, told), [profile(i, Q) for i in range(6)]
     (each,) = exchange.each
     raw = np.random.default_rng(5).integers(0, 2**29 - 2**16, (2, 2, 4096), dtype=np.uint64)
     good = [parties.arrived(own).ciphertext for own in owners]
@@ -228,7 +216,7 @@ def test_variances_outside_the_bounds_never_join_a_batch() -> None:
     exchange = scoring(parties, 2, told)
     each = replace(exchange.each[0], variant=Variant.MEAN_ONLY)
     exchange = replace(exchange, each=(each,))
-    arrived = [parties.arrived(profile(k)) for k in range(2)]
+    arrived = [parties.arrived(profile(k, Q)) for k in range(2)]
     clear = [np.full(Q + 1, 1e9), np.asarray(arrived[1].clear)]
     turns: list[int] = []
     sent = [
@@ -242,7 +230,7 @@ def test_a_junk_reply_is_the_key_holders_doing_and_has_nothing_opened_again() ->
     parties, told = Parties(), dict[str, str]()
     exchange = scoring(parties, 3, told)
     (each,) = exchange.each
-    owners = [parties.arrived(profile(k)).ciphertext for k in range(3)]
+    owners = [parties.arrived(profile(k, Q)).ciphertext for k in range(3)]
     asked = exchange.score(tuple(Sent(k, each, one, np.zeros(0)) for k, one in enumerate(owners))).run()
     assert asked.then((b"junk",)).run() == Found({})
     assert set(told) == {"key-holder"}
@@ -279,13 +267,13 @@ def test_batches_need_a_power_of_two_and_a_plaintext_baseline() -> None:
         Parties(STRONG_ENCRYPTED)
     parties = Parties(classes=2)
     with pytest.raises(ValueError, match="1 to 2 clients"):
-        parties.evaluator.match_batch([parties.arrived(profile(0))] * 3, parties.baseline())
+        parties.evaluator.match_batch([parties.arrived(profile(0, Q))] * 3, parties.baseline())
 
 
 def test_requests_are_opened_for_the_evaluator_that_signed_them_alone() -> None:
     parties = Parties()
     other = ScoreEvaluator(keys(COMPACT).public, parties.terms, SigningKey.generate())
-    one = parties.arrived(profile(1))
+    one = parties.arrived(profile(1, Q))
     foreign = other.match(one.ciphertext, other.baseline(query(BASE, ANCHOR, BOUNDS)), one.clear)
     mine = parties.evaluator.match(one.ciphertext, parties.baseline(), one.clear)
     for request in (foreign.request, mine.request[:-1] + bytes([mine.request[-1] ^ 1])):
@@ -325,7 +313,7 @@ def test_long_profiles_take_several_ciphertexts(q: int) -> None:
 def test_every_polynomial_of_a_request_is_fresh(parameters: Parameters) -> None:
     """The third one too: else a client that colludes with the key holder divides, and has the baseline."""
     parties = Parties(parameters, classes=1)
-    one, baseline = parties.arrived(profile(1)), parties.baseline()
+    one, baseline = parties.arrived(profile(1, Q)), parties.baseline()
     p, size = parameters, gate.integer_size(parameters.modulus)
     made = [parties.evaluator.match(one.ciphertext, baseline, one.clear).request for _ in range(2)]
     count = p.polynomials - 1
@@ -344,7 +332,7 @@ def test_every_polynomial_of_a_request_is_fresh(parameters: Parameters) -> None:
 
 def test_addressed_and_blind_requests_are_no_substitutes() -> None:
     parties = Parties(classes=1)
-    one, baseline = parties.arrived(profile(1)), parties.baseline()
+    one, baseline = parties.arrived(profile(1, Q)), parties.baseline()
     blind = parties.evaluator.match(one.ciphertext, baseline, one.clear).request
     addressed = parties.evaluator.addressed(one.ciphertext, baseline, one.clear)
     with pytest.raises(RemoteProtocolError):
@@ -356,4 +344,4 @@ def test_addressed_and_blind_requests_are_no_substitutes() -> None:
 def test_a_ciphertext_is_no_baseline() -> None:
     parties = Parties(STRONG_ENCRYPTED, classes=1)
     with pytest.raises(RemoteProtocolError, match="another kind"):
-        parties.evaluator.encrypted_baseline(parties.arrived(profile(1)).ciphertext)
+        parties.evaluator.encrypted_baseline(parties.arrived(profile(1, Q)).ciphertext)

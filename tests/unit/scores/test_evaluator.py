@@ -1,31 +1,23 @@
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
-from support.tiny_he import SIGNER
+from support.tiny_he import BOUNDS, SIGNER, keys
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT
-from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, query
+from securefl.profiles import Anchor, Profile, Split, Variant, divergence, features, query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Baseline, Blinded, ScoreEvaluator
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
 
 Q = 10
-BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
 CLIENT = Profile(np.linspace(-2, 2, Q), np.linspace(0.2, 3, Q), 50)
 BASE = Profile(np.linspace(1, -1, Q), np.linspace(2, 0.5, Q), 50)
-
-
-@cache
-def keys() -> KeyPair:
-    return KeyPair.generate(COMPACT)
 
 
 class Parties:
@@ -34,7 +26,7 @@ class Parties:
     def __init__(
         self, variant: Variant = Variant.FULL, scores: int = 50, pair: KeyPair | None = None
     ) -> None:
-        pair = pair or keys()
+        pair = pair or keys(COMPACT)
         self.terms = ScoreTerms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=variant, scores=scores)
         self.client = Encryptor(pair.public, self.terms)
         self.evaluator = ScoreEvaluator(pair.public, self.terms, SIGNER)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.tiny_he import SIGNER
+from support.tiny_he import BOUNDS, SIGNER
 
 from securefl.core.signing import AgreementKey
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Bounds, Variant
+from securefl.profiles import Variant
 from securefl.scores.opener import Opener
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import PadKeyHolder, framed
 from securefl.scores.terms import ScoreTerms
-
-BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
 
 
 def packed(parameters: Parameters, step: int, first: int, count: int, *, at: int = 0) -> bytes:

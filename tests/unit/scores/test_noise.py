@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import random
-from functools import cache
 from math import sqrt
 from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_he import SIGNER
+from support.tiny_he import BOUNDS, SIGNER, Quiet, keys
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.signing import AgreementKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.integers import coefficient_rows, products
-from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
 from securefl.profiles import Anchor, Bounds, Profile, Variant, features, query
 from securefl.scores import pad_evaluator
@@ -29,20 +27,7 @@ from securefl.scores.pads import PadKeyHolder, _pad, mask, scaled
 from securefl.scores.terms import ScoreTerms
 
 Q = 10
-BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
-
-
-class Quiet(random.Random):
-    """Takes the flooding away, so that what lies under it can be looked at."""
-
-    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
-        return 0.0
-
-
-@cache
-def keys(parameters: Parameters) -> KeyPair:
-    return KeyPair.generate(parameters)
 
 
 def terms(parameters: Parameters, bounds: Bounds = BOUNDS) -> ScoreTerms:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 from scipy import stats
+from support.tiny_he import BOUNDS, keys, profile
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.integers import coefficient_rows, products
-from securefl.he.keys import KeyPair
 from securefl.he.ring import Ring
 from securefl.messages import REFUSED
 from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
@@ -27,18 +26,7 @@ from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.padded import OpensPads
 from securefl.scores.pads import Masked, PadKeyHolder, admit, mask
 
-BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
 SIGNING, AGREEMENT = SigningKey.generate(), AgreementKey.generate()
-
-
-@cache
-def pair() -> KeyPair:
-    return KeyPair.generate(PARAMETERS)
-
-
-def profile(seed: int, q: int) -> Profile:
-    rng = np.random.default_rng(seed)
-    return Profile(rng.normal(size=q), rng.uniform(0.2, 3, q), 50)
 
 
 class Parties:
@@ -49,8 +37,8 @@ class Parties:
         )
         self.anchor, self.base = Anchor(np.zeros(q), np.ones(q)), profile(99, q)
         asked = query(self.base, self.anchor, BOUNDS)
-        self.evaluator = PadEvaluator(pair().public, self.terms, SIGNING, asked)
-        self.holder = PadKeyHolder(pair(), AGREEMENT, self.terms, SIGNING.public)
+        self.evaluator = PadEvaluator(keys(PARAMETERS).public, self.terms, SIGNING, asked)
+        self.holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, self.terms, SIGNING.public)
 
     def masked(self, own: Profile) -> Masked:
         split = features(own, self.anchor, BOUNDS).split(self.terms.variant)
@@ -128,14 +116,20 @@ class Crowded(Parties):
 def below_the_sums(parties: Crowded, base: Profile) -> tuple[list[int], list[int]]:
     """What the key holder has when it opens a full list for this baseline: sums, and what it rounds off."""
     evaluator = PadEvaluator(
-        pair().public, parties.terms, SIGNING, query(base, parties.anchor, BOUNDS), ring=parties.ring
+        keys(PARAMETERS).public,
+        parties.terms,
+        SIGNING,
+        query(base, parties.anchor, BOUNDS),
+        ring=parties.ring,
     )
     body = evaluator.request(parties.pads, 0, parties.crowd).request[:-64]
     size, p = gate.integer_size(PARAMETERS.modulus), PARAMETERS
     start = gate.residues_size(1, p.primes, p.poly_modulus_degree)
     second = gate.unpack(body[:start], 1, p.primes, p.poly_modulus_degree, sender="test")[0]
     items = [body[at : at + size + 2] for at in range(start, len(body), size + 2)]
-    rows = coefficient_rows(pair().coefficients(), [int.from_bytes(item[:2], "little") for item in items])
+    rows = coefficient_rows(
+        keys(PARAMETERS).coefficients(), [int.from_bytes(item[:2], "little") for item in items]
+    )
     opened = [
         (int.from_bytes(item[2:], "little") + own) % p.modulus
         for item, own in zip(items, products(rows, second, p), strict=True)
@@ -241,8 +235,10 @@ def test_pads_from_the_key_holder_pass_the_gate() -> None:
 def test_openings_of_pads_are_counted_and_capped_and_of_sums_alone() -> None:
     parties = Parties()
     few = replace(parties.terms, openings=3)
-    evaluator = PadEvaluator(pair().public, few, SIGNING, query(parties.base, parties.anchor, BOUNDS))
-    holder = PadKeyHolder(pair(), AGREEMENT, few, SIGNING.public)
+    evaluator = PadEvaluator(
+        keys(PARAMETERS).public, few, SIGNING, query(parties.base, parties.anchor, BOUNDS)
+    )
+    holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, few, SIGNING.public)
     masked = [parties.masked(profile(1, 10)), parties.masked(profile(2, 10))]
     (ciphertext,) = holder.encrypt(evaluator.list(masked))
     first, second = (evaluator.request(ciphertext, 0, masked) for _ in range(2))
@@ -291,7 +287,7 @@ def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> No
             mask(hidden, np.zeros(0), parties.terms, AGREEMENT.public)
     loose = query(Profile(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
     with pytest.raises(ConfigError, match="larger than declared"):
-        PadEvaluator(pair().public, parties.terms, SIGNING, loose)
+        PadEvaluator(keys(PARAMETERS).public, parties.terms, SIGNING, loose)
 
 
 def test_a_word_at_its_place_in_the_modulus_is_rounded_by_less_than_its_noise() -> None:
