@@ -17,7 +17,7 @@ from securefl.storage.database import Damaged, Database, Kind, check, decoding, 
 
 KIND = Kind(
     name="checkpoint",
-    version=2,
+    version=3,
     tables=(
         "CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
         "CREATE TABLE rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL, seal BLOB NOT NULL) STRICT",

@@ -119,6 +119,7 @@ class ClientParty:
     def enter(self, directory: Directory) -> None:
         self._directory, self._after, self.drive = directory, (0, 0, -1), None
         self._orders.clear()
+        self._contributing.drop()
         way = way_of(self._plan)
         self._sums = None if way is None else way.clients(directory)
         self._scores = None if self._scoring is None else self._scoring.clients(directory)
@@ -190,6 +191,7 @@ class ClientParty:
         for digest, numbers in told.items():
             attempt = self._attempt(header, call, self._orders[numbers[0]], digest)
             identities = self._of(header.session, [client_name(k) for k in numbers])
+            self._require_own(identities)
             try:
                 machines |= self._sums.machines(attempt, identities, call.key)
             except (ConfigError, CryptoError) as error:
@@ -197,6 +199,18 @@ class ClientParty:
                     f"Expected a call for a sum of this plan, got another: {error}", sender=SERVER
                 ) from None
         return machines
+
+    def _require_own(self, identities: Sequence[Identity]) -> None:
+        """ConfigError where the directory has other keys of these clients, such as after a lost journal."""
+        assert self._directory is not None
+        names = [identity.name for identity in identities]
+        pinned = {member.name: member for member in self._directory.roster(names).members}
+        others = [own.name for own in identities if own.member() != pinned[own.name]]
+        if others:
+            raise ConfigError(
+                f"Expected a directory with the keys of {', '.join(others)} as their journals have them, got "
+                "others. Pin them again, or restore the journals."
+            )
 
     def _attempt(self, header: Header, call: SumCall, order: Contribute, digest: bytes) -> Attempt:
         """The attempt by order and plan. The call adds only who is called, and the lengths."""

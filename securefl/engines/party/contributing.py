@@ -139,6 +139,10 @@ class Contributing:
     def settle(self) -> None:
         """The Ask is over: clients keep what they made of it."""
         self.kept |= self._news
+        self.drop()
+
+    def drop(self) -> None:
+        """The Ask came to nothing, and its session with it: clients keep nothing of it."""
         self._news = {}
         self._values = {}
         self._seen = {}

@@ -11,6 +11,7 @@ import pytest
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.acts import RecordAct
+from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, encode
@@ -239,8 +240,8 @@ def test_a_key_holder_opens_nothing_for_a_call_beside_its_plan(changes: Any) -> 
     assert isinstance(party.drive, Drive)
 
 
-def test_fewer_clients_said_to_be_ordered_have_no_signatures() -> None:
-    """The server tells the key holder a smaller order, after which fewer inputs would be enough."""
+def test_another_size_of_the_order_has_no_signatures() -> None:
+    """The server tells the key holder another size of the order, from which follows how many are enough."""
     whole, _ = engine(TWO)
     (party,), own = whole._clients, whole.server
     say = KeyHolderParty.call
@@ -304,6 +305,38 @@ def test_a_party_that_entered_no_session_hears_no_call() -> None:
     for party in (client(CLEAR), KeyHolderParty(TWO, {}, OwnRecord(KEY_HOLDER, Journal()))):
         with pytest.raises(LocalProtocolError, match="Enter one"):
             party.call(party.names, said(PLACE, call()))
+
+
+def test_a_client_whose_journal_was_lost_is_told_so_itself() -> None:
+    """Its keys are others than those that are pinned: nobody could check what it signs."""
+    party, _ = ordered(MASKED)
+    assert party._directory is not None
+    others = replace(
+        party._directory, members=lambda names: [Identity.generate(name).member() for name in names]
+    )
+    party._directory = others
+    with pytest.raises(ConfigError, match="Pin them again, or restore the journals"):
+        party.call(party.names, said(ATTEMPT, call()))
+
+
+def test_what_was_made_in_a_session_that_was_left_is_not_kept() -> None:
+    """Its last Ask never ended: nobody knows whether its value was used."""
+    whole, _ = engine(CLEAR, compute=lambda job: Value(clear=np.zeros(SIZE), keep={"own": np.ones(1)}))
+    whole.ask(replace(ASK, sums=()), PLACE)
+    (party,) = whole._clients
+    assert isinstance(party, ClientParty)
+    place, names = Header(SESSION, 1, 0, 1), list(party.names)
+    party.call(names, said(place, AskCall(most_bytes=9999, most_elements=99)))
+    assert party.drive is not None
+    party.drive.begin()
+    for k, name in enumerate(names):
+        for message in (order_of(ASK, [k], hidden=False), broadcast_of(ASK)):
+            party.drive.deliver(Parcel(SERVER, name, encode(place, message)))
+    party.drive.work()
+    assert party._directory is not None
+    party.enter(replace(party._directory, session=b"\x01" * 32))
+    party.settle()
+    assert party.kept == {}
 
 
 def test_a_record_is_its_own_partys_alone() -> None:
