@@ -26,6 +26,7 @@ def endured(*words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow  # test_kill.py kills runs in the fast suite
 def test_killed_runs_end_as_uninterrupted_ones() -> None:
     assert endured("kills", "--kills", "2", "--case", "masked", "--workers", "1")["kills"] >= 2
 

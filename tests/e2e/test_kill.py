@@ -162,6 +162,7 @@ def test_killed_under_masks_before_and_after_every_act(
     assert check_kills(tmp_path, [[line] for line in at], MASKED) == 1, "after sign alone is it made again"
 
 
+@pytest.mark.slow  # the lines around every act are tried in the fast suite
 def test_killed_under_masks_anywhere(tmp_path: Path, under_masks: tuple[int, list[int], list[int]]) -> None:
     assert check_kills(tmp_path, [[line] for line in spread(under_masks[0], 4, seed=6)], MASKED) >= 1
 
