@@ -31,6 +31,7 @@ def test_killed_runs_end_as_uninterrupted_ones() -> None:
     assert endured("kills", "--kills", "2", "--case", "masked", "--workers", "1")["kills"] >= 2
 
 
+@pytest.mark.slow  # lost and damaged files are tried one by one in the fast suite
 def test_flipped_bits_are_refused_or_harmless() -> None:
     found = endured("flips", "--flips", "5", "--base", "masked", "--workers", "1")
     assert sum(found["verdicts"].values()) == 5

@@ -96,6 +96,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "out" / "sweep.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow  # the page is read without a browser in the fast suite
 def test_check_boxes_show_and_hide_series(source: str, tmp_path: Path) -> None:
     told = probed(tmp_path / "page.html", source)
     assert told["wrong"] == []

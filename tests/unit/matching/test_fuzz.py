@@ -31,6 +31,7 @@ def test_a_hundred_thousand_inputs_do_no_harm(seed: int) -> None:
     assert grown_kib < 64 * 1024
 
 
+@pytest.mark.slow  # unguided inputs are tried in the fast suite
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed here")
 def test_inputs_guided_by_coverage() -> None:
     done = run("--guided", 8_000, timeout=240)
