@@ -88,7 +88,11 @@ class InProcess:
 
         # A function, not a list: keys are made for the clients that are called, not for all there are.
         def members(names: Sequence[str]) -> list[Member]:
-            return [self._at[name].members(session, [name])[0] for name in names]
+            found: dict[str, Member] = {}
+            for party in {id(self._at[name]): self._at[name] for name in names}.values():
+                own = [name for name in names if self._at[name] is party]
+                found.update(zip(own, party.members(session, own), strict=True))
+            return [found[name] for name in names]
 
         directory = Directory(session, self.server.member(session), holder, members)
         self.server.enter(directory)

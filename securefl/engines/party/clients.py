@@ -151,7 +151,7 @@ class ClientParty:
                 sender=SERVER,
             )
         asked, conceal = call.questions(), {}
-        if (asked is None) != (self._scores is None) and asked is not None:
+        if asked is not None and self._scores is None:
             raise RemoteProtocolError(
                 "Expected open numbers, as the plan says, got a call for others.", sender=SERVER
             )
