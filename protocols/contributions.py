@@ -5,7 +5,7 @@ A size and a loss are ready for noise. If a plan adds none, they leave as they a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import floor, log2
 from typing import Final
@@ -18,9 +18,9 @@ from securefl.core.grid import Grid
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.dp.moments import GRID, Losses
-from securefl.rounds import Each, Floats, Sends, Value
-from securefl.training import mean_loss, record_losses, to_vector
-from securefl.training.client import train_on, usable, with_training
+from securefl.rounds import Each, Float32s, Floats, Sends, Value
+from securefl.training import mean_loss, record_losses
+from securefl.training.fit import Fit, Fitted, fitted, usable, with_training
 from securefl.training.task import Problem
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
@@ -73,21 +73,30 @@ def update_sends(problem: Problem, cohort: int) -> Sends:
     return replace(sends, sensitivity=moved, grid=_grid(bound))
 
 
-def bounded(problem: Problem, job: Job, update: Callable[[Job], Floats]) -> Value:
-    """The update of this job. Under the problem's bound it is scaled down and put on the grid, as integers.
+def to_fit(problem: Problem, job: Job, start: Float32s) -> Fit:
+    """The training behind an update. Under a bound, unusable records take no part."""
+    own = job if problem.local.update_bound is None else usable(problem, job)
+    return Fit(problem=problem, start=start, job=own)
 
-    Under a bound a client is never silent, since silence would tell of its records. Unusable records take no
-    part, and an update that diverges is 0.
+
+def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError) -> Value:
+    """The update from the broadcast to the trained values (d,).
+
+    Under the problem's bound it is scaled down and put on the grid, as integers. A client is never silent
+    there, since silence would tell of its records: an update that diverges is 0. Without a bound this raises
+    the DataError of a training that came to nothing.
     """
     bound = problem.local.update_bound
+    if isinstance(shared, DataError):
+        if bound is None:
+            raise shared
+        step = np.zeros(len(broadcast))
+    else:
+        step = shared.astype(np.float64) - broadcast
     if bound is None:
-        return Value(clear=update(job))
-    try:
-        step = update(usable(problem, job))
-    except DataError:
-        step = np.zeros(len(job.broadcast))
+        return Value(clear=step)
     if not np.isfinite(step).all():
-        step = np.zeros(len(job.broadcast))
+        step = np.zeros(len(broadcast))
     grid = _grid(bound)
     # to_grid scales down to the bound, so that the integers' norm is within it exactly
     return Value(integers=clipping.to_grid(step[None], grid.step, int(bound / grid.step))[0])
@@ -111,13 +120,14 @@ class Update:
     def sends(self) -> Sends:
         return update_sends(self.problem, self.cohort)
 
-    def compute(self, job: Job) -> Value:
-        return bounded(self.problem, job, self._step)
+    def fit(self, job: Job) -> Fit:
+        return to_fit(self.problem, job, job.broadcast)
 
-    def _step(self, job: Job) -> Floats:
-        model = self.problem.module(job.broadcast)
-        train_on(self.problem, model, job)
-        return to_vector(model).astype(np.float64) - job.broadcast
+    def value(self, job: Job, trained: Fitted) -> Value:
+        return bounded(self.problem, job.broadcast, trained)
+
+    def compute(self, job: Job) -> Value:
+        return self.value(job, fitted(self.fit(job)))
 
 
 @dataclass(frozen=True, eq=False)

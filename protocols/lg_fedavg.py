@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer
 from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
-from securefl.protocols.contributions import bounded, update_sends
-from securefl.rounds import Float32s, Floats, Kept, Sends, Value
-from securefl.training import evaluate, pooled, to_vector
+from securefl.protocols.contributions import bounded, to_fit, update_sends
+from securefl.rounds import Float32s, Kept, Sends, Value
+from securefl.training import evaluate, pooled
 from securefl.training.bodies import Bodies
-from securefl.training.client import train_on
+from securefl.training.fit import Fit, Fitted, fitted
 from securefl.training.heads import last_layers
 from securefl.training.heads import places as places_of
 from securefl.training.task import Problem
@@ -110,15 +110,16 @@ class LastLayersUpdate:
     def sends(self) -> Sends:
         return update_sends(self.part.bodies.problem, self.cohort)
 
+    def fit(self, job: Job) -> Fit:
+        start = self.part.model(job.client, job.broadcast, job.kept)
+        return to_fit(self.part.bodies.of(job.client), job, start)
+
+    def value(self, job: Job, trained: Fitted) -> Value:
+        problem = self.part.bodies.problem
+        if isinstance(trained, DataError):  # the client keeps the body that it had
+            return bounded(problem, job.broadcast, trained)
+        shared = self.part.taken(job.client, trained)
+        return replace(bounded(problem, job.broadcast, shared), keep={"model": trained})
+
     def compute(self, job: Job) -> Value:
-        # empty where training diverged: the client then keeps the body that it had
-        kept: dict[str, Float32s] = {}
-
-        def step(job: Job) -> Floats:
-            problem = self.part.bodies.of(job.client)
-            model = problem.module(self.part.model(job.client, job.broadcast, job.kept))
-            train_on(problem, model, job)
-            kept["model"] = to_vector(model)
-            return self.part.taken(job.client, kept["model"]).astype(np.float64) - job.broadcast
-
-        return replace(bounded(self.part.bodies.problem, job, step), keep=kept or None)
+        return self.value(job, fitted(self.fit(job)))

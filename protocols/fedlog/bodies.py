@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from dp_accounting import DpEvent
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from securefl.algorithm import Device, Evaluation, Job
 from securefl.core.errors import DataError
 from securefl.protocols.fedlog.head import solve
-from securefl.rounds import Floats, Kept
-from securefl.training import Objective, evaluate, pooled, to_vector
+from securefl.rounds import Float32s, Floats, Kept
+from securefl.training import evaluate, pooled
 from securefl.training.bodies import Bodies
-from securefl.training.client import train_on, usable
-from securefl.training.heads import Activation, activated, frozen, last_dense, with_head
+from securefl.training.fit import Fit, Fitted, usable
+from securefl.training.heads import Activation, activated, last_dense, with_head
 from securefl.training.task import Problem
 
 
@@ -48,8 +48,12 @@ class Body(Protocol):
     @property
     def once(self) -> bool: ...
 
-    def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
-        """The client's model, with its body ready for this round's statistic, and the state that it keeps."""
+    def fit(self, job: Job) -> Fit | None:
+        """How the body is trained for this round's statistic. None if it is not."""
+        ...
+
+    def prepared(self, job: Job, trained: Fitted | None) -> tuple[nn.Module, Kept | None]:
+        """The client's model with its body as `fit` left it, and the state that the client keeps."""
         ...
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation: ...
@@ -66,7 +70,10 @@ class Public:
     training: DpEvent | None = None
     once: bool = True
 
-    def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
+    def fit(self, job: Job) -> None:
+        return None
+
+    def prepared(self, job: Job, trained: Fitted | None) -> tuple[nn.Module, Kept | None]:
         return self.problem.module(self.problem.initial), None
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation:
@@ -101,32 +108,48 @@ class Trained:
         private = self.bodies.problem.private
         return None if private is None else private.event
 
-    def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
+    def fit(self, job: Job) -> Fit | None:
+        if _headless(job):
+            return None
+        problem = self.bodies.of(job.client)
+        return Fit(
+            problem=problem,
+            start=self._under_head(job),
+            job=usable(problem, job),
+            under_head=True,
+            activation=self.activation,
+            penalty=self._penalty(job.broadcast),
+        )
+
+    def prepared(self, job: Job, trained: Fitted | None) -> tuple[nn.Module, Kept | None]:
+        problem = self.bodies.of(job.client)
+        if trained is None:
+            return problem.module(np.asarray(job.kept.get("model", problem.initial))), None
+        # Where training diverged the body stays as it was. To fall silent would tell of the records.
+        vector = self._under_head(job) if isinstance(trained, DataError) else trained
+        return problem.module(vector), {"model": vector}
+
+    def _under_head(self, job: Job) -> Float32s:
+        """The client's own body under the broadcast head: its model before training."""
         problem = self.bodies.of(job.client)
         model = problem.module(np.asarray(job.kept.get("model", problem.initial)))
-        if job.introduction or not job.broadcast.size:  # there is no head to train under
-            return model, None
         width = last_dense(model).in_features
         if job.broadcast.size != problem.outputs * (1 + width):
             raise DataError(
                 f"Expected a broadcast statistic of {problem.outputs} x {1 + width} values, got "
                 f"{job.broadcast.size}."
             )
-        statistic = job.broadcast.astype(np.float64).reshape(problem.outputs, -1)
-        with_head(model, solve(statistic))
-        # with the new head and the old body: what a client keeps if its training diverges
-        before = to_vector(model)
-        try:
-            with activated(model, self.activation), frozen(last_dense(model)):
-                train_on(problem, model, usable(problem, job), self._objective(statistic))
-        except DataError:  # to fall silent would tell of the records: the body stays as it was
-            model = problem.module(before)
-        return model, {"model": to_vector(model)}
+        return with_head(model, _head(job.broadcast.tobytes(), problem.outputs))
 
-    def _objective(self, statistic: Floats) -> Objective | None:
+    def _penalty(self, broadcast: Float32s) -> Clustering | None:
         if not (self.compact or self.apart):
             return None
-        return clustering(class_means(statistic), self.compact, self.apart)
+        return Clustering(
+            statistic=broadcast.tobytes(),
+            classes=self.bodies.problem.outputs,
+            compact=self.compact,
+            apart=self.apart,
+        )
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation:
         return pooled(
@@ -145,6 +168,22 @@ class Trained:
             return evaluate(model, device.x, device.y, problem.kind)
 
 
+def _headless(job: Job) -> bool:
+    """Whether there is no head yet to train under."""
+    return bool(job.introduction) or not job.broadcast.size
+
+
+def _statistic(sent: bytes, classes: int) -> Floats:
+    """A broadcast statistic as (classes, 1 + width)."""
+    return np.frombuffer(sent, np.float32).astype(np.float64).reshape(classes, -1)
+
+
+@lru_cache(maxsize=1)
+def _head(sent: bytes, classes: int) -> Floats:
+    """The head of a broadcast statistic. All clients of a wave in one process ask for the same one."""
+    return solve(_statistic(sent, classes))
+
+
 # FedLog-C ---------------------------------------------------------------------------------------
 
 
@@ -157,31 +196,30 @@ def class_means(statistic: Floats) -> Floats:
     return np.where(counts >= 1, statistic[:, 1:] / np.maximum(counts, 1), np.nan)
 
 
-def clustering(means: Floats, compact: float, apart: float) -> Objective:
-    """Cross-entropy + alpha |phi - mean of its class|^2 - beta |phi - mean|^2 of each other class (Eq. 15).
+@dataclass(frozen=True, kw_only=True)
+class Clustering:
+    """alpha |phi - mean of its class|^2 - beta |phi - mean|^2 of each other class (Eq. 15), for each record.
 
     The repulsion is unbounded below, so that of each class is capped at 1. Classes without a mean take no
-    part.
+    part. statistic: as it was broadcast, float32 (classes, 1 + width). compact, apart: alpha and beta.
     """
-    there = torch.from_numpy(np.isfinite(means).all(axis=1))
-    centres = torch.from_numpy(np.nan_to_num(means)).float()
 
-    def objective(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        logits, phi = _with_features(model, x)
-        distances = (phi[:, None, :] - centres[None]).square().sum(2) * there
-        own = distances.gather(1, y[:, None])[:, 0]
-        others = (apart * distances).clamp(max=1.0).scatter(1, y[:, None], 0.0).sum(1)
-        return cross_entropy(logits, y) + (compact * own - others).mean()
+    statistic: bytes
+    classes: int
+    compact: float
+    apart: float
 
-    return objective
+    def __call__(self, features: Tensor, targets: Tensor) -> Tensor:
+        there, centres = self._centres
+        distances = (features[:, None, :] - centres[None]).square().sum(2) * there
+        own = distances.gather(1, targets[:, None])[:, 0]
+        others = (self.apart * distances).clamp(max=1.0).scatter(1, targets[:, None], 0.0).sum(1)
+        return self.compact * own - others
 
-
-def _with_features(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The model's outputs, and the input of its head. Hooks run in order, so the activation's runs first."""
-    given: list[Tensor] = []
-    handle = last_dense(model).register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
-    try:
-        outputs = model(x)
-    finally:
-        handle.remove()
-    return outputs, given[0]
+    @cached_property
+    def _centres(self) -> tuple[Tensor, Tensor]:
+        """Which classes have a mean (C,), and their means (C, width)."""
+        means = class_means(_statistic(self.statistic, self.classes))
+        return torch.from_numpy(np.isfinite(means).all(axis=1)), torch.from_numpy(
+            np.nan_to_num(means)
+        ).float()

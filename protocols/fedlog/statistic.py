@@ -16,6 +16,7 @@ from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.protocols.fedlog.bodies import Body
 from securefl.rounds import Floats, Sends, Value
+from securefl.training.fit import Fit, Fitted, fitted
 from securefl.training.heads import Activation, body_features
 
 Clip = Literal["unit-l2", "bounded", "none"]
@@ -123,8 +124,15 @@ class Statistic:
     def sends(self) -> Sends:
         return sends(self.clip, self.width, self.body, self.client_bound, self.clients)
 
+    def fit(self, job: Job) -> Fit | None:
+        return self.body.fit(job)
+
     def compute(self, job: Job) -> Value:
-        model, kept = self.body.prepare(job)
+        fit = self.fit(job)
+        return self.value(job, None if fit is None else fitted(fit))
+
+    def value(self, job: Job, trained: Fitted | None) -> Value:
+        model, kept = self.body.prepared(job, trained)
         y = np.asarray(job.y)
         phi = body_features(model, job.x, self.clip.activation())
         known = clipping.finite(phi) & (y >= 0) & (y < self.classes)

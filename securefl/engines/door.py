@@ -26,7 +26,7 @@ from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.engines.inprocess import simulated
 from securefl.engines.observer import Log
-from securefl.engines.party.contributing import Records
+from securefl.engines.party.computing import Records
 from securefl.messages import client_name
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, Sends, Value

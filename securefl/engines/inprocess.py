@@ -20,7 +20,7 @@ from securefl.engines.drive import Drive
 from securefl.engines.network import Network
 from securefl.engines.observer import Log
 from securefl.engines.party.clients import ClientParty
-from securefl.engines.party.contributing import Records
+from securefl.engines.party.computing import Records
 from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.engines.server import ServerParty
 from securefl.messages import client_name

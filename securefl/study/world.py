@@ -14,7 +14,7 @@ from securefl.algorithm import Population
 from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
 from securefl.data import Dataset, Split, load, unrelated
-from securefl.engines.party.contributing import Records
+from securefl.engines.party.computing import Records
 from securefl.rounds import Floats
 from securefl.study import cost
 from securefl.study.config import Study

@@ -11,7 +11,7 @@ from securefl.training.evaluation import (
     record_losses,
     relative_accuracy,
 )
-from securefl.training.local import LocalTraining, Objective, train
+from securefl.training.local import LocalTraining, Penalty, train
 from securefl.training.losses import Loss
 from securefl.training.models import ModelConfig
 from securefl.training.profile import outputs, probe_anchor, profile
@@ -22,7 +22,7 @@ __all__ = [
     "LocalTraining",
     "Loss",
     "ModelConfig",
-    "Objective",
+    "Penalty",
     "Task",
     "evaluate",
     "load_vector",

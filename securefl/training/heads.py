@@ -61,11 +61,22 @@ def activated(model: nn.Module, activation: Activation | None) -> Iterator[None]
         handle.remove()
 
 
+def with_features(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The model's outputs, and the input of its head. Hooks run in order, so an activation's runs first."""
+    given: list[Tensor] = []
+    handle = last_dense(model).register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    try:
+        outputs = model(x)
+    finally:
+        handle.remove()
+    return outputs, given[0]
+
+
 @contextmanager
-def frozen(module: nn.Module) -> Iterator[None]:
-    """Keep the parameters of this module from being trained while the context lasts."""
+def frozen(*modules: nn.Module) -> Iterator[None]:
+    """Keep the parameters of these modules from being trained while the context lasts."""
     # only those that were free are freed again: a caller may have frozen others for longer
-    free = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    free = [entry for module in modules for entry in module.parameters() if entry.requires_grad]
     for parameter in free:
         parameter.requires_grad_(False)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,11 +16,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.training.heads import with_features
 from securefl.training.losses import Loss, criterion_of, records
 from securefl.training.optimizers import SGD, Adam
 from securefl.training.tensors import in_mode
 
-Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+class Penalty(Protocol):
+    """What joins the mean loss in training: a number a record, from the head's input and the target."""
+
+    def __call__(self, features: Tensor, targets: Tensor) -> Tensor:
+        """(n, width) and (n,) -> (n,), each record's by itself."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +103,12 @@ def train(
     rng: np.random.Generator,
     round_number: int,
     *,
-    objective: Objective | None = None,
+    penalty: Penalty | None = None,
 ) -> None:
     """Train the model's parameters that require a gradient, in place, on mini-batches shuffled by `rng`.
 
     x: (n, *shape). y: int64 labels (n,) for "cross_entropy", float32 (n, targets) for "mse".
-    objective: (model, inputs, targets) to minimise in place of the mean loss.
+    penalty: its mean over a mini-batch joins the mean loss.
     `w_global` of the proximal term is the model before training. Without records nothing happens, not even to
     batch norm. In a mini-batch of one record batch norm uses its running statistics and leaves them alone,
     since one record has no variance. The mode of every module is restored.
@@ -118,14 +125,14 @@ def train(
     values = _joined(trained)
     start = values.clone() if config.proximal else None
     optimizer = _optimizer(config, round_number)
-    minimised = objective or _mean(loss)
+    minimised = _minimised(model, loss, penalty)
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     total = torch.zeros(())
     with in_mode(model, training=True), views_of(values, trained):
         for batch, wanted in _batches(inputs, targets, config, rng):
             for norm in norms:
                 norm.train(len(batch) > 1)
-            value = minimised(model, batch, wanted)
+            value = minimised(batch, wanted)
             total += value.detach()
             # autograd.grad, not backward(): no .grad is kept, and a parameter without influence counts as 0
             slopes = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
@@ -138,9 +145,17 @@ def train(
     _require_finite(total, values, model, optimizer.rate)
 
 
-def _mean(loss: Loss) -> Objective:
+def _minimised(model: nn.Module, loss: Loss, penalty: Penalty | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """(inputs, targets) -> what training minimises."""
     criterion = criterion_of(loss)
-    return lambda model, batch, wanted: criterion(model(batch), wanted)
+    if penalty is None:
+        return lambda batch, wanted: criterion(model(batch), wanted)
+
+    def penalised(batch: Tensor, wanted: Tensor) -> Tensor:
+        outputs, features = with_features(model, batch)
+        return criterion(outputs, wanted) + penalty(features, wanted).mean()
+
+    return penalised
 
 
 def _batches(

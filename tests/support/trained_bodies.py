@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from securefl.algorithm import Job
 from securefl.plan import Plan
+from securefl.protocols.fedlog.bodies import Body
+from securefl.rounds import Kept
 from securefl.study.config import Study, parse
 from securefl.study.run import ArmRun, run_arm
 from securefl.study.world import World, build
+from securefl.training.fit import fitted
 
 FEDLOG = 'name = "FedLog"\nprotocol = "fedlog"\nbody = "private"'
 
@@ -82,3 +86,9 @@ PLAN = Plan(
     delta=1e-5,
     schedule=1,
 )
+
+
+def prepared(body: Body, own: Job) -> tuple[nn.Module, Kept | None]:
+    """The client's model as its body's training leaves it."""
+    fit = body.fit(own)
+    return body.prepared(own, None if fit is None else fitted(fit))

@@ -19,7 +19,8 @@ from securefl.core.wire import Header, Limit
 from securefl.engines.calls import AskCall, SumCall, heard
 from securefl.engines.drive import Drive
 from securefl.engines.observer import Log
-from securefl.engines.party.contributing import Contributing, Records, Task
+from securefl.engines.party.computing import Records, Task
+from securefl.engines.party.contributing import Contributing
 from securefl.engines.party.fitting import of_kind, of_size
 from securefl.exchange import Client, Contribute
 from securefl.messages import client_name, task
@@ -28,6 +29,7 @@ from securefl.rounds import Kept, Sum
 from securefl.scores import Way as ScoreWay
 from securefl.storage.journal import Journal
 from securefl.sums import Attempt, way_of
+from securefl.training.fit import Trainer, one_by_one
 
 MOST = Limit(2**30, 2**22)
 """Of one order or broadcast, unless the party says otherwise."""
@@ -46,6 +48,7 @@ class ClientParty:
         scores: the plan's way of scoring, with parameters as everybody has them; None in the clear.
         kept: by client number, what each has kept on its device so far.
         most: the largest order or broadcast that it takes.
+        trainer: runs the local training of the clients at hand.
 
     ConfigError for a ledger of another plan.
     """
@@ -62,6 +65,7 @@ class ClientParty:
         scores: ScoreWay | None = None,
         kept: Mapping[int, Kept] | None = None,
         most: Limit = MOST,
+        trainer: Trainer = one_by_one,
     ) -> None:
         if ledger.terms != plan.terms():
             raise ConfigError(
@@ -85,6 +89,7 @@ class ClientParty:
             rng=rng,
             kept=kept or {},
             log=self.log,
+            trainer=trainer,
         )
         self._orders: dict[int, Contribute] = {}
         self._sizes: dict[str, int] = {}
@@ -100,7 +105,7 @@ class ClientParty:
     @property
     def kept(self) -> Mapping[int, Kept]:
         """What each client has kept on its device so far."""
-        return self._contributing.kept
+        return self._contributing.values.kept
 
     def members(self, session: bytes, names: Sequence[str]) -> list[Member]:
         """The public keys of some of its clients in a session, for the directory."""
@@ -119,7 +124,7 @@ class ClientParty:
     def enter(self, directory: Directory) -> None:
         self._directory, self._after, self.drive = directory, (0, 0, -1), None
         self._orders.clear()
-        self._contributing.drop()
+        self._contributing.values.drop()
         way = way_of(self._plan)
         self._sums = None if way is None else way.clients(directory)
         self._scores = None if self._scoring is None else self._scoring.clients(directory)
@@ -141,7 +146,7 @@ class ClientParty:
 
     def settle(self) -> None:
         """The Ask is over: clients keep what they made of it."""
-        self._contributing.settle()
+        self._contributing.values.settle()
 
     def _asked(self, header: Header, call: AskCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
         if call.most_bytes > self._most.bytes or call.most_elements > self._most.elements:

@@ -1,55 +1,33 @@
-"""What a client computes, charges and protects when it is asked."""
+"""What a client charges and protects when it is asked."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Job, Offer
+from securefl.algorithm import Offer
 from securefl.charges import charge_of
-from securefl.core.agreement import Question
-from securefl.core.entropy import derived
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError
-from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
 from securefl.core.release import EXPOSED, NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
-from securefl.core.wire import Header
-from securefl.dp.noise import Source
 from securefl.engines.observer import Log
-from securefl.exchange import Contribute
+from securefl.engines.party.computing import Computing, Records, Task
 from securefl.messages import Order, client_name
 from securefl.plan import Plan
 from securefl.protect import protect
-from securefl.rounds import Kept, Sends, Value, draw_weight
+from securefl.rounds import Kept, Sends, draw_weight
 from securefl.storage.journal import Journal
+from securefl.training.fit import Trainer
 
-Records = tuple[NDArray[Any], NDArray[Any]]
 _OVER = "The declared schedule is over."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What one client is to release in one exchange. conceal: by name, how a value is hidden."""
-
-    client: int
-    header: Header
-    wants: tuple[str, ...]
-    order: Contribute
-    conceal: Mapping[str, Conceal] = field(default_factory=dict)
+_AT_ONCE = 100
+"""Clients that are trained in one wave, the same number for all ways of training."""
 
 
 class Contributing:
-    """Records, streams and kept state of the clients at hand, and the ledger in front of them.
-
-    `kept` is what each had on its device before the Ask at hand. What it makes in that Ask counts from
-    `settle` on.
-    """
+    """The charges of the clients at hand, and the ledger in front of what they compute."""
 
     def __init__(
         self,
@@ -62,18 +40,14 @@ class Contributing:
         rng: Callable[[int, int], np.random.Generator],
         kept: Mapping[int, Kept],
         log: Log,
+        trainer: Trainer,
     ) -> None:
         self._plan = plan
         self._offers = offers
         self._ledger = ledger
         self._journal = journal
-        self._records = records
-        self._rng = rng
         self._log = log
-        self.kept: dict[int, Kept] = dict(kept)
-        self._news: dict[int, Kept] = {}
-        self._values: dict[tuple[int, Question], Value] = {}
-        self._seen: dict[int, bytes] = {}
+        self.values = Computing(plan, offers, records, rng=rng, kept=kept, log=log, trainer=trainer)
 
     def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
         """Each client's releases, or None; all charges are reserved first."""
@@ -92,23 +66,34 @@ class Contributing:
                 self._log.tell(client_name(task.client), str(error))
             return dict.fromkeys((task.client for task in tasks), None)
         answers: dict[int, tuple[Release, ...] | None] = {}
-        for task in tasks:
-            name = client_name(task.client)
-            if task.client in late:
+        # Training comes after the reservation, so that who is refused never computes. Trained models are
+        # large: not all of a large cohort are held at a time.
+        for wave in (tasks[at : at + _AT_ONCE] for at in range(0, len(tasks), _AT_ONCE)):
+            charged = [t for t in wave if t.client in wants and client_name(t.client) not in refused]
+            self.values.train([(task, secrets.get(task.client)) for task in charged])
+            answers |= {task.client: None for task in wave}
+            for task in charged:
+                try:
+                    own = self._contribute(task, wants[task.client], secrets.get(task.client))
+                    answers[task.client] = own
+                except DataError as error:
+                    self._log.tell(client_name(task.client), str(error))
+        self._tell_refusals(tasks, late, wants, refused)
+        return answers
+
+    def _tell_refusals(
+        self,
+        tasks: Sequence[Task],
+        late: Container[int],
+        wants: Container[int],
+        refused: Mapping[str, BudgetExceeded],
+    ) -> None:
+        for name, client in ((client_name(task.client), task.client) for task in tasks):
+            if client in late:
                 self._log.tell(name, "Expected no round below its newest, got an older one: it abstains.")
-                answers[task.client] = None
-                continue
-            if name in refused or task.client not in wants:
+            elif name in refused or client not in wants:
                 self._log.refused[name] = refused.get(name) or BudgetExceeded(_OVER)
                 self._log.tell(name, str(self._log.refused[name]))
-                answers[task.client] = None
-                continue
-            try:
-                answers[task.client] = self._contribute(task, wants[task.client], secrets.get(task.client))
-            except DataError as error:
-                self._log.tell(name, str(error))
-                answers[task.client] = None
-        return answers
 
     def _reserved(
         self, tasks: Sequence[Task], wants: Mapping[int, Sequence[tuple[ReleaseKey, Charge]]]
@@ -124,28 +109,6 @@ class Contributing:
                 if self._counts(key.name)
             },
         )
-
-    def _counted(self, client: int, value: Value) -> Value:
-        """The value. How much of it was moved into public bounds is counted for the observer alone.
-
-        Of a value that is made after noise, the count is taken after noise too.
-        """
-        if value.clipped or value.floored:
-            self._log.moved[client_name(client)] = (value.clipped, value.floored)
-        if (then := value.after_noise) is None:
-            return value
-        return replace(value, after_noise=lambda noised: self._counted(client, then(noised)))
-
-    def settle(self) -> None:
-        """The Ask is over: clients keep what they made of it."""
-        self.kept |= self._news
-        self.drop()
-
-    def drop(self) -> None:
-        """The Ask came to nothing, and its session with it: clients keep nothing of it."""
-        self._news = {}
-        self._values = {}
-        self._seen = {}
 
     def _scheduled(self, task: Task) -> bool:
         return task.header.round <= self._plan.schedule
@@ -177,7 +140,7 @@ class Contributing:
     def _contribute(
         self, task: Task, charges: Sequence[tuple[ReleaseKey, Charge]], secret: SecretKey | None
     ) -> tuple[Release, ...]:
-        x, _ = self._unchanged(task.client)
+        x, _ = self.values.records(task.client)
         # What has a finite price hides whether there are records: silence would tell.
         if not len(x) and any(charge in (UNPROTECTED, EXPOSED, NO_COST) for _, charge in charges):
             raise DataError("Expected at least one record, got none: it abstains.")
@@ -187,7 +150,7 @@ class Contributing:
             release = protect(
                 self._plan,
                 sends,
-                self._value(task, name, secret),
+                self.values.value(task, name, secret),
                 key=key,
                 weight=self._weight(task, sends),
                 conceal=task.conceal.get(name),
@@ -203,62 +166,11 @@ class Contributing:
             releases.append(release)
         return tuple(releases)
 
-    def _unchanged(self, client: int) -> Records:
-        """A client's records. DataError if they changed while an Ask was at hand.
-
-        An Ask with a hidden sum takes several waves. Its values must be of one set of records, since one
-        charge was made for them.
-        """
-        x, y = self._records[client]
-        if not self._plan.hidden:  # one wave, in which every value is computed
-            return x, y
-        found = hashlib.sha256(np.ascontiguousarray(x).data)
-        found.update(np.ascontiguousarray(y).data)
-        if self._seen.setdefault(client, found.digest()) != found.digest():
-            raise DataError(
-                "Expected one set of records in an Ask, but the records changed: it abstains. Ask in another "
-                "round."
-            )
-        return x, y
-
-    def _value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
-        """The client's value, computed once for a question, whatever stage or attempt carries it."""
-        at, order, broadcast = task.header, task.order.order, task.order.broadcast
-        number = 0 if order.introduction else at.round
-        question = Question(at.session, number, name, order.introduction, order.again)
-        if (task.client, question) in self._values:
-            return self._values[task.client, question]
-        x, y = self._records[task.client]
-        # By the question, not by the attempt: every attempt at it draws the same batches and the same noise,
-        # and so has the same value.
-        training = b"training|%d|%d|" % (question.ask, question.again) + name.encode()
-        value = self._offers[name].compute(
-            Job(
-                client=task.client,
-                round=at.round,
-                x=x,
-                y=y,
-                broadcast=broadcast.model,
-                public=dict(zip(broadcast.names, broadcast.arrays, strict=True)),
-                rng=self._rng(at.round, task.client),
-                kept=self.kept.get(task.client, {}),
-                count=self._plan.count(len(x)),
-                introduction=order.introduction,
-                source=None if secret is None else Source(derived(secret, training)),
-            )
-        )
-        value = self._counted(task.client, value)
-        # Not before `settle`: a value of this Ask that is computed later must start from the same state.
-        if value.keep is not None:
-            self._news[task.client] = value.keep
-        self._values[task.client, question] = value
-        return value
-
     def _weight(self, task: Task, sends: Sends) -> float:
         """The client's own weight in a sum: from the draws it was shown, or from its own count."""
         order: Order = task.order.order
         if sends.how == "sum" and order.records:
-            count = self._plan.count(len(self._records[task.client][0]))
+            count = self.values.count(task.client)
             # At most 1, whatever total the server states: sensitivity is sized for weights up to 1.
             return count / max(order.records, count)
         if sends.how == "sum" and order.whole:

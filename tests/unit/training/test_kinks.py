@@ -112,7 +112,10 @@ class Fixed:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
-    def prepare(self, job: Job) -> tuple[nn.Module, Kept | None]:
+    def fit(self, job: Job) -> None:
+        return None
+
+    def prepared(self, job: Job, trained: object) -> tuple[nn.Module, Kept | None]:
         return self.model, None
 
     def evaluate(self, head: Any, devices: Any) -> Any:

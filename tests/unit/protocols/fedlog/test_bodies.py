@@ -13,7 +13,7 @@ import torch
 from dp_accounting import ComposedDpEvent, GaussianDpEvent
 from support.tiny_fedlog import world as digits_world
 from support.tiny_study import plain, spied
-from support.trained_bodies import FEDLOG, PLAN, job, run, study, world
+from support.trained_bodies import FEDLOG, PLAN, job, prepared, run, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.charges import charge_of
@@ -27,7 +27,7 @@ from securefl.protocols.fedlog.statistic import GRID
 from securefl.protocols.lg_fedavg import LGFedAvg
 from securefl.study.composition import composition
 from securefl.study.config import Study
-from securefl.training import client
+from securefl.training import fit
 from securefl.training.bodies import Bodies
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.heads import last_dense
@@ -83,7 +83,7 @@ DPSGD_CONFIG = DPSGD(
 def test_a_private_mechanisms_body_moves_too_and_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the same sampling and noise a record moves the statistic further than D, by way of the body: what
     holds is no sensitivity but a composition, of the training's event and the statistic's given the body."""
-    monkeypatch.setattr(client, "Source", lambda: Source(SecretKey(bytes(range(32)))))
+    monkeypatch.setattr(fit, "Source", lambda: Source(SecretKey(bytes(range(32)))))
     assert max(moved("dp-sgd")) > np.sqrt(2)
     problem = replace(world().problem, private=DPSGD_CONFIG)
     (made,) = FedLog(body="dp-sgd").build(problem).offers
@@ -223,7 +223,7 @@ def test_the_head_is_frozen_and_the_body_is_not() -> None:
     x, y = here.records[0]
     statistic = np.random.default_rng(0).normal(size=(10, 33)) + 5
     before = to_vector(here.problem.module(here.problem.initial))
-    model, kept = body.prepare(job(here, x, y, statistic.ravel().astype(np.float32)))
+    model, kept = prepared(body, job(here, x, y, statistic.ravel().astype(np.float32)))
     head = solve(statistic.astype(np.float32).astype(np.float64))
     np.testing.assert_allclose(last_dense(model).weight.detach(), head[:, 1:], rtol=1e-6)
     assert all(parameter.requires_grad for parameter in model.parameters()), "free again afterwards"

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.trained_bodies import job, world
+from support.trained_bodies import job, prepared, world
 
-from securefl.protocols.fedlog.bodies import Trained, class_means, clustering
+from securefl.protocols.fedlog.bodies import Clustering, Trained, class_means
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import Clipping
 from securefl.training.bodies import Bodies
-from securefl.training.heads import activated, body_features
+from securefl.training.heads import activated, body_features, with_features
 
 
 def test_class_means_do_not_trust_small_counts() -> None:
@@ -21,6 +21,13 @@ def test_class_means_do_not_trust_small_counts() -> None:
     means = class_means(statistic)
     np.testing.assert_array_equal(means[[0, 3]], [[2.0, -1.0], [5.0, 6.0]])
     assert np.isnan(means[[1, 2]]).all()
+
+
+def clustering(means: Any, compact: float, apart: float) -> Clustering:
+    """The penalty of a statistic of one record a class, and of none where a class has no mean."""
+    there = np.isfinite(means).all(axis=1)
+    statistic = np.column_stack([there, np.nan_to_num(means)]).astype(np.float32)
+    return Clustering(statistic=statistic.tobytes(), classes=len(means), compact=compact, apart=apart)
 
 
 def test_the_auxiliary_loss_is_equation_15_with_its_repulsion_capped() -> None:
@@ -35,9 +42,8 @@ def test_the_auxiliary_loss_is_equation_15_with_its_repulsion_capped() -> None:
             for k in (0, 1):
                 square = float(np.sum((features - means[k]) ** 2))
                 extra += alpha * square if k == label else -min(beta * square, 1.0)
-        found = float(clustering(means, alpha, beta)(model, x, y).detach())
-        assert found == pytest.approx(plain_loss + extra / 5, rel=1e-5)
-    assert not model[1]._forward_pre_hooks
+        found = float(clustering(means, alpha, beta)(torch.from_numpy(phi), y).mean())
+        assert plain_loss + found == pytest.approx(plain_loss + extra / 5, rel=1e-5)
 
 
 def test_the_auxiliary_loss_sees_what_the_head_sees() -> None:
@@ -45,9 +51,11 @@ def test_the_auxiliary_loss_sees_what_the_head_sees() -> None:
     x, y = torch.randn(4, 3, generator=torch.Generator().manual_seed(2)) * 50, torch.tensor([0, 1, 2, 0])
     with activated(model, Clipping().activation()):
         logits = model(x)
-        found = float(clustering(np.zeros((3, 2)), 1.0, 0.0)(model, x, y).detach())
-    own = float(torch.nn.functional.cross_entropy(logits, y).detach())
-    assert found == pytest.approx(own + 1.0, rel=1e-5), "unit norm: one from the origin"
+        outputs, features = with_features(model, x)
+    assert torch.equal(logits, outputs)
+    assert not model[1]._forward_pre_hooks
+    found = clustering(np.zeros((3, 2)), 1.0, 0.0)(features, y).detach()
+    np.testing.assert_allclose(found, np.ones(4), rtol=1e-5, err_msg="unit norm: one from the origin")
 
 
 def test_fedlog_c_pulls_features_to_the_class_means() -> None:
@@ -58,7 +66,7 @@ def test_fedlog_c_pulls_features_to_the_class_means() -> None:
 
     def distance(alpha: float) -> float:
         body = Trained(Bodies(here.problem), None, compact=alpha)
-        model, _ = body.prepare(job(here, x, y, statistic.ravel().astype(np.float32)))
+        model, _ = prepared(body, job(here, x, y, statistic.ravel().astype(np.float32)))
         return float(np.mean((body_features(model, x) - means[y]) ** 2))
 
     assert distance(1.0) < 0.5 * distance(0.0)

@@ -1,0 +1,177 @@
+"""The values of clients: each computed once a question, from one set of records and one kept state."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.algorithm import Job, Offer
+from securefl.core.agreement import Question
+from securefl.core.entropy import derived
+from securefl.core.errors import DataError
+from securefl.core.hiding import Conceal
+from securefl.core.keys import SecretKey
+from securefl.core.wire import Header
+from securefl.dp.noise import Source
+from securefl.engines.observer import Log
+from securefl.exchange import Contribute
+from securefl.messages import client_name
+from securefl.plan import Plan
+from securefl.rounds import Kept, Value
+from securefl.training.fit import Fit, Fits, Fitted, Trainer
+
+Records = tuple[NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What one client is to release in one exchange. conceal: by name, how a value is hidden."""
+
+    client: int
+    header: Header
+    wants: tuple[str, ...]
+    order: Contribute
+    conceal: Mapping[str, Conceal] = field(default_factory=dict)
+
+
+class Computing:
+    """Records, streams and kept state of the clients at hand.
+
+    `kept` is what each had on its device before the Ask at hand. What it makes in that Ask counts from
+    `settle` on.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        offers: Mapping[str, Offer],
+        records: Mapping[int, Records],
+        *,
+        rng: Callable[[int, int], np.random.Generator],
+        kept: Mapping[int, Kept],
+        log: Log,
+        trainer: Trainer,
+    ) -> None:
+        self._plan = plan
+        self._offers = offers
+        self._records = records
+        self._rng = rng
+        self._log = log
+        self._trainer = trainer
+        self.kept: dict[int, Kept] = dict(kept)
+        self._news: dict[int, Kept] = {}
+        self._values: dict[tuple[int, Question], Value] = {}
+        self._trained: dict[tuple[int, Question], tuple[Job, Fitted]] = {}
+        self._seen: dict[int, bytes] = {}
+
+    def settle(self) -> None:
+        """The Ask is over: clients keep what they made of it."""
+        self.kept |= self._news
+        self.drop()
+
+    def drop(self) -> None:
+        """The Ask came to nothing, and its session with it: clients keep nothing of it."""
+        self._news = {}
+        self._values = {}
+        self._trained = {}
+        self._seen = {}
+
+    def records(self, client: int) -> Records:
+        """A client's records. DataError if they changed while an Ask was at hand.
+
+        An Ask with a hidden sum takes several waves. Its values must be of one set of records, since one
+        charge was made for them.
+        """
+        x, y = self._records[client]
+        if not self._plan.hidden:  # one wave, in which every value is computed
+            return x, y
+        found = hashlib.sha256(np.ascontiguousarray(x).data)
+        found.update(np.ascontiguousarray(y).data)
+        if self._seen.setdefault(client, found.digest()) != found.digest():
+            raise DataError(
+                "Expected one set of records in an Ask, but the records changed: it abstains. Ask in another "
+                "round."
+            )
+        return x, y
+
+    def count(self, client: int) -> int:
+        """A client's number of records as others may know it."""
+        return self._plan.count(len(self._records[client][0]))
+
+    def train(self, wave: Sequence[tuple[Task, SecretKey | None]]) -> None:
+        """Run the local training behind these values, all clients' at once. `value` goes on from there."""
+        fits: dict[tuple[int, Question], tuple[Job, Fit]] = {}
+        for task, secret in wave:
+            try:
+                for name in task.wants:
+                    offer, place = self._offers[name], (task.client, _question(task, name))
+                    if isinstance(offer, Fits) and place not in self._values:
+                        job = self._job(task, name, secret)
+                        if (fit := offer.fit(job)) is not None:
+                            fits[place] = job, fit
+            except DataError:
+                continue  # said where the client's values are made, which fails in the same way
+        came = self._trainer([fit for _, fit in fits.values()]) if fits else []
+        self._trained = {place: (job, own) for (place, (job, _)), own in zip(fits.items(), came, strict=True)}
+
+    def value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
+        """The client's value, computed once for a question, whatever stage or attempt carries it."""
+        place = (task.client, _question(task, name))
+        if place in self._values:
+            return self._values[place]
+        offer = self._offers[name]
+        if place in self._trained and isinstance(offer, Fits):
+            value = offer.value(*self._trained.pop(place))
+        else:
+            value = offer.compute(self._job(task, name, secret))
+        value = self._counted(task.client, value)
+        # Not before `settle`: a value of this Ask that is computed later must start from the same state.
+        if value.keep is not None:
+            self._news[task.client] = value.keep
+        if self._plan.hidden:  # else there is one wave, and no later one asks for it
+            self._values[place] = value
+        return value
+
+    def _job(self, task: Task, name: str, secret: SecretKey | None) -> Job:
+        """What a client computes this value from."""
+        at, order, broadcast = task.header, task.order.order, task.order.broadcast
+        x, y = self._records[task.client]
+        # By the question, not by the attempt: every attempt at it draws the same batches and the same noise,
+        # and so has the same value.
+        question = _question(task, name)
+        training = b"training|%d|%d|" % (question.ask, question.again) + name.encode()
+        return Job(
+            client=task.client,
+            round=at.round,
+            x=x,
+            y=y,
+            broadcast=broadcast.model,
+            public=dict(zip(broadcast.names, broadcast.arrays, strict=True)),
+            rng=self._rng(at.round, task.client),
+            kept=self.kept.get(task.client, {}),
+            count=self.count(task.client),
+            introduction=order.introduction,
+            source=None if secret is None else Source(derived(secret, training)),
+        )
+
+    def _counted(self, client: int, value: Value) -> Value:
+        """The value. How much of it was moved into public bounds is counted for the observer alone.
+
+        Of a value that is made after noise, the count is taken after noise too.
+        """
+        if value.clipped or value.floored:
+            self._log.moved[client_name(client)] = (value.clipped, value.floored)
+        if (then := value.after_noise) is None:
+            return value
+        return replace(value, after_noise=lambda noised: self._counted(client, then(noised)))
+
+
+def _question(task: Task, name: str) -> Question:
+    at, order = task.header, task.order.order
+    number = 0 if order.introduction else at.round
+    return Question(at.session, number, name, order.introduction, order.again)

@@ -1,0 +1,121 @@
+"""One client's local training: what it starts from, its records, and what came of it.
+
+Whoever has a wave of them at hand may run them one by one, many at once or in other processes: a fit draws
+from its own client's streams alone, so neither order nor place matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from securefl.algorithm import Job
+from securefl.core.errors import DataError
+from securefl.dp.noise import Source
+from securefl.rounds import Float32s, Sends, Value
+from securefl.training.heads import Activation, activated, frozen, last_dense
+from securefl.training.local import Penalty, train
+from securefl.training.task import Problem
+from securefl.training.vector import to_vector
+
+Fitted = Float32s | DataError
+"""The trained model as a vector (d,), or why there is none."""
+Trainer = Callable[[Sequence["Fit"]], list[Fitted]]
+"""Runs a wave of fits. Returns what came of each, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fit:
+    """A local training that has not begun.
+
+    Attributes:
+        problem: the model and how it is trained; whether with record-level privacy, too.
+        start: the model before, float32 (d,).
+        job: the client's records, round and streams.
+        under_head: whether the head, the last dense layer, stays as it is.
+        activation: what the head's input passes first.
+        penalty: joins the mean loss. Private training minimises the mean loss alone.
+    """
+
+    problem: Problem
+    start: Float32s
+    job: Job
+    under_head: bool = False
+    activation: Activation | None = None
+    penalty: Penalty | None = None
+
+
+@runtime_checkable
+class Fits(Protocol):
+    """An Offer whose value follows from local training. It says what to train, and goes on from there."""
+
+    @property
+    def sends(self) -> Sends: ...
+
+    def compute(self, job: Job) -> Value: ...
+
+    def fit(self, job: Job) -> Fit | None:
+        """The training behind this value. None if there is none to do."""
+        ...
+
+    def value(self, job: Job, fitted: Fitted | None) -> Value:
+        """The value, from what came of `fit`. Raises DataError if the client abstains."""
+        ...
+
+
+def one_by_one(fits: Sequence[Fit]) -> list[Fitted]:
+    """The trainer that runs each fit by itself, one after the other."""
+    return [fitted(fit) for fit in fits]
+
+
+def fitted(fit: Fit) -> Fitted:
+    """What comes of this training.
+
+    The sampling and noise of private training come from `job.source`, or the operating system, never from
+    `job.rng`, whose seed is public.
+    """
+    problem, job = fit.problem, fit.job
+    model = problem.module(fit.start)
+    try:
+        with activated(model, fit.activation), frozen(*([last_dense(model)] if fit.under_head else [])):
+            if problem.private is not None:
+                from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
+
+                source = job.source or Source()
+                train_privately(model, job.x, job.y, problem.private, problem.loss, source)
+            else:
+                train(
+                    model,
+                    job.x,
+                    job.y,
+                    problem.local,
+                    problem.loss,
+                    job.rng,
+                    job.round - 1,
+                    penalty=fit.penalty,
+                )
+    except DataError as error:
+        return error
+    return to_vector(model)
+
+
+def usable(problem: Problem, job: Job) -> Job:
+    """The job without non-finite records and records without a label. These take no part."""
+    fits = np.isfinite(job.x).all(axis=tuple(range(1, job.x.ndim)))
+    if problem.kind == "classification":
+        fits &= (job.y >= 0) & (job.y < problem.outputs)
+    else:
+        fits &= np.isfinite(job.y).all(axis=1)
+    return replace(job, x=job.x[fits], y=job.y[fits])
+
+
+def with_training(sends: Sends, problem: Problem) -> Sends:
+    """`sends` for a value computed only from the locally trained model."""
+    if problem.private is None:
+        return sends
+    # With DP-SGD the model is a mechanism's output. A value computed from it alone reads no records any more,
+    # so that its release costs the training's event and nothing of its own.
+    return replace(sends, reads="nothing", training=problem.private.event)
