@@ -79,8 +79,8 @@ def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> 
     for layer in dropouts:
         layer.training = False
     try:
-        probes = _probes(columns, rows)
-        if _stay_apart(*(read(*probe) for probe in probes)):
+        probes = probes_of(columns, rows)
+        if stay_apart(*(read(*probe) for probe in probes)):
             return
         culprit = _culprit(model, read, probes)
     finally:
@@ -93,7 +93,7 @@ def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> 
     )
 
 
-def _probes(columns: tuple[Tensor, ...], rows: int) -> tuple[list[Tensor], list[Tensor]]:
+def probes_of(columns: tuple[Tensor, ...], rows: int) -> tuple[list[Tensor], list[Tensor]]:
     """Two chunks: one in which two records take turns, and one with the second record behind zeros."""
     generator = torch.Generator().manual_seed(0)
     turns = torch.arange(rows) % 2
@@ -104,7 +104,8 @@ def _probes(columns: tuple[Tensor, ...], rows: int) -> tuple[list[Tensor], list[
     return full, alone
 
 
-def _stay_apart(full: Any, alone: Any) -> bool:
+def stay_apart(full: Any, alone: Any) -> bool:
+    """Whether two records that take turns have the same bits everywhere, and the second one among zeros."""
     # A layer may return something else than a tensor; the tensors behind it are compared all the same.
     if not (isinstance(full, Tensor) and isinstance(alone, Tensor)):
         return True
@@ -135,6 +136,6 @@ def _culprit(model: nn.Module, read: Read, probes: tuple[list[Tensor], list[Tens
     half = len(seen) // 2
     for (name, layer, full), (_, _, alone) in zip(seen[:half], seen[half:], strict=True):
         # hooks fire when a layer ends, so an inner layer comes before the one around it
-        if not _stay_apart(full, alone):
+        if not stay_apart(full, alone):
             return f"layer {name!r} ({layer})"
     return f"the forward of {type(model).__name__}"

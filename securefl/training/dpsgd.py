@@ -117,7 +117,7 @@ def train_privately(
         require_apart(model, model, inputs, rows=config.chunk)
     values = torch.cat([parameter.detach().reshape(-1) for parameter in trained])
     start = values.clone() if config.proximal else None
-    optimizer = _optimizer(config)
+    optimizer = optimizer_of(config)
     with (
         in_mode(model, training=True),
         _layers(model) as layers,
@@ -125,7 +125,7 @@ def train_privately(
         clipped_sums(model, layers, trained, config.clip_norm, loss, _gradients, config.chunk) as clipped_sum,
     ):
         for _ in range(config.steps):
-            chosen = _poisson(len(inputs), config.sampling_rate, source)
+            chosen = poisson(len(inputs), config.sampling_rate, source)
             noised = clipped_sum(inputs[chosen], targets[chosen])
             noised.add_(_noise(len(values), source), alpha=config.noise_multiplier * config.clip_norm)
             # divided by the public number: the number of drawn records is private
@@ -136,14 +136,19 @@ def train_privately(
                 gradient.add_(values - start, alpha=config.proximal)
             optimizer.step(values, gradient)
     if not bool(torch.isfinite(values).all()):
-        raise DataError(
-            f"Expected a finite model after private training at learning rate {config.learning_rate:g}, got "
-            "one that diverged. Lower the learning rate, or raise expected_batch."
-        )
+        raise diverged(config.learning_rate)
     return config.event
 
 
-def _poisson(n: int, rate: float, source: Source) -> Tensor:
+def diverged(rate: float) -> DataError:
+    """The error of a private training whose model stopped being finite."""
+    return DataError(
+        f"Expected a finite model after private training at learning rate {rate:g}, got one that diverged. "
+        "Lower the learning rate, or raise expected_batch."
+    )
+
+
+def poisson(n: int, rate: float, source: Source) -> Tensor:
     """Which of n records are in a step. Each is with probability floor(q 2^64) / 2^64, independently."""
     # A stream of its own: the noise would otherwise begin at a place of the stream that depends on n.
     words = Source(SecretKey(source.words(4).tobytes())).words(n)
@@ -155,7 +160,7 @@ def _noise(length: int, source: Source) -> Tensor:
     return torch.from_numpy(source.normal(length))
 
 
-def _optimizer(config: DPSGD) -> SGD | Adam:
+def optimizer_of(config: DPSGD) -> SGD | Adam:
     match config.optimizer:
         case "sgd":
             return SGD(rate=config.learning_rate, momentum=config.momentum)

@@ -93,6 +93,15 @@ class LocalTraining:
         passed = sum(round_number >= milestone for milestone in self.milestones)
         return self.learning_rate * float(self.decay**passed)
 
+    @property
+    def plain(self) -> bool:
+        """Whether a step is w <- w - rate * gradient of the loss, and nothing else."""
+        return self.optimizer == "sgd" and not (self.momentum or self.weight_decay or self.proximal)
+
+    def batches(self, n: int) -> int:
+        """How many mini-batches a client with n records trains on in a round."""
+        return self.steps or (self.epochs or 0) * -(-n // self.batch_size)
+
 
 def train(
     model: nn.Module,
@@ -124,7 +133,7 @@ def train(
         raise ConfigError("Expected a parameter to train, got a model that is all frozen. Leave one free.")
     values = _joined(trained)
     start = values.clone() if config.proximal else None
-    optimizer = _optimizer(config, round_number)
+    optimizer = optimizer_of(config, round_number)
     minimised = _minimised(model, loss, penalty)
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     total = torch.zeros(())
@@ -163,15 +172,21 @@ def _batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Mini-batches of freshly shuffled passes."""
     # gathered once a pass, which is faster than once a mini-batch
-    size, n = config.batch_size, len(inputs)
-    left = config.steps or (config.epochs or 0) * -(-n // size)
-    while left > 0:
-        order = torch.from_numpy(rng.permutation(n)[: left * size])
-        left -= -(-len(order) // size)
+    size = config.batch_size
+    for order in passes(len(inputs), config, rng):
         yield from zip(torch.split(inputs[order], size), torch.split(targets[order], size), strict=True)
 
 
-def _optimizer(config: LocalTraining, round_number: int) -> SGD | Adam:
+def passes(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[Tensor]:
+    """The records of each pass in their shuffled order. The last pass may be cut short."""
+    left = config.batches(n)
+    while left > 0:
+        order = torch.from_numpy(rng.permutation(n)[: left * config.batch_size])
+        left -= -(-len(order) // config.batch_size)
+        yield order
+
+
+def optimizer_of(config: LocalTraining, round_number: int) -> SGD | Adam:
     rate = config.rate(round_number)
     match config.optimizer:
         case "sgd":
@@ -200,7 +215,12 @@ def views_of(values: Tensor, parameters: list[nn.Parameter]) -> Iterator[None]:
 def _require_finite(total: Tensor, values: Tensor, model: nn.Module, rate: float) -> None:
     entries = [total, values, *(buffer for buffer in model.buffers() if buffer.is_floating_point())]
     if not all(bool(torch.isfinite(entry).all()) for entry in entries):
-        raise DataError(
-            f"Expected a finite loss and model after training at learning rate {rate:g}, got a training that "
-            "diverged. Lower the learning rate, or look for records that are not finite."
-        )
+        raise diverged(rate)
+
+
+def diverged(rate: float) -> DataError:
+    """The error of a training whose loss or model stopped being finite."""
+    return DataError(
+        f"Expected a finite loss and model after training at learning rate {rate:g}, got a training that "
+        "diverged. Lower the learning rate, or look for records that are not finite."
+    )

@@ -1,0 +1,210 @@
+"""Several models of one shape side by side, so that one product computes a layer of all of them.
+
+Models are stacks of dense layers with ReLU between them (`models.MLP`). Slot k of every tensor is model k's:
+its records, its parameters, its slopes. Nothing flows between slots.
+
+    (slots, rows, inputs) x (slots, inputs, outputs)  ->  (slots, rows, outputs)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from securefl.rounds import Float32s
+from securefl.training.fit import Fit
+from securefl.training.heads import Activation
+from securefl.training.local import Penalty
+from securefl.training.losses import Loss
+from securefl.training.models import MLP
+from securefl.training.tensors import as_tensor
+
+_LINE = 16
+"""Floats in 64 bytes. Slots begin at multiples of it, since kernels may change with alignment."""
+
+
+def stackable(model: nn.Module, *, under_head: bool = False) -> bool:
+    """Whether models like this one can stand side by side: dense layers with ReLU between, all trained.
+
+    Other models may keep state between batches, which slots would share. Convolutions gain nothing on a CPU.
+    """
+    return (
+        type(model) is MLP
+        and all(parameter.requires_grad for parameter in model.parameters())
+        and model.depth > under_head  # else there is nothing to train
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tail:
+    """What comes behind the last hidden layer.
+
+    activation: what the head's input passes first. penalty: joins each record's loss. under_head: whether the
+    head stays as it is.
+    """
+
+    loss: Loss
+    activation: Activation | None = None
+    penalty: Penalty | None = None
+    under_head: bool = False
+
+
+def tail_of(fit: Fit) -> Tail:
+    """The tail of this training. A penalty is none of private training's."""
+    return Tail(
+        loss=fit.problem.loss,
+        activation=fit.activation,
+        penalty=fit.penalty if fit.problem.private is None else None,
+        under_head=fit.under_head,
+    )
+
+
+@dataclass(frozen=True)
+class Back:
+    """One backward pass: each record's loss, and for every trained layer its input and its slope.
+
+    losses: (slots, rows). layers: pairs of input (slots, rows, inputs) and slope (slots, rows, outputs), the
+    gradient of the weighted losses with respect to the layer's output.
+    """
+
+    losses: Tensor
+    layers: Sequence[tuple[Tensor, Tensor]]
+
+
+class Stack:
+    """Models with these vectors (d,) in the first slots; further slots hold zeros.
+
+    values: their trained parameters, (slots, trained), a view that an optimizer moves.
+    """
+
+    def __init__(self, model: MLP, vectors: Sequence[Float32s], tail: Tail, *, slots: int) -> None:
+        self._tail = tail
+        dense = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
+        sizes = [(layer.out_features, layer.in_features) for layer in dense]
+        starts = [0]
+        for outputs, inputs in sizes:
+            starts.append(starts[-1] + outputs * (inputs + 1))
+        self._slots = slots
+        self._whole = _aligned(slots, starts[-1], torch.float32)
+        for slot, vector in zip(self._whole, vectors, strict=False):
+            slot.copy_(as_tensor(vector))
+        self._places = list(zip(sizes, pairwise(starts), strict=True))
+        self._layers = [_views(self._whole, *place) for place in self._places]
+        self._trained = len(dense) - tail.under_head
+        self.values = self._whole[:, : starts[self._trained]]
+        self._outputs = dense[-1].out_features
+
+    def zeros(self, dtype: torch.dtype) -> Tensor:
+        """Zeros in the form of the values, every slot at the same alignment."""
+        return _aligned(self._slots, self.values.shape[1], dtype)
+
+    def known(self, y: Tensor) -> Tensor:
+        """Which targets the models have an output for, (slots, rows)."""
+        if self._tail.loss == "mse":
+            return torch.ones(y.shape[:2], dtype=torch.bool)
+        return (y >= 0) & (y < self._outputs)
+
+    def vector(self, slot: int) -> Float32s:
+        """A slot's whole model (d,)."""
+        vector: Float32s = self._whole[slot].numpy()
+        return vector
+
+    def views(self, of: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Weights (m, outputs, inputs) and biases (m, outputs) of the trained layers in (m, trained)."""
+        return [_views(of, *place) for place in self._places[: self._trained]]
+
+    def descend(self, back: Back, rate: float) -> None:
+        """One step of plain SGD, w <- w - rate * gradient, of the slots of this pass."""
+        # In one product with the weights: gradients on their own would be written and read once more.
+        m = len(back.losses)
+        for (given, slope), (weight, bias) in zip(back.layers, self.views(self.values[:m]), strict=True):
+            weight.baddbmm_(slope.transpose(1, 2), given, alpha=-rate)
+            bias.sub_(slope.sum(1), alpha=rate)
+
+    def back(self, x: Tensor, y: Tensor, weights: Tensor) -> Back:
+        """A pass of the first m slots forward and backward.
+
+        x: (m, rows, inputs). y: (m, rows) labels, or (m, rows, targets). weights: (m, rows), of the records'
+        losses in what is minimised.
+        """
+        inputs = [x]
+        *hidden, (weight, bias) = ((w[: len(x)], b[: len(x)]) for w, b in self._layers)
+        for w, b in hidden:
+            inputs.append(_dense(inputs[-1], w, b).relu_())
+        body = inputs[-1]
+        features = self._features(body)
+        slope, losses = _LOSSES[self._tail.loss](_dense(features.detach(), weight, bias), y, weights)
+        layers = [] if self._tail.under_head else [(features.detach(), slope)]
+        if hidden:
+            slope, extra = self._through(body, features, torch.bmm(slope, weight), y, weights)
+            losses = losses + extra
+        for at in range(len(hidden) - 1, -1, -1):
+            slope = slope * (inputs[at + 1] > 0)
+            layers.append((inputs[at], slope))
+            if at:
+                slope = torch.bmm(slope, hidden[at][0])
+        return Back(losses, layers[::-1])
+
+    def _features(self, body: Tensor) -> Tensor:
+        """The head's input."""
+        activation = self._tail.activation
+        if activation is None and self._tail.penalty is None:
+            return body
+        body.requires_grad_()
+        with torch.enable_grad():
+            flat = body.flatten(0, 1)
+            return (flat if activation is None else activation(flat)).view_as(body)
+
+    def _through(
+        self, body: Tensor, features: Tensor, slope: Tensor, y: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """From the slope of the head's input to that of the body's output, and the penalty's losses."""
+        if features is body:
+            return slope, torch.zeros(())
+        extra, parts = torch.zeros(()), [features]
+        slopes = [slope]
+        if self._tail.penalty is not None:
+            with torch.enable_grad():
+                extra = self._tail.penalty(features.flatten(0, 1), y.flatten()).view(weights.shape)
+            parts.append(extra)
+            slopes.append(weights)
+        (found,) = torch.autograd.grad(parts, body, slopes)
+        body.requires_grad_(False)
+        return found, extra.detach()
+
+
+def _aligned(slots: int, size: int, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(slots, -(-size // _LINE) * _LINE, dtype=dtype)[:, :size]
+
+
+def _dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+
+
+def _views(of: Tensor, size: tuple[int, int], place: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    outputs, inputs = size
+    start, end = place
+    middle = start + outputs * inputs
+    return of[:, start:middle].view(len(of), outputs, inputs), of[:, middle:end]
+
+
+def _cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The slope of the weighted losses, and the losses."""
+    logs = outputs.log_softmax(2)
+    losses = -logs.gather(2, y[:, :, None])[:, :, 0]
+    slope = logs.exp_().scatter_add_(2, y[:, :, None], torch.full((*y.shape, 1), -1.0))
+    return slope.mul_(weights[:, :, None]), losses
+
+
+def _mse(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The slope of the weighted losses, and the losses."""
+    apart = outputs - y
+    losses = apart.square().mean(2)
+    return apart.mul_(weights[:, :, None] * (2 / y.shape[2])), losses
+
+
+_LOSSES = {"cross_entropy": _cross_entropy, "mse": _mse}

@@ -1,0 +1,222 @@
+"""Clients trained side by side: as each would be alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from securefl.algorithm import Job
+from securefl.core.errors import DataError
+from securefl.core.grid import Grid
+from securefl.core.streams import stream
+from securefl.protocols.fedlog.bodies import Clustering
+from securefl.protocols.fedlog.statistic import Clipping
+from securefl.training import LocalTraining, ModelConfig
+from securefl.training.cohorts import AT_ONCE, Batched
+from securefl.training.fit import Fit, Fitted, one_by_one
+from securefl.training.task import Problem
+
+CLIENTS, SHAPE, CLASSES = 10, (6, 5), 4
+Records = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+
+def local(**changes: Any) -> LocalTraining:
+    given = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 2, "batch_size": 8}
+    return LocalTraining(**{**given, **changes})
+
+
+def problem(training: LocalTraining, *, kind: Any = "classification") -> Problem:
+    x, y = records(1, kind)[0]
+    return Problem(
+        model=ModelConfig(kind="mlp", hidden=(16, 8)),
+        local=training,
+        kind=kind,
+        shape=SHAPE,
+        outputs=CLASSES,
+        clients=CLIENTS,
+        records=1000,
+        server_x=x,
+        server_y=y,
+        seed=3,
+    )
+
+
+@cache
+def records(clients: int, kind: str) -> Sequence[Records]:
+    """Clients of 3 to 50 records: no two have as many, and none fills its batches."""
+    rng = np.random.default_rng(5)
+    made = []
+    for k in range(clients):
+        n = 3 + 47 * k // max(1, clients - 1)
+        y: Any = rng.integers(0, CLASSES, n)
+        if kind == "regression":
+            y = rng.normal(size=(n, CLASSES)).astype(np.float32)
+        made.append((rng.random((n, *SHAPE), dtype=np.float32), y))
+    return made
+
+
+def fits(here: Problem, own: Sequence[Records] | None = None, **tail: Any) -> list[Fit]:
+    return [
+        Fit(
+            problem=here,
+            start=here.initial,
+            job=Job(
+                client=k, round=2, x=x, y=y, broadcast=here.initial, public={}, rng=stream(0, "client", 2, k)
+            ),
+            **tail,
+        )
+        for k, (x, y) in enumerate(own or records(CLIENTS, here.kind))
+    ]
+
+
+def vectors(came: Sequence[Fitted]) -> np.ndarray[Any, Any]:
+    assert not any(isinstance(own, DataError) for own in came), came
+    return np.array(came)
+
+
+def steps_apart(here: Problem, one: Sequence[Fitted], other: Sequence[Fitted]) -> np.ndarray[Any, Any]:
+    """By how many steps of the default grid the sums of the quantised updates differ, in every entry."""
+    grid = Grid()
+    sums = [
+        sum(grid.quantise(own.astype(np.float64) - here.initial).astype(np.int64) for own in vectors(came))
+        for came in (one, other)
+    ]
+    return np.abs(sums[0] - sums[1])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"momentum": 0.9},
+        {"weight_decay": 0.01},
+        {"proximal": 0.5},
+        {"momentum": 0.5, "weight_decay": 0.01, "proximal": 0.1, "decay": 0.5},
+        {"epochs": None, "steps": 7},
+        {"batch_size": 1000},
+        {"batch_size": 1, "epochs": None, "steps": 20},
+    ],
+)
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_sums_are_within_a_grid_step_of_those_of_clients_alone(changes: dict[str, Any], kind: Any) -> None:
+    here = problem(local(**changes), kind=kind)
+    apart = steps_apart(here, Batched(one_by_one)(fits(here)), one_by_one(fits(here)))
+    assert apart.max() <= CLIENTS
+    assert np.mean(apart <= 1) >= 0.999
+    assert np.abs(vectors(one_by_one(fits(here))) - here.initial).max() > 1e-2, "they do train"
+
+
+def test_adam_stays_within_its_own_rounding() -> None:
+    # Adam divides by the root of a mean square. A slope near zero is of either sign by rounding, and moves an
+    # entry by up to the rate. In these few steps hardly any slope is that small.
+    here = problem(local(optimizer="adam", learning_rate=1e-3))
+    apart = np.abs(vectors(Batched(one_by_one)(fits(here))) - vectors(one_by_one(fits(here))))
+    assert apart.max() <= 0.1 * 1e-3
+    assert np.mean(apart <= 1e-3 * 1e-3) >= 0.999
+
+
+@pytest.mark.parametrize("penalised", [False, True])
+@pytest.mark.parametrize("clip", [Clipping(), Clipping(kind="bounded", bound=0.25)])
+def test_a_body_trains_under_its_head(penalised: bool, clip: Clipping) -> None:
+    statistic = np.random.default_rng(1).random((CLASSES, 9), dtype=np.float32) + 1
+    penalty = Clustering(statistic=statistic.tobytes(), classes=CLASSES, compact=0.3, apart=0.05)
+    here = problem(local(weight_decay=0.01))
+    tail = {"under_head": True, "activation": clip.activation(), "penalty": penalty if penalised else None}
+    together, alone = (run(fits(here, **tail)) for run in (Batched(one_by_one), one_by_one))
+    assert steps_apart(here, together, alone).max() <= CLIENTS
+    head = CLASSES * 9
+    assert np.array_equal(vectors(together)[:, -head:], np.tile(here.initial[-head:], (CLIENTS, 1)))
+    moved = np.abs(vectors(together)[:, :-head] - here.initial[:-head]).max(axis=1)
+    assert (moved > 1e-3).all()
+
+
+def test_a_penalty_changes_what_is_learnt() -> None:
+    statistic = np.random.default_rng(1).random((CLASSES, 9), dtype=np.float32) + 1
+    here = problem(local())
+    penalty = Clustering(statistic=statistic.tobytes(), classes=CLASSES, compact=0.3, apart=0.0)
+    plain, pulled = (
+        vectors(Batched(one_by_one)(fits(here, under_head=True, penalty=own))) for own in (None, penalty)
+    )
+    assert np.abs(plain - pulled).max() > 1e-3
+
+
+def test_more_clients_than_stand_together() -> None:
+    here, many = problem(local()), records(2 * AT_ONCE + 3, "classification")
+    together, alone = (vectors(run(fits(here, many))) for run in (Batched(one_by_one), one_by_one))
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+def test_streams_are_drawn_from_as_alone() -> None:
+    here = problem(local())
+    together, alone = fits(here), fits(here)
+    Batched(one_by_one)(together)
+    one_by_one(alone)
+    for one, other in zip(together, alone, strict=True):
+        assert one.job.rng.integers(2**62) == other.job.rng.integers(2**62)
+
+
+def test_who_diverges_leaves_the_others_as_they_are() -> None:
+    here = problem(local())
+    own = list(records(CLIENTS, "classification"))
+    expected = Batched(one_by_one)(fits(here, own))
+    x, y = own[4]
+    spoilt = x.copy()
+    spoilt[0] = np.nan
+    own[4] = spoilt, y
+    came = Batched(one_by_one)(fits(here, own))
+    assert isinstance(came[4], DataError)
+    assert "diverged" in str(came[4])
+    for k in set(range(CLIENTS)) - {4}:
+        np.testing.assert_array_equal(came[k], expected[k])
+
+
+def test_a_loss_that_overflows_is_told_though_the_model_is_finite() -> None:
+    here = problem(local(learning_rate=1e-30, epochs=1), kind="regression")
+    own = list(records(3, "regression"))
+    own[1] = own[1][0], np.full_like(own[1][1], 1e20)
+    together, alone = (run(fits(here, own)) for run in (Batched(one_by_one), one_by_one))
+    assert [isinstance(one, DataError) for one in together] == [False, True, False]
+    assert [str(one) for one in together if isinstance(one, DataError)] == [
+        str(one) for one in alone if isinstance(one, DataError)
+    ]
+
+
+def test_others_are_left_to_the_other_trainer() -> None:
+    left: list[int] = []
+
+    def rest(given: Sequence[Fit]) -> list[Fitted]:
+        left.extend(fit.job.client for fit in given)
+        return one_by_one(given)
+
+    here = problem(local())
+    own = list(records(CLIENTS, "classification"))
+    own[3] = own[3][0][:0], own[3][1][:0]
+    came = Batched(rest)(fits(here, own))
+    assert left == [3], "who has no records trains nothing"
+    assert np.array_equal(vectors(came)[3], here.initial)
+    left.clear()
+    images = replace(here, model=ModelConfig(kind="lenet5"), shape=(1, 28, 28))
+    pictures = [(np.zeros((4, 1, 28, 28), np.float32), np.arange(4))] * 2
+    Batched(rest)(fits(images, pictures))
+    assert left == [0, 1], "convolutions do not stand side by side"
+
+
+def test_two_kinds_of_bodies_train_in_one_wave() -> None:
+    here = problem(local())
+    mixed = [*fits(here)[:5], *fits(here.shorter)[5:]]
+    again = [*fits(here)[:5], *fits(here.shorter)[5:]]
+    for one, other in zip(Batched(one_by_one)(mixed), one_by_one(again), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_the_global_generators_are_left_alone() -> None:
+    here = problem(local())
+    before = torch.get_rng_state()
+    Batched(one_by_one)(fits(here))
+    assert torch.equal(torch.get_rng_state(), before)

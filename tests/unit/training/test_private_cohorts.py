@@ -1,0 +1,173 @@
+"""Private training side by side: each client's own mechanism, and no record moves another's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from securefl.algorithm import Job
+from securefl.core.errors import ConfigError
+from securefl.core.keys import SecretKey
+from securefl.dp.noise import Source
+from securefl.protocols.fedlog.statistic import Clipping
+from securefl.training import LocalTraining, ModelConfig, private_cohorts
+from securefl.training.cohorts import Batched
+from securefl.training.dpsgd_config import DPSGD
+from securefl.training.fit import Fit, Fitted, one_by_one
+from securefl.training.private_cohorts import SLOTS, clipped_sums, fit_privately, require_alike
+from securefl.training.stack import Stack, tail_of
+from securefl.training.task import Problem
+
+SHAPE, CLASSES = (6, 5), 4
+RNG = np.random.default_rng(8)
+RECORDS = [
+    (RNG.random((n, *SHAPE), dtype=np.float32), RNG.integers(0, CLASSES, n))
+    for n in (70, 3, 0, 33, 64, 1, 40, 20)
+]
+
+
+def config(**changes: Any) -> DPSGD:
+    given = {
+        "clip_norm": 0.5,
+        "noise_multiplier": 1.0,
+        "sampling_rate": 0.6,
+        "expected_batch": 20,
+        "steps": 4,
+        "optimizer": "sgd",
+        "learning_rate": 0.2,
+    }
+    return DPSGD(**{**given, **changes})
+
+
+def problem(private: DPSGD) -> Problem:
+    return Problem(
+        model=ModelConfig(kind="mlp", hidden=(16, 8)),
+        local=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8),
+        kind="classification",
+        shape=SHAPE,
+        outputs=CLASSES,
+        clients=len(RECORDS),
+        records=1000,
+        server_x=RECORDS[0][0],
+        server_y=RECORDS[0][1],
+        seed=3,
+        private=private,
+    )
+
+
+def fit(here: Problem, k: int, **tail: Any) -> Fit:
+    x, y = RECORDS[k]
+    job = Job(
+        client=k,
+        round=1,
+        x=x,
+        y=y,
+        broadcast=here.initial,
+        public={},
+        rng=np.random.default_rng(0),
+        source=Source(SecretKey(bytes([k]) * 32)),
+    )
+    return Fit(problem=here, start=here.initial, job=job, **tail)
+
+
+def vectors(came: Sequence[Fitted]) -> np.ndarray[Any, Any]:
+    return np.array([own for own in came if isinstance(own, np.ndarray)])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"momentum": 0.9, "proximal": 0.3, "weight_decay": 0.01},
+        {"optimizer": "adam", "learning_rate": 0.01},
+    ],
+)
+def test_a_client_has_the_same_bits_alone_and_in_any_slot(changes: dict[str, Any]) -> None:
+    here, own = problem(config(**changes)), range(len(RECORDS))
+    together = dict(zip(own, fit_privately([fit(here, k) for k in own]), strict=True))
+    for order in ([5], [3, 0], [7, 6, 5, 4, 3, 2, 1, 0], [2, 4, 0]):
+        for k, found in zip(order, fit_privately([fit(here, k) for k in order]), strict=True):
+            np.testing.assert_array_equal(found, together[k])
+
+
+@pytest.mark.parametrize("tail", [{}, {"under_head": True, "activation": Clipping().activation()}])
+def test_it_is_what_each_client_trains_alone(tail: dict[str, Any]) -> None:
+    # The same draws and the same noise from the same source: sums differ in the last bits of float32 alone.
+    here = problem(config(momentum=0.5, proximal=0.1))
+    together = vectors(Batched(one_by_one)([fit(here, k, **tail) for k in range(len(RECORDS))]))
+    alone = vectors(one_by_one([fit(here, k, **tail) for k in range(len(RECORDS))]))
+    assert together.shape == alone.shape == (len(RECORDS), len(here.initial))
+    np.testing.assert_allclose(together, alone, atol=2e-6)
+    assert np.abs(together - here.initial).max(axis=1).min() > 1e-3, "without records there is noise"
+
+
+def test_clients_draw_their_own_noise() -> None:
+    here = problem(config(noise_multiplier=50.0))
+    moved = vectors(fit_privately([fit(here, k) for k in (2, 5)])) - here.initial
+    assert abs(np.corrcoef(moved)[0, 1]) < 0.2, "668 entries: 0.2 is five deviations"
+
+
+def sums(here: Problem, batches: Sequence[Any], **changes: Any) -> np.ndarray[Any, Any]:
+    stack = Stack(
+        here.module(here.initial), [here.initial] * len(batches), tail_of(fit(here, 0)), slots=SLOTS
+    )
+    given = [(torch.from_numpy(x).flatten(1), torch.from_numpy(y)) for x, y in batches]
+    with torch.no_grad():
+        return clipped_sums(stack, given, config(**changes)).numpy()
+
+
+def test_one_record_moves_a_sum_by_the_clipping_norm_and_no_other_sum() -> None:
+    here, bound = problem(config()), 0.5
+    for at in range(0, 70, 7):
+        x, y = RECORDS[0]
+        less = (np.delete(x, at, axis=0), np.delete(y, at))
+        before, after = (sums(here, [RECORDS[3], own, RECORDS[4]]) for own in ((x, y), less))
+        moved = np.linalg.norm(before[1] - after[1])
+        assert 0 < moved <= bound * (1 + 1e-12)
+        np.testing.assert_array_equal(before[[0, 2]], after[[0, 2]])
+
+
+def test_clipping_is_per_record() -> None:
+    here, (x, y) = problem(config()), RECORDS[1]
+    for one in range(len(y)):
+        alone = sums(here, [(x[one : one + 1], y[one : one + 1])], clip_norm=1e-3)[0]
+        assert 0.999e-3 < np.linalg.norm(alone) <= 1e-3
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e38])
+def test_an_unusable_record_leaves_no_bit(bad: float) -> None:
+    here, (x, y) = problem(config()), RECORDS[0]
+    spoilt, labels = x.copy(), y.copy()
+    spoilt[10] = bad
+    labels[[40, 41]] = -1, CLASSES
+    clean = np.delete(spoilt, [10, 40, 41], axis=0), np.delete(labels, [10, 40, 41])
+    np.testing.assert_allclose(
+        sums(here, [(spoilt, labels)])[0], sums(here, [clean])[0], rtol=1e-13, atol=1e-13
+    )
+
+
+def test_a_client_that_diverges_leaves_the_others_alone() -> None:
+    here = problem(config(learning_rate=1e38))
+    with np.errstate(all="ignore"):
+        came = fit_privately([fit(here, k) for k in range(3)])
+    assert ["diverged" in str(own) for own in came] == [True] * 3
+
+
+def test_kernels_that_mix_records_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = problem(config())
+    columns = (torch.from_numpy(RECORDS[0][0]), torch.from_numpy(RECORDS[0][1]))
+    require_alike(fit(here, 0), columns, 32)
+    right = private_cohorts._factors
+
+    def leaking(*given: Any) -> torch.Tensor:
+        found = right(*given)
+        found[64] += 1e-7
+        return found
+
+    monkeypatch.setattr(private_cohorts, "_factors", leaking)
+    with pytest.raises(ConfigError, match='training = "sequential"'):
+        require_alike(fit(here, 0), columns, 32)
