@@ -38,16 +38,19 @@ class Grid:
     def quantise(self, values: Floats) -> NDArray[np.int32]:
         """Grid integers of shape (d,). Raises DataError for a value that is not finite or out of bounds."""
         # The messages name no value: they may be logged, and the values are a client's.
-        if not np.isfinite(values).all():
+        # Of a nan, both ends are nan.
+        least, most = values.min(initial=0.0), values.max(initial=0.0)
+        if not (np.isfinite(least) and np.isfinite(most)):
             raise DataError(
                 "Expected a finite contribution, got one that is not finite. Lower the learning rate or "
                 "clean the records."
             )
-        if np.abs(values).max(initial=0.0) > self.bound:
+        if max(-least, most) > self.bound:
             raise DataError(
                 f"Expected a contribution within +-{self.bound:g}, got a larger one. Lower the learning rate."
             )
-        return np.rint(values / self.step).astype(np.int32)
+        scaled = values / self.step
+        return np.rint(scaled, out=scaled).astype(np.int32)
 
     def check(self, numbers: NDArray[Any], size: int, sender: str) -> NDArray[np.int64]:
         """A peer's grid integers. They are refused unless they have the declared type, shape and bound."""
@@ -57,10 +60,9 @@ class Grid:
                 sender=sender,
                 phase="contribution",
             )
-        # the absolute value of -2^31 is -2^31 in int32, and would pass
-        wide = numbers.astype(np.int64)
-        if np.abs(wide).max(initial=0) > self.limit:
+        # both ends, not the absolute value: that of -2^31 is -2^31 in int32, and would pass
+        if numbers.min(initial=0) < -self.limit or numbers.max(initial=0) > self.limit:
             raise RemoteProtocolError(
                 f"Expected grid values within +-{self.limit}.", sender=sender, phase="contribution"
             )
-        return wide
+        return numbers.astype(np.int64)

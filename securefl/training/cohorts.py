@@ -96,7 +96,7 @@ def fit_together(fits: Sequence[Fit]) -> list[Fitted]:
             if start is not None:
                 gradient.add_(values - start[:active], alpha=config.proximal)
             optimizer.step(values, gradient)
-        fine = torch.isfinite(total) & torch.isfinite(stack.values).all(1)
+        fine = torch.isfinite(total) & stack.finite()
     came = [stack.vector(slot) if fine[slot] else diverged(optimizer.rate) for slot in range(len(fits))]
     return [came[order.index(place)] for place in range(len(fits))]
 

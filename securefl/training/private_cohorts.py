@@ -69,7 +69,7 @@ def fit_privately(fits: Sequence[Fit]) -> list[Fitted]:
             if start is not None:
                 gradient.add_(stack.values - start, alpha=config.proximal)
             optimizer.step(stack.values, gradient)
-        fine = torch.isfinite(stack.values).all(1)
+        fine = stack.finite()
     return [stack.vector(slot) if fine[slot] else diverged(config.learning_rate) for slot in range(len(fits))]
 
 

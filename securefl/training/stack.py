@@ -102,6 +102,11 @@ class Stack:
         """Zeros in the form of the values, every slot at the same alignment."""
         return _aligned(self._slots, self.values.shape[1], dtype)
 
+    def finite(self) -> Tensor:
+        """Which slots' values are all finite, (slots,)."""
+        # the largest magnitude, in one pass: of a nan it is nan
+        return torch.isfinite(torch.linalg.vector_norm(self.values, float("inf"), 1))
+
     def known(self, y: Tensor) -> Tensor:
         """Which targets the models have an output for, (slots, rows)."""
         if self._tail.loss == "mse":
