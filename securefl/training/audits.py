@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from securefl.dp import audit as auditing
 from securefl.training.dpsgd_config import DPSGD
+
+if TYPE_CHECKING:
+    from securefl.training.canaries import Caught
+    from securefl.training.kinks import Flipped
 
 CLAIM: Final = DPSGD(
     clip_norm=1.3,
@@ -27,20 +31,28 @@ def findings() -> Iterator[dict[str, Any]]:
     for mechanism in auditing.mechanisms():
         found = auditing.audit(mechanism)
         yield _row(found.name, 1e-5, found.claimed, found.lower, found.verdict, found.failed)
-    from securefl.training import canaries, kinks  # Opacus takes two seconds to import
+    # Opacus takes two seconds to import
+    from securefl.training import canaries, kinks
+    from securefl.training.beside_others import train_beside_another
+    from securefl.training.dpsgd import train_privately
 
-    for caught in canaries.audit(CLAIM, runs=_RUNS):
-        failed = () if caught.passed else ("epsilon",)
-        verdict = "pass" if caught.passed else "FAIL: epsilon"
-        yield _row("private training (DP-SGD)", caught.delta, caught.claimed, caught.lower, verdict, failed)
+    trained = {
+        "private training (DP-SGD)": train_privately,
+        "private training beside others": train_beside_another,
+    }
+    for name, train in trained.items():
+        for caught in canaries.audit(CLAIM, runs=_RUNS, train=train):
+            yield _bounded(name, caught)
     for inputs in _KINKS:
-        trained = kinks.audit(CLAIM, delta=1e-3, inputs=inputs)
-        features = kinks.audit_features(delta=1e-3, inputs=inputs)
-        for what, flipped in (("private training", trained), ("features", features)):
-            failed = () if flipped.passed else ("epsilon",)
-            verdict = "pass" if flipped.passed else "FAIL: epsilon"
-            name = f"{what}, kinks of {inputs} inputs"
-            yield _row(name, flipped.delta, flipped.claimed, flipped.lower, verdict, failed)
+        kink = f"kinks of {inputs} inputs"
+        for name, train in trained.items():
+            yield _bounded(f"{name}, {kink}", kinks.audit(CLAIM, delta=1e-3, inputs=inputs, train=train))
+        yield _bounded(f"features, {kink}", kinks.audit_features(delta=1e-3, inputs=inputs))
+
+
+def _bounded(name: str, found: Caught | Flipped) -> dict[str, Any]:
+    verdict, failed = ("pass", ()) if found.passed else ("FAIL: epsilon", ("epsilon",))
+    return _row(name, found.delta, found.claimed, found.lower, verdict, failed)
 
 
 def _row(

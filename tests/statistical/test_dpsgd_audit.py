@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training import ModelConfig, to_vector
+from securefl.training.beside_others import train_beside_another
 from securefl.training.canaries import Caught, Train, audit
 from securefl.training.dpsgd import train_privately
 from securefl.training.dpsgd_config import DPSGD
@@ -34,11 +35,13 @@ CLAIM = DPSGD(
     optimizer="sgd",
     learning_rate=0.1,
 )
+TRAINED = [train_privately, train_beside_another]
 
 
-def test_the_claim_holds_along_its_curve_and_is_nearly_reached() -> None:
+@pytest.mark.parametrize("train", TRAINED)
+def test_the_claim_holds_along_its_curve_and_is_nearly_reached(train: Train) -> None:
     """False alarm 1e-6 at each of three deltas. About 0.60, 0.78 and 0.83 of the claims are reached."""
-    found = audit(CLAIM, runs=200)
+    found = audit(CLAIM, runs=200, train=train)
     assert all(caught.passed for caught in found)
     assert [caught.delta for caught in found] == [1e-3, 1e-2, 0.05]
     assert found[0].lower > 0.35 * found[0].claimed
@@ -88,9 +91,10 @@ def test_less_protection_than_claimed_is_caught(train: Train) -> None:
     assert caught(audit(CLAIM, runs=100, train=train))
 
 
-def test_a_clip_that_is_skipped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("train", TRAINED)
+def test_a_clip_that_is_skipped_is_caught(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "clamp_", lambda scale, max: scale.fill_(1.0))
-    assert caught(audit(CLAIM, runs=10))
+    assert caught(audit(CLAIM, runs=10, train=train))
 
 
 # Noise ------------------------------------------------------------------------------------------------

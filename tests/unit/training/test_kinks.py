@@ -22,6 +22,7 @@ from securefl.dp.noise import Source
 from securefl.protocols.fedlog.statistic import Clipping, Statistic
 from securefl.rounds import Kept
 from securefl.training import kinks, load_vector, outputs, record_losses, to_vector
+from securefl.training.beside_others import train_beside_another
 from securefl.training.chunks import apart
 from securefl.training.dpsgd import _gradients, _layers, train_privately
 from securefl.training.dpsgd_config import DPSGD
@@ -348,9 +349,10 @@ def test_a_model_that_is_no_longer_finite_is_not_taken_for_one_that_mixes() -> N
 # The canary -------------------------------------------------------------------------------------------
 
 
-def test_the_canary_passes_what_is_computed_in_chunks() -> None:
+@pytest.mark.parametrize("train", [train_privately, train_beside_another])
+def test_the_canary_passes_what_is_computed_in_chunks(train: kinks.Train) -> None:
     """False alarm 1e-6."""
-    found = kinks.audit(STEP_OF_ONE, delta=1e-3)
+    found = kinks.audit(STEP_OF_ONE, delta=1e-3, train=train)
     assert found.passed
     assert found.lower > 0.3 * found.claimed
 
