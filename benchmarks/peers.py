@@ -60,13 +60,13 @@ MLP = Cell(
     rate=0.1,
     rounds=25,
 )
-LENET = replace(MLP, name="LeNet-5, 1 epoch", kind="lenet5", hidden=None, records=600, rounds=8)
+LENET = replace(MLP, name="LeNet-5, 1 epoch", kind="lenet5", hidden=None, records=600, rounds=7)
 CELLS = (
     MLP,
-    replace(MLP, name="MLP 784-64-32-10, 1,000 clients", clients=1000, cohort=100, rounds=9),
+    replace(MLP, name="MLP 784-64-32-10, 1,000 clients", clients=1000, cohort=100, rounds=6),
     replace(MLP, name="MLP 784-200-10, 100 clients", hidden=(200,)),
     LENET,
-    replace(LENET, name="LeNet-5, 5 epochs", epochs=5, rounds=5),
+    replace(LENET, name="LeNet-5, 5 epochs", epochs=5, rounds=4),
 )
 QUICK = tuple(replace(cell, rounds=4) for cell in (MLP, LENET))
 Key = TypeVar("Key")
@@ -253,12 +253,16 @@ def table(rows: Sequence[Row]) -> str:
     names = list(dict.fromkeys(one.contestant for one in rows))
     at = {(one.contestant, one.cell): one for one in rows}
     lines = [["", *cells], ["---"] * (1 + len(cells))]
-    lines.append([f"{PLAIN}, ms", *(f"{at[PLAIN, cell].cpu_ms:.3g}" for cell in cells)])
+    lines.append([f"{PLAIN}, ms", *(_digits(at[PLAIN, cell].cpu_ms) for cell in cells)])
     for name in names:
         if name != PLAIN:
             ratios = (f"{at[name, cell].over_plain:.2f}" for cell in cells)
             lines.append([f"{name} / {PLAIN}", *ratios])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def facts(players: Sequence[Player]) -> list[str]:
@@ -282,15 +286,23 @@ def keep(rows: Sequence[Row], lines: Sequence[str]) -> None:
     files.write(HERE / "results" / "peers.csv", text.getvalue())
 
 
+def left_out(contestant: Contestant, why: str) -> None:
+    print(f"{contestant.name} is left out: {why} ({contestant.python}).", file=sys.stderr)
+
+
 def joined(folder: Path) -> list[Player]:
     """The contestants that can play. The others are named."""
     players = []
     for contestant in contestants():
-        player = Player(contestant, folder / f"{contestant.module}.log")
+        try:
+            player = Player(contestant, folder / f"{contestant.module}.log")
+        except OSError as error:
+            left_out(contestant, str(error.strerror))
+            continue
         if player.missing is None:
             players.append(player)
         else:
-            print(f"{contestant.name} is left out: {player.missing} in {contestant.python}.", file=sys.stderr)
+            left_out(contestant, player.missing)
             player.close()
     return players
 

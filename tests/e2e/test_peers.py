@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import peers
 import pytest
 from contestants import ours, plain
 from contestants.turns import Cell, Turns, Work, descendants, others
-from peers import PLAIN, Row, Times, rotated, row, table
+from peers import PLAIN, Contestant, Row, Times, rotated, row, table
 
 DIGITS = replace(peers.whole(peers.MLP), source="digits", records=20, batch=20)
 
@@ -76,6 +77,21 @@ def test_a_cell_survives_json() -> None:
     for cell in peers.CELLS:
         listed = asdict(cell) | {"hidden": cell.hidden and list(cell.hidden)}
         assert Cell.read(listed) == cell
+
+
+@pytest.mark.parametrize(
+    ("python", "why"), [(sys.executable, "No module named"), ("/nowhere", "No such file")]
+)
+def test_whoever_cannot_play_is_named(
+    python: str,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(peers, "contestants", lambda: (Contestant("Flower", "flower", python),))
+    assert peers.joined(tmp_path) == []
+    assert f"Flower is left out: {why}" in capsys.readouterr().err
 
 
 def test_time_runs_from_the_word_to_the_end_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
