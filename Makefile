@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test slow check check-lowest bench bench-secagg sweeps clean
+.PHONY: demo test slow check check-lowest bench bench-secagg bench-peers sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,17 +51,28 @@ bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/dpsgd.py
 
 FLOWER := .venv-flower
-$(FLOWER)/.installed:  # its pins exclude ours, so it lives apart
+$(FLOWER)/.simulating:  # its pins exclude ours, so it lives apart
 	$(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/pip install --quiet flwr==1.41.0 numpy==2.4.6 cryptography==50.0.2 pycryptodome==3.24.1
+	$(FLOWER)/bin/pip install --quiet 'flwr[simulation]==1.41.0' numpy==2.4.6 cryptography==50.0.2 pycryptodome==3.24.1 \
+		packaging==25.0 torch==2.13.0
 	touch $@
 
-bench-secagg: $(VENV)/.tested $(FLOWER)/.installed  ## secure aggregation beside Flower's
+bench-secagg: $(VENV)/.tested $(FLOWER)/.simulating  ## secure aggregation beside Flower's
 	FLOWER_PYTHON=$(FLOWER)/bin/python $(BIN)/python benchmarks/secagg.py --curves
+
+PFL := .venv-pfl
+$(PFL)/.installed:  # its pins exclude ours too
+	$(PYTHON) -m venv $(PFL)
+	$(PFL)/bin/pip install --quiet 'pfl[pytorch]==0.6.0' numpy==2.4.6 torch==2.13.0
+	touch $@
+
+bench-peers: $(VENV)/.tested $(FLOWER)/.simulating $(PFL)/.installed  ## simulation and private training beside others'
+	PFL_PYTHON=$(PFL)/bin/python FLOWER_PYTHON=$(FLOWER)/bin/python $(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/dpsgd.py
 
 sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and half an hour (MNIST, needs SECUREFL_DATA)
 	$(BIN)/securefl sweep fedlog_tradeoff
 	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 
 clean:
-	rm -rf $(VENV) $(FLOWER) $(LOWEST) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) $(PFL) $(LOWEST) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pandas as pd
+import peers
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,22 @@ def test_matching() -> None:
         assert float(error) == float(f"{row['error']:.0e}")
         for number, name in zip(numbers[:4], ("client", "server", "holder", "total"), strict=True):
             assert float(number) == pytest.approx(row[name], abs=0.5 if row[name] >= 20 else 0.006)
+
+
+def test_peers() -> None:
+    kept = pd.read_csv(RESULTS / "peers.csv", comment="#").to_dict("records")
+    lines = peers.table([peers.Row(**{str(name): value for name, value in one.items()}) for one in kept])
+    assert lines in section("Simulation beside others")
+
+
+def test_the_day_and_the_versions_of_the_peers() -> None:
+    _, day, versions = (RESULTS / "peers.csv").read_text(encoding="utf-8").splitlines()[:3]
+    said = section("Simulation beside others")
+    assert day.removeprefix("# ").split(",")[0] in said
+    for package in ("torch", "pfl", "flwr", "ray"):
+        found = re.search(rf"{package} ([\d.]+)", versions)
+        assert found is not None
+        assert f"{package} {found[1]}" in said
 
 
 def test_the_readme_says_what_its_picture_shows() -> None:

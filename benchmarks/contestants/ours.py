@@ -1,0 +1,117 @@
+"""securefl: a study's arm as `securefl run` plays it, with ledger, journal and checkpoint on disk.
+
+Only the evaluation after each round is left out.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contestants.turns import Cell, Turns, Work
+from securefl.algorithm import Algorithm, Device, Evaluation
+from securefl.protocols.averaging import Averaging, Whole
+from securefl.rounds import Float32s
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.config import ProtocolOptions, Study, parse
+from securefl.study.run import arm_folder, run_arm
+from securefl.study.world import World, build
+from securefl.training import single_thread
+from securefl.training.task import Problem
+
+PACKAGES = ("securefl", "torch")
+SEED = 1
+
+
+def study(cell: Cell) -> Study:
+    """The cell as a study's file says it."""
+    hidden = "" if cell.hidden is None else f"hidden = {list(cell.hidden)}"
+    return parse(f"""
+        [study]
+        name = "{cell.name}"
+        rounds = {cell.rounds}
+        seeds = [{SEED}]
+        [data]
+        source = "{cell.source}"
+        clients = {cell.clients}
+        records = {cell.clients * cell.records}
+        partition = {{ kind = "iid" }}
+        [model]
+        kind = "{cell.kind}"
+        {hidden}
+        [local]
+        optimizer = "sgd"
+        learning_rate = {cell.rate}
+        epochs = {cell.epochs}
+        batch_size = {cell.batch}
+        [privacy]
+        sum = "clear"
+        scores = "clear"
+        noise = "none"
+        unit = "record"
+        adjacency = "replace-one"
+        delta = 1e-5
+        budget = inf
+        against = ["server", "key-holder", "others"]
+        unprotected = ["update"]
+        [[arm]]
+        name = "FedAvg"
+        protocol = "fedavg"
+        fraction = {cell.cohort / cell.clients}
+        aggregation = "partial"
+        """)
+
+
+def work_of(cell: Cell, path: Path) -> tuple[Work, World]:
+    """What all contestants are given, and the world that it is from."""
+    world = build(study(cell), SEED)
+    x, y = (np.concatenate(parts) for parts in zip(*world.records, strict=True))
+    return Work(path, x, y, world.problem.initial), world
+
+
+@dataclass(frozen=True, eq=False)
+class _Untested(Whole):
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        return Evaluation(accuracy=0.0, loss=0.0)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Another protocol's options, whose algorithm evaluates nothing."""
+
+    own: ProtocolOptions
+
+    def build(self, problem: Problem) -> Algorithm:
+        algorithm: Any = self.own.build(problem)
+        untested: Averaging = replace(algorithm, part=_Untested(problem))
+        return untested
+
+
+def _require_same(cell: Cell, work: Work, world: World) -> None:
+    for number, own in enumerate(world.records):
+        if not all(map(np.array_equal, own, work.client(number, cell))):
+            raise SystemExit(f"Expected the study's records of client {number} in {work.path}, got others.")
+    if not np.array_equal(work.initial, world.problem.initial):
+        raise SystemExit(f"Expected the study's first model in {work.path}, got another.")
+
+
+def play(cell: Cell, work: Work, turns: Turns) -> NDArray[np.float32]:
+    single_thread()
+    asked = study(cell)
+    world = build(asked, SEED)
+    _require_same(cell, work, world)
+    (arm,) = asked.arms
+    arm = replace(arm, options=_Options(arm.options))
+    with tempfile.TemporaryDirectory() as folder:
+        turns.begin()
+        run_arm(asked, arm, world, Path(folder), lambda record: turns.next())
+        with Checkpoint(arm_folder(Path(folder), arm, SEED) / "checkpoint.sqlite") as saved:
+            state, _ = saved.load()
+    assert state is not None
+    return state.broadcast

@@ -1,0 +1,338 @@
+"""Simulated federated averaging by securefl, a plain loop, pfl-research and Flower: one interleaved run.
+
+    SECUREFL_DATA=... make bench-peers
+    PFL_PYTHON=... FLOWER_PYTHON=... python benchmarks/peers.py [--quick] [--write]
+
+Each contestant (`benchmarks/contestants`) is a process with an interpreter of its own, on one thread. All of
+them read the same records, partition and first model from one file. They play round after round in turn, in
+an order that rotates. Nobody evaluates in a timed round. Printed are medians over the rounds: milliseconds of
+CPU that a client takes in a round, over all processes of a contestant, and their ratio to the plain loop's in
+the same round.
+
+Two things show that the work is the same. First all clients take part in one round with a whole client as the
+batch, so that no order can matter: the models must agree within TOLERANCE. And after the timed rounds the
+models' test losses stand beside the times.
+
+`--quick` plays fewer rounds of two cells. `--write` keeps the figures in benchmarks/results/peers.csv.
+A contestant whose packages its interpreter lacks is left out, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import IO, Any, TypeVar
+
+import numpy as np
+from contestants.turns import Cell
+from numpy.typing import NDArray
+
+HERE = Path(__file__).parent
+PLAIN = "plain loop"
+TOLERANCE = 1e-5
+"""Largest difference of an entry after one round: securefl rounds to a grid, and all sum in another order."""
+WARM_UP = 1
+"""Rounds that are not timed: packages load, caches fill, and pfl-research evaluates in its first one."""
+
+MLP = Cell(
+    name="MLP 784-64-32-10, 100 clients",
+    kind="mlp",
+    hidden=(64, 32),
+    source="fashion_mnist",
+    clients=100,
+    records=60,
+    cohort=10,
+    epochs=1,
+    batch=32,
+    rate=0.1,
+    rounds=25,
+)
+LENET = replace(MLP, name="LeNet-5, 1 epoch", kind="lenet5", hidden=None, records=600, rounds=7)
+CELLS = (
+    MLP,
+    replace(MLP, name="MLP 784-64-32-10, 1,000 clients", clients=1000, cohort=100, rounds=6),
+    replace(MLP, name="MLP 784-200-10, 100 clients", hidden=(200,)),
+    LENET,
+    replace(LENET, name="LeNet-5, 5 epochs", epochs=5, rounds=4),
+)
+QUICK = tuple(replace(cell, rounds=4) for cell in (MLP, LENET))
+Key = TypeVar("Key")
+
+
+def whole(cell: Cell) -> Cell:
+    """The cell in which all models must agree: one round of all clients, one batch a client, two epochs."""
+    return replace(
+        cell, name=f"{cell.kind} agrees", clients=10, cohort=10, records=60, batch=60, epochs=2, rounds=1
+    )
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """name: for people. module: in `contestants`. python: its interpreter."""
+
+    name: str
+    module: str
+    python: str
+
+
+def contestants() -> tuple[Contestant, ...]:
+    def python(variable: str) -> str:
+        # Absolute: a contestant starts in another folder. Not resolved: links make a virtual environment.
+        return str(Path(os.environ.get(variable, sys.executable)).absolute())
+
+    return (
+        Contestant(PLAIN, "plain", sys.executable),
+        Contestant("securefl", "ours", sys.executable),
+        Contestant("pfl-research", "pfl", python("PFL_PYTHON")),
+        Contestant("Flower on Ray", "flower", python("FLOWER_PYTHON")),
+    )
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one round."""
+
+    cpu: float
+    wall: float
+
+
+class Player:
+    """A contestant's process: each line to it is answered by one."""
+
+    def __init__(self, contestant: Contestant, log: Path) -> None:
+        self.name, self._log = contestant.name, log
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        with log.open("w") as said:
+            self._process = subprocess.Popen(
+                [contestant.python, "-m", "contestants", contestant.module],
+                cwd=HERE,
+                env=os.environ | quiet | threads,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+            )
+        found = self._answer()
+        self.missing: str | None = found.get("missing")
+        self.versions: dict[str, str] = found.get("versions", {})
+
+    def ask(self, **what: Any) -> dict[str, Any]:
+        pipe: IO[str] | None = self._process.stdin
+        assert pipe is not None
+        pipe.write(json.dumps(what) + "\n")
+        pipe.flush()
+        return self._answer()
+
+    def round(self) -> Times:
+        return Times(**self.ask(round=True))
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            said = self._log.read_text()[-2000:].strip()
+            raise RuntimeError(f"Expected an answer of {self.name}, but it ended:\n{said}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+def rotated(players: Sequence[Key], rounds: int) -> Iterator[tuple[int, Key]]:
+    """Everybody plays in each round, and everybody begins as often as the others."""
+    for number in range(rounds):
+        first = number % len(players)
+        for player in (*players[first:], *players[:first]):
+            yield number, player
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant in one cell, by medians over its rounds.
+
+    cpu_ms, wall_ms: of a client in a round. over_plain: ratio of CPU times in the same round.
+    loss: of the last model, on the test set.
+    """
+
+    cell: str
+    contestant: str
+    cpu_ms: float
+    wall_ms: float
+    over_plain: float
+    rounds: int
+    loss: float
+
+
+def row(cell: Cell, name: str, times: Mapping[str, Sequence[Times]], loss: float) -> Row:
+    """From every contestant's timed rounds, in the order in which they were played."""
+    own = times[name]
+    ratios = [one.cpu / plain.cpu for one, plain in zip(own, times[PLAIN], strict=True)]
+    return Row(
+        cell=cell.name,
+        contestant=name,
+        cpu_ms=_short(1e3 * median(one.cpu for one in own) / cell.cohort),
+        wall_ms=_short(1e3 * median(one.wall for one in own) / cell.cohort),
+        over_plain=_short(median(ratios)),
+        rounds=len(own),
+        loss=_short(loss),
+    )
+
+
+def _short(value: float) -> float:
+    """Four digits: more would only be noise, and the table must follow from what is kept."""
+    return float(f"{value:.4g}")
+
+
+def played(
+    players: Sequence[Player], cell: Cell, path: Path
+) -> tuple[dict[str, list[Times]], dict[str, NDArray[np.float32]]]:
+    """Every contestant's rounds in turn: their times without those to warm up, and the models in the end."""
+    for player in players:
+        player.ask(cell=asdict(cell), work=str(path))
+    times: dict[str, list[Times]] = {player.name: [] for player in players}
+    for _, player in rotated(players, cell.rounds):
+        times[player.name].append(player.round())
+    models = {player.name: np.load(player.ask(model=True)["model"]) for player in players}
+    return {name: own[WARM_UP:] for name, own in times.items()}, models
+
+
+def agreeing(players: Sequence[Player], cell: Cell, folder: Path) -> None:
+    """Show that all do the same work. Exits if a model is further than TOLERANCE from the plain loop's."""
+    from contestants.ours import work_of
+
+    work, _ = work_of(cell, folder / "work.npz")
+    work.write()
+    _, models = played(players, cell, work.path)
+    moved = np.abs(models[PLAIN] - work.initial).max()
+    print(f"{cell.name}: the plain loop's model moved by up to {moved:.2e}; the others differ from it by")
+    for name, model in models.items():
+        apart = np.abs(model - models[PLAIN]).max()
+        if name != PLAIN:
+            print(f"    {name}: {apart:.1e}")
+        if not apart <= TOLERANCE:
+            raise SystemExit(f"Expected the same model from {name}, within {TOLERANCE:g}, got {apart:.1e}.")
+
+
+def timed(players: Sequence[Player], cell: Cell, folder: Path) -> list[Row]:
+    from contestants.ours import work_of
+
+    began = perf_counter()
+    work, world = work_of(cell, folder / "work.npz")
+    work.write()
+    times, models = played(players, cell, work.path)
+    losses = {name: world.problem.evaluate(model).loss for name, model in models.items()}
+    rows = [row(cell, name, times, losses[name]) for name in times]
+    print(f"\n{cell.name}: {rows[0].rounds} rounds, {perf_counter() - began:.0f} s with the set-up")
+    for one in rows:
+        print(
+            f"    {one.contestant:14}{one.cpu_ms:>9.2f} ms CPU{one.wall_ms:>9.2f} ms wall"
+            f"{one.over_plain:>8.2f} x plain   test loss {one.loss:.3f}",
+            flush=True,
+        )
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as docs/results.md has them: contestants down, cells across."""
+    cells = list(dict.fromkeys(one.cell for one in rows))
+    names = list(dict.fromkeys(one.contestant for one in rows))
+    at = {(one.contestant, one.cell): one for one in rows}
+    lines = [["", *cells], ["---"] * (1 + len(cells))]
+    lines.append([f"{PLAIN}, ms", *(_digits(at[PLAIN, cell].cpu_ms) for cell in cells)])
+    for name in names:
+        if name != PLAIN:
+            ratios = (f"{at[name, cell].over_plain:.2f}" for cell in cells)
+            lines.append([f"{name} / {PLAIN}", *ratios])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def facts(players: Sequence[Player]) -> list[str]:
+    """What the figures hang on: the day, the machine and everybody's versions."""
+    versions = "; ".join(
+        f"{player.name}: " + ", ".join(f"{package} {one}" for package, one in player.versions.items())
+        for player in players
+    )
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    return [f"{date.today().isoformat()}, {machine}", versions]
+
+
+def keep(rows: Sequence[Row], lines: Sequence[str]) -> None:
+    from securefl.storage import files
+
+    text = io.StringIO()
+    text.writelines(f"# {line}\n" for line in ("python benchmarks/peers.py --write", *lines))
+    writer = csv.DictWriter(text, list(asdict(rows[0])), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(asdict, rows))
+    files.write(HERE / "results" / "peers.csv", text.getvalue())
+
+
+def left_out(contestant: Contestant, why: str) -> None:
+    print(f"{contestant.name} is left out: {why} ({contestant.python}).", file=sys.stderr)
+
+
+def joined(folder: Path) -> list[Player]:
+    """The contestants that can play. The others are named."""
+    players = []
+    for contestant in contestants():
+        try:
+            player = Player(contestant, folder / f"{contestant.module}.log")
+        except OSError as error:
+            left_out(contestant, str(error.strerror))
+            continue
+        if player.missing is None:
+            players.append(player)
+        else:
+            left_out(contestant, player.missing)
+            player.close()
+    return players
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="two cells, few rounds")
+    parser.add_argument("--write", action="store_true", help="keep the figures")
+    chosen = parser.parse_args()
+    began = perf_counter()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        players = joined(folder)
+        try:
+            about = facts(players)
+            print(*about, sep="\n")
+            for cell in (MLP, LENET):
+                agreeing(players, whole(cell), folder)
+            rows = []
+            for cell in QUICK if chosen.quick else CELLS:
+                rows += timed(players, cell, folder)
+        finally:
+            for player in players:
+                player.close()
+    print(f"\n{table(rows)}\n\n{perf_counter() - began:.0f} s")
+    if chosen.write:
+        keep(rows, about)
+
+
+if __name__ == "__main__":
+    main()
