@@ -61,7 +61,8 @@ for line in order["set"]:
 known = {field.name for field in fields(config.PrivacySection)}
 head, privacy, rest = re.split(r"(?ms)^\[privacy\]\n(.*?)(?=^\[|\Z)", text)
 # An older checkout has fewer keys.
-lines = [line for line in privacy.splitlines() if not line[:1].isalpha() or line.split("=")[0].strip() in known]
+named = [(line.split("=")[0].strip(), line) for line in privacy.splitlines()]
+lines = [line for key, line in named if not key.isidentifier() or key in known]
 study = config.parse("\n".join([head, "[privacy]", *lines, rest]))
 study = replace(study, study=replace(study.study, rounds=order["rounds"], seeds=study.study.seeds[:1]))
 if order["arm"] is None:
