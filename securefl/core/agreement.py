@@ -54,7 +54,7 @@ def fields(*parts: bytes) -> bytes:
     """Each part with its length in front, so that no two lists of parts have the same bytes."""
     # Without the lengths a byte can move from one part to the next and leave the whole as it was. That once
     # let a server have an honest dealer's key shown.
-    return b"".join(piece for part in parts for piece in (u32(len(part)), part))
+    return b"".join([piece for part in parts for piece in (u32(len(part)), part)])
 
 
 # Who --------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Roster:
     """The pinned cohort, in the order of names. A member's number is its place in it."""
 
     members: tuple[Member, ...]
-    verify: Verify = field(default=verify, compare=False, repr=False)
+    verify: Verify = field(default=verify, compare=False)
 
     def __post_init__(self) -> None:
         names = [member.name for member in self.members]
@@ -85,8 +85,8 @@ class Roster:
         keys = [key.raw for member in self.members for key in (member.identity, member.channel)]
         if len(set(keys)) < len(keys) or any(len(key) != 32 for key in keys):
             # one party under two names would count twice in a quorum, and hide nobody in a sum
-            said = f"Expected {len(keys)} distinct keys of 32 bytes each, got others"
-            raise ConfigError(f"{said}: one party must not stand for two.")
+            wanted = f"Expected {len(keys)} distinct keys of 32 bytes each"
+            raise ConfigError(f"{wanted}, got others: one party must not stand for two.")
 
     @cached_property
     def digest(self) -> bytes:
@@ -163,8 +163,8 @@ class Directory:
     def __post_init__(self) -> None:
         if len(self.session) != 32:
             raise ConfigError(f"Expected a session of 32 bytes, got {len(self.session)}.")
-        both = [one for one in (self.server, self.key_holder) if one is not None]
-        keys = [key.raw for one in both for key in (one.identity, one.channel)]
+        both = (self.server, self.key_holder)
+        keys = [key.raw for one in both if one is not None for key in (one.identity, one.channel)]
         if len(set(keys)) < len(keys):
             # what is hidden from the server is open to whoever has the key holder's keys
             raise ConfigError("Expected keys of server and key holder apart, got one key twice. Pin two.")
