@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from securefl.core.entropy import derived
@@ -24,6 +24,7 @@ from securefl.core.wire import Header
 
 LABEL = b"securefl/secagg/2|"
 LEAST_BITS, MOST_BITS = 8, 64
+Verify = Callable[[PublicKey, Signature, bytes], None]
 
 
 # One encoding -----------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ def fields(*parts: bytes) -> bytes:
     """Each part with its length in front, so that no two lists of parts have the same bytes."""
     # Without the lengths a byte can move from one part to the next and leave the whole as it was. That once
     # let a server have an honest dealer's key shown.
-    return b"".join(piece for part in parts for piece in (u32(len(part)), part))
+    return b"".join([piece for part in parts for piece in (u32(len(part)), part)])
 
 
 # Who --------------------------------------------------------------------------------------------
@@ -73,6 +74,7 @@ class Roster:
     """The pinned cohort, in the order of names. A member's number is its place in it."""
 
     members: tuple[Member, ...]
+    verify: Verify = field(default=verify, compare=False)
 
     def __post_init__(self) -> None:
         names = [member.name for member in self.members]
@@ -83,10 +85,8 @@ class Roster:
         keys = [key.raw for member in self.members for key in (member.identity, member.channel)]
         if len(set(keys)) < len(keys) or any(len(key) != 32 for key in keys):
             # one party under two names would count twice in a quorum, and hide nobody in a sum
-            raise ConfigError(
-                f"Expected {len(keys)} distinct keys of 32 bytes each, got others: one party must not stand "
-                "for two."
-            )
+            wanted = f"Expected {len(keys)} distinct keys of 32 bytes each"
+            raise ConfigError(f"{wanted}, got others: one party must not stand for two.")
 
     @cached_property
     def digest(self) -> bytes:
@@ -149,6 +149,7 @@ class Directory:
         session: 32 bytes; another session has other keys.
         server, key_holder: their lasting keys; None for a key holder that takes no part.
         members: the clients of these names, in their order. KeyError for a name that is not pinned.
+        verify: how a member's signature is checked. Whoever pins the keys says it, and could name any key.
 
     Raises ConfigError for a session of another length, and for a server that is its own key holder.
     """
@@ -157,12 +158,13 @@ class Directory:
     server: Member
     key_holder: Member | None
     members: Callable[[Sequence[str]], Sequence[Member]]
+    verify: Verify = verify
 
     def __post_init__(self) -> None:
         if len(self.session) != 32:
             raise ConfigError(f"Expected a session of 32 bytes, got {len(self.session)}.")
-        both = [one for one in (self.server, self.key_holder) if one is not None]
-        keys = [key.raw for one in both for key in (one.identity, one.channel)]
+        both = (self.server, self.key_holder)
+        keys = [key.raw for one in both if one is not None for key in (one.identity, one.channel)]
         if len(set(keys)) < len(keys):
             # what is hidden from the server is open to whoever has the key holder's keys
             raise ConfigError("Expected keys of server and key holder apart, got one key twice. Pin two.")
@@ -170,7 +172,7 @@ class Directory:
     def roster(self, cohort: Iterable[str]) -> Roster:
         """The pinned keys of a cohort. CryptoError for a client whose keys are not pinned."""
         try:
-            return Roster(tuple(self.members(sorted(cohort))))
+            return Roster(tuple(self.members(sorted(cohort))), self.verify)
         except KeyError as unknown:
             raise CryptoError(f"Expected clients whose keys are pinned, got {unknown}.") from None
 
@@ -288,12 +290,11 @@ class Agreement:
         header = self.header
         place = header.session + struct.pack("<IHH", header.round, header.attempt, header.stage)
         vectors = fields(*(vector.encoded() for vector in self.vectors))
-        return place + digest(
-            b"agreement", b"", fields(self.plan, self.task, self.rules, self.roster.digest, vectors)
-        )
+        whole = fields(self.plan, self.task, self.rules, self.roster.digest, vectors)
+        return place + digest(b"agreement", b"", whole)
 
     def check(self, member: int, signature: Signature, message: bytes) -> None:
         """Raises CryptoError unless the pinned member signed this."""
         if not 0 <= member < len(self.roster.members):
             raise CryptoError(f"Expected a member of the pinned roster, got the number {member}.")
-        verify(self.roster.members[member].identity, signature, message)
+        self.roster.verify(self.roster.members[member].identity, signature, message)

@@ -6,13 +6,13 @@ what it sends. What one party sends badly costs that party its place in the exch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.machine import Machine, Step
-from securefl.core.wire import Header, decode, peek
+from securefl.core.wire import Header, Limit, decode, peek
 
 
 class Worker(Protocol):
@@ -57,12 +57,17 @@ class Traffic:
 class Drive:
     """The machines of one party at one place, in whatever state each is.
 
-    machines: by name; a party that stands for one client has one.
+    Attributes:
+        machines: by name; a party that stands for one client has one.
+        decode: how bytes become a message. A simulation's engine sets another, which does it once.
     """
+
+    decode: Callable[[bytes, Header, Mapping[type[Any], Limit], str], Any]
 
     def __init__(self, machines: Mapping[str, Machine[Any]], header: Header, worker: Worker) -> None:
         self.machines = machines
         self.header = header
+        self.decode = decode
         self.results: dict[str, Any] = {}
         self.traffic = Traffic()
         self._worker = worker
@@ -93,7 +98,7 @@ class Drive:
             if self._late(parcel, expects.header):
                 self.traffic.late += 1
                 return []
-            body = decode(parcel.data, expects.header, expects.kinds, parcel.sender)
+            body = self.decode(parcel.data, expects.header, expects.kinds, parcel.sender)
             received = self.traffic.received
             received[parcel.to] = received.get(parcel.to, 0) + len(parcel.data)
             return self._absorb({parcel.to: machine.receive(state, parcel.sender, body)})

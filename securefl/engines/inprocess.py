@@ -15,10 +15,12 @@ from securefl.algorithm import Offer
 from securefl.core.agreement import Directory, Member
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.signing import verify
 from securefl.core.wire import Header
 from securefl.engines.drive import Drive
 from securefl.engines.network import Network
 from securefl.engines.observer import Log
+from securefl.engines.once import Once
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.computing import Records
 from securefl.engines.party.key_holder import KeyHolderParty
@@ -37,11 +39,17 @@ class InProcess:
     """A server, its clients and a key holder, driven in this process.
 
     clients: each stands for one client, or for several; together they have every number once.
+    once: what is done once for all parties, in a simulation alone; by default each does all of it.
     ConfigError for two parties of one name.
     """
 
     def __init__(
-        self, server: ServerParty, clients: Sequence[ClientParty], key_holder: KeyHolderParty | None = None
+        self,
+        server: ServerParty,
+        clients: Sequence[ClientParty],
+        key_holder: KeyHolderParty | None = None,
+        *,
+        once: Once | None = None,
     ) -> None:
         self.server = server
         self._clients = clients
@@ -56,6 +64,7 @@ class InProcess:
                 f"Expected each party once, got {', '.join(twice)} twice. Number clients apart."
             )
         self._session: bytes | None = None
+        self._once = once
 
     @property
     def kept(self) -> Mapping[int, Kept]:
@@ -71,7 +80,7 @@ class InProcess:
             self._enter(header.session)
         for party in (self.server, *self._parties):
             party.log.take()  # what an Ask that ended in an error left behind
-        carrier = _Carrier(self._parties, network or Network())
+        carrier = _Carrier(self._parties, network or Network(), self._once)
         answers = self.server.ask(ask, header, carrier)
         # Gathered after the last machine has ended: nothing that a party noted can feed one.
         log = Log()
@@ -95,7 +104,8 @@ class InProcess:
                 found.update(zip(own, party.members(session, own), strict=True))
             return [found[name] for name in names]
 
-        directory = Directory(session, self.server.member(session), holder, members)
+        check = verify if self._once is None else self._once.verify
+        directory = Directory(session, self.server.member(session), holder, members, check)
         self.server.enter(directory)
         for party in self._parties:
             party.enter(directory)
@@ -105,8 +115,11 @@ class InProcess:
 class _Carrier:
     """The transport of one Ask: calls at once, and messages over the network."""
 
-    def __init__(self, parties: Sequence[ClientParty | KeyHolderParty], network: Network) -> None:
+    def __init__(
+        self, parties: Sequence[ClientParty | KeyHolderParty], network: Network, once: Once | None
+    ) -> None:
         self.log = Log()
+        self._once = once
         self._parties = parties
         self._network = network
 
@@ -131,7 +144,15 @@ class _Carrier:
         here = [party.drive for party in self._parties if party.drive is not None]
         clients = [own for own in here if own.header == drive.header and KEY_HOLDER not in own.machines]
         holders = [own for own in here if own.header == drive.header and KEY_HOLDER in own.machines]
-        self._network.run([*clients, drive, *holders])
+        if self._once is None:
+            self._network.run([*clients, drive, *holders])
+        else:
+            for own in clients:
+                own.decode = self._once.decode
+            try:
+                self._network.run([*clients, drive, *holders])
+            finally:
+                self._once.forget()
         for own in (*clients, *holders):
             self.log.traffic.add(own.traffic)
 
@@ -181,9 +202,9 @@ def simulated(
     )
     way = way_of(plan)
     if scores is None and (way is None or not way.key_holder_learns):
-        return InProcess(server, [clients])
+        return InProcess(server, [clients], once=Once())
     holder = KeyHolderParty(plan, sends, OwnRecord(KEY_HOLDER, journal), scores=scores)
-    return InProcess(server, [clients], holder)
+    return InProcess(server, [clients], holder, once=Once())
 
 
 def _tell_unanswered(ask: Ask, answers: Answers, log: Log) -> None:

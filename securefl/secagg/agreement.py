@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from operator import itemgetter
 
 from securefl.core import agreement
 from securefl.core.agreement import Identity, Roster, digest, fields, listed, tagged, u32
@@ -93,6 +94,13 @@ def advertised(agreement: Agreement, member: int, key: PublicKey, nonce: Commitm
     return tagged(b"advertise", agreement.context, u32(member), key.raw, nonce.raw)
 
 
+# Remembered: it follows from its arguments alone, and a party may stand for many members.
+@lru_cache(maxsize=4)
+def _closed_context(context: bytes, entries: tuple[tuple[int, Entry], ...]) -> bytes:
+    parts = [fields(u32(member), one.key.raw, one.nonce.raw, one.signature.raw) for member, one in entries]
+    return context + digest(b"roster", context, fields(*parts))
+
+
 @dataclass(frozen=True)
 class ClosedRoster:
     """The closed, signed roster of one attempt, with the graph that follows from it."""
@@ -106,11 +114,7 @@ class ClosedRoster:
 
     @cached_property
     def context(self) -> bytes:
-        parts = [
-            fields(u32(member), entry.key.raw, entry.nonce.raw, entry.signature.raw)
-            for member, entry in sorted(self.entries.items())
-        ]
-        return self.agreement.context + digest(b"roster", self.agreement.context, fields(*parts))
+        return _closed_context(self.agreement.context, tuple(sorted(self.entries.items(), key=itemgetter(0))))
 
     @cached_property
     def graph(self) -> Graph:
@@ -144,7 +148,7 @@ class ClosedRoster:
         # collude would have no secret mask left but its own, which is opened for every survivor.
         alive = set(survivors)
         for member in survivors:
-            near = sum(other in alive for other in self.graph.neighbours[member])
-            if near < self.agreement.parameters.least_degree:
+            near = alive.intersection(self.graph.neighbours[member])
+            if len(near) < self.agreement.parameters.least_degree:
                 return member
         return None

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -42,16 +43,22 @@ def draw(members: Sequence[int], degree: int, seed: bytes) -> Graph:
 
     It is complete if `degree` reaches everybody else. Otherwise it is regular of that (even) degree.
     """
+    return Graph(dict(_neighbours(tuple(members), degree, seed)))
+
+
+# Remembered: it follows from its arguments alone, nobody can change it, and a party may be many members.
+@lru_cache(maxsize=4)
+def _neighbours(members: tuple[int, ...], degree: int, seed: bytes) -> Mapping[int, tuple[int, ...]]:
     count = len(members)
     if degree >= count - 1:
-        return Graph({m: tuple(other for other in members if other != m) for m in members})
+        return MappingProxyType({m: tuple(other for other in members if other != m) for m in members})
     offsets = offsets_of(count, degree)
     stream = _Integers(seed)
     seats = list(members)
     for last in range(count - 1, 0, -1):  # Fisher-Yates
         other = stream.below(last + 1)
         seats[last], seats[other] = seats[other], seats[last]
-    return Graph(
+    return MappingProxyType(
         {
             member: tuple(sorted(seats[(at + o) % count] for offset in offsets for o in (offset, -offset)))
             for at, member in enumerate(seats)

@@ -61,11 +61,12 @@ def pack(vector: Words, bits: int) -> NDArray[np.uint8]:
         return vector.view(np.uint8)
     groups = np.zeros((-(-len(vector) // 8), 8), vector.dtype)
     groups.reshape(-1)[: len(vector)] = vector
-    out = np.zeros((len(groups), bits), np.uint8)  # eight values are `bits` bytes
+    # Eight values are `bits` bytes. Turned, so that what is worked on lies together in memory.
+    lanes = np.ascontiguousarray(groups.T)
+    out = np.zeros((bits, len(groups)), np.uint8)
     for lane, byte, shift in _overlaps(bits):
-        values = groups[:, lane]
-        out[:, byte] |= _shifted(values, -shift).astype(np.uint8)
-    return out.reshape(-1)[: packed_bytes(len(vector), bits)]
+        out[byte] |= _shifted(lanes[lane], -shift).astype(np.uint8)
+    return np.ascontiguousarray(out.T).reshape(-1)[: packed_bytes(len(vector), bits)]
 
 
 def masked(
@@ -108,10 +109,11 @@ def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
         return packed.view(word(bits))
     groups = np.zeros((-(-length // 8), bits), np.uint8)
     groups.reshape(-1)[: len(packed)] = packed
-    out = np.zeros((len(groups), 8), word(bits))
+    columns = np.ascontiguousarray(groups.T)
+    out = np.zeros((8, len(groups)), word(bits))
     for lane, byte, shift in _overlaps(bits):
-        out[:, lane] |= _shifted(groups[:, byte].astype(out.dtype), shift)
-    vector: Words = out.reshape(-1)
+        out[lane] |= _shifted(columns[byte].astype(out.dtype), shift)
+    vector: Words = np.ascontiguousarray(out.T).reshape(-1)
     reduce(vector, bits)
     # A vector has one encoding: other bytes that would decode to it are refused.
     if packed_bytes(length, bits) * 8 > length * bits and _tail(packed, length * bits):

@@ -3,15 +3,17 @@
 All is little-endian. Every length is checked against the bytes that are left before anything is allocated.
 Nothing may follow the last field. The caller of `decode` says how many bytes a message may have, and how many
 elements all its tuples together: an empty element takes a few bytes here and hundreds as an object. There is
-one byte string per message: decode(encode(m)) = m and no other bytes decode to m.
+one byte string per message: decode(encode(m)) = m and no other bytes decode to m. How the fields of a class
+are written and read is worked out once.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_origin
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, TypeVar, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +21,15 @@ from numpy.typing import NDArray
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.core.legible import is_legible
 from securefl.core.release import Delivered, Permit, Release
-from securefl.core.wire.kinds import KEYS, Header, Limit, Spec, element
+from securefl.core.wire.kinds import KEYS, Header, Limit, Spec, declared, element
 
 MAGIC = b"SFL\x01"
 _DTYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
 _FORMS = ("open", "masked", "encrypted")
 _MAX_DIMENSIONS = 4
 T = TypeVar("T")
+_Write = Callable[[list[bytes], Any, Permit | None], None]
+_Read = Callable[["_Reader"], Any]
 
 # Encoding ---------------------------------------------------------------------------------------
 
@@ -33,18 +37,27 @@ T = TypeVar("T")
 def encode(header: Header, body: Any, permit: Permit | None = None) -> bytes:
     """The bytes of `body`. Raises `UnaccountedRelease` for a release outside the permit."""
     spec: Spec = body.__wire__
+    if len(header.session) != 32:
+        raise LocalProtocolError(f"Expected a session of 32 bytes, got {len(header.session)}.")
     kind = spec.kind.encode("ascii")
     out = [
         MAGIC,
         _pack("B", len(kind)),
         kind,
         _pack("H", spec.version),
-        _sized(header.session, 32),
+        header.session,
         _pack("IHH", header.round, header.attempt, header.stage),
     ]
-    for name, hint in spec.fields:
-        _write(out, hint, getattr(body, name), permit)
+    for name, write in _fields(body.__class__, _writer):
+        write(out, getattr(body, name), permit)
     return b"".join(out)
+
+
+@cache
+def _fields(cls: Any, how: Callable[[Any], T]) -> tuple[tuple[str, T], ...]:
+    """The fields of a message class, each with how it is written, or read."""
+    # Once a class: to look into a type hint takes longer than to write or read a field.
+    return tuple((name, how(hint)) for name, hint in cls.__wire__.fields)
 
 
 def _pack(layout: str, *values: Any) -> bytes:
@@ -56,50 +69,56 @@ def _pack(layout: str, *values: Any) -> bytes:
         ) from None
 
 
-def _sized(value: bytes, length: int) -> bytes:
-    if len(value) != length:
-        raise LocalProtocolError(f"Expected {length} bytes, got {len(value)}.")
-    return value
-
-
-def _write(out: list[bytes], hint: Any, value: Any, permit: Permit | None) -> None:
+def _writer(hint: Any) -> _Write:
+    """How a field of this type is written."""
     if get_origin(hint) is tuple:
+        return _tuple_writer(element(hint))
+    if hint in _WRITERS:
+        return _WRITERS[hint]
+    if hint in KEYS:
+        return partial(_write_key, hint)
+    if get_origin(hint) is np.ndarray:
+        return partial(_write_declared, hint)
+    raise LocalProtocolError(f"Expected a field of a type that has an encoding, got {hint}.")
+
+
+def _tuple_writer(hint: Any) -> _Write:
+    if hint is int:
+        return lambda out, value, _: out.append(_pack(f"I{len(value)}q", len(value), *value))
+    item = _writer(hint)
+
+    def write(out: list[bytes], value: Any, permit: Permit | None) -> None:
         out.append(_pack("I", len(value)))
-        for item in value:
-            _write(out, element(hint), item, permit)
-    elif hint is int:
-        out.append(_pack("q", value))
-    elif hint is float:
-        out.append(_pack("d", value))
-    elif hint is str:
-        text = value.encode()
-        out += [_pack("H", len(text)), text]
-    elif hint is bytes:
-        out += [_pack("I", len(value)), value]
-    elif hint in KEYS:
-        if not isinstance(value, hint):
-            raise LocalProtocolError(f"Expected a {hint.__name__}, got a {type(value).__name__}.")
-        out += [_pack("I", len(value.raw)), value.raw]
-    elif hint is Release:
-        if permit is None or not isinstance(value, Release):
-            raise UnaccountedRelease(f"Expected a release with its permit, got {value!r}. Use Ledger.send.")
-        numbers, sealed = permit.contents(value)
-        _write(out, str, value.key.name, None)
-        out.append(_pack("B", _FORMS.index(value.form)))
-        _write_array(out, numbers)
-        _write(out, bytes, sealed, None)
-    elif get_origin(hint) is np.ndarray:
-        if not _declared(hint, value.dtype):
-            raise LocalProtocolError(f"Expected an array as {hint}, got {value.dtype}.")
-        _write_array(out, value)
-    else:
-        raise LocalProtocolError(f"Expected a field of a type that has an encoding, got {hint}.")
+        for one in value:
+            item(out, one, permit)
+
+    return write
 
 
-def _declared(hint: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a field of type `NDArray[scalar]` may hold this dtype."""
-    scalar = get_args(get_args(hint)[1])[0]
-    return scalar is Any or issubclass(dtype.type, scalar)
+def _write_block(out: list[bytes], value: bytes, layout: str = "I") -> None:
+    out += [_pack(layout, len(value)), value]
+
+
+def _write_key(kind: type[Any], out: list[bytes], value: Any, permit: Permit | None) -> None:
+    if not isinstance(value, kind):
+        raise LocalProtocolError(f"Expected a {kind.__name__}, got a {type(value).__name__}.")
+    _write_block(out, value.raw)
+
+
+def _write_release(out: list[bytes], value: Any, permit: Permit | None) -> None:
+    if permit is None or not isinstance(value, Release):
+        raise UnaccountedRelease(f"Expected a release with its permit, got {value!r}. Use Ledger.send.")
+    numbers, sealed = permit.contents(value)
+    _write_block(out, value.key.name.encode(), "H")
+    out.append(_pack("B", _FORMS.index(value.form)))
+    _write_array(out, numbers)
+    _write_block(out, sealed)
+
+
+def _write_declared(hint: Any, out: list[bytes], value: NDArray[Any], permit: Permit | None) -> None:
+    if not declared(hint, value.dtype):
+        raise LocalProtocolError(f"Expected an array as {hint}, got {value.dtype}.")
+    _write_array(out, value)
 
 
 def _write_array(out: list[bytes], value: NDArray[Any]) -> None:
@@ -115,6 +134,15 @@ def _write_array(out: list[bytes], value: NDArray[Any]) -> None:
     out.append(np.ascontiguousarray(value, dtype=code).tobytes())
 
 
+_WRITERS: Mapping[Any, _Write] = {
+    int: lambda out, value, _: out.append(_pack("q", value)),
+    float: lambda out, value, _: out.append(_pack("d", value)),
+    str: lambda out, value, _: _write_block(out, value.encode(), "H"),
+    bytes: lambda out, value, _: _write_block(out, value),
+    Release: _write_release,
+}
+
+
 # Decoding ---------------------------------------------------------------------------------------
 
 
@@ -122,34 +150,39 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
         self._at = 0
-        self._elements = 0
-
-    def allow(self, elements: int) -> None:
-        """Allow so many more elements."""
-        self._elements = elements
+        self.elements = 0  # how many more may come
 
     def count(self) -> int:
         """The number of elements of a tuple, checked before any of them is made."""
-        (count,) = self.unpack("I")
-        if count > self._elements:
-            raise _Bad(f"{count} elements came where at most {self._elements} more are expected")
-        self._elements -= count
-        return int(count)
+        count = self.length()
+        if count > self.elements:
+            raise _Bad(f"{count} elements came where at most {self.elements} more are expected")
+        self.elements -= count
+        return count
 
     def take(self, count: int) -> memoryview:
-        if count > len(self._data) - self._at:
-            raise _Bad(f"expected {count} more bytes, {len(self._data) - self._at} are left")
+        end = self._at + count
+        if end > len(self._data):
+            raise _Bad(f"expected {count} more bytes, {self.left()} are left")
         # a view, not a copy: nothing is allocated for bytes that turn out to be wrong
-        piece = self._data[self._at : self._at + count]
-        self._at += count
+        piece = self._data[self._at : end]
+        self._at = end
         return piece
 
     def unpack(self, layout: str) -> tuple[Any, ...]:
         return struct.unpack("<" + layout, self.take(struct.calcsize("<" + layout)))
 
-    def text(self, length: int) -> str:
+    def length(self) -> int:
+        return int.from_bytes(self.take(4), "little")
+
+    def block(self) -> bytes:
+        """Bytes with their length in front."""
+        return bytes(self.take(self.length()))
+
+    def text(self, layout: str) -> str:
+        """Text with its length in front, in this layout."""
         try:
-            return bytes(self.take(length)).decode()
+            return bytes(self.take(*self.unpack(layout))).decode()
         except UnicodeDecodeError:
             raise _Bad("text is not UTF-8") from None
 
@@ -185,10 +218,9 @@ def _guarded(read: Callable[[], T], sender: str) -> T:
 def _read_header(reader: _Reader) -> tuple[str, int, Header]:
     if bytes(reader.take(4)) != MAGIC:
         raise _Bad("it does not begin with this version's mark")
-    kind = reader.text(reader.unpack("B")[0])
-    (version,) = reader.unpack("H")
-    session = bytes(reader.take(32))
-    return kind, version, Header(session, *reader.unpack("IHH"))
+    kind = reader.text("B")
+    version, session, *place = reader.unpack("H32sIHH")
+    return kind, version, Header(session, *place)
 
 
 def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
@@ -204,8 +236,9 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
             continue
         if len(data) > most.bytes:
             raise _Bad(f"a {kind!r} has at most {most.bytes} bytes here, this one has {len(data)}")
-        reader.allow(most.elements)
-        values = {name: _read(reader, hint) for name, hint in spec.fields}
+        reader.elements = most.elements
+        fields = _fields(cls, _reader)  # type: ignore[arg-type]  # a class is hashable
+        values = {name: read(reader) for name, read in fields}
         if reader.left():
             raise _Bad(f"{reader.left()} bytes follow the last field")
         return cls(**values)
@@ -213,45 +246,55 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
     raise _Bad(f"a {kind!r} of version {version} came where {expected} are due")
 
 
-def _read(reader: _Reader, hint: Any) -> Any:
+def _reader(hint: Any) -> _Read:
+    """How a field of this type is read."""
     if get_origin(hint) is tuple:
-        return tuple(_read(reader, element(hint)) for _ in range(reader.count()))
-    if hint is int:
-        return reader.unpack("q")[0]
-    if hint is float:
-        return reader.unpack("d")[0]
-    if hint is str:
-        return reader.text(reader.unpack("H")[0])
-    if hint is bytes:
-        return bytes(reader.take(reader.unpack("I")[0]))
+        return _tuple_reader(element(hint))
     if hint in KEYS:
-        return hint(bytes(reader.take(reader.unpack("I")[0])))
-    if hint is Release:
-        return _read_release(reader)
+        return lambda reader: hint(reader.block())
+    return _READERS.get(hint) or partial(_read_declared, hint)
+
+
+def _tuple_reader(hint: Any) -> _Read:
+    if hint is int:
+        return lambda reader: reader.unpack(f"{reader.count()}q")
+    item = _reader(hint)
+    return lambda reader: tuple([item(reader) for _ in range(reader.count())])
+
+
+def _read_declared(hint: Any, reader: _Reader) -> NDArray[Any]:
     array = _read_array(reader)
-    if not _declared(hint, array.dtype):
+    if not declared(hint, array.dtype):
         raise _Bad(f"an array of {array.dtype} where another type is declared")
     return array
 
 
 def _read_release(reader: _Reader) -> Delivered:
-    name = _read(reader, str)
+    name = reader.text("H")
     (form,) = reader.unpack("B")
     if form >= len(_FORMS):
         raise _Bad(f"a release of form {form}")
     if not is_legible(name):  # as for the releases that we send
         raise _Bad(f"a release of the name {name!r}")
-    return Delivered(name, _FORMS[form], _read_array(reader), _read(reader, bytes))  # type: ignore[arg-type]
+    return Delivered(name, _FORMS[form], _read_array(reader), reader.block())  # type: ignore[arg-type]
 
 
 def _read_array(reader: _Reader) -> NDArray[Any]:
     code, dimensions = reader.unpack("BB")
     if code >= len(_DTYPES) or dimensions > _MAX_DIMENSIONS:
         raise _Bad(f"an array of type {code} with {dimensions} dimensions")
-    shape: Sequence[int] = reader.unpack(f"{dimensions}I")
-    dtype = np.dtype(_DTYPES[code])
+    shape, dtype = reader.unpack(f"{dimensions}I"), np.dtype(_DTYPES[code])
     raw = reader.take(math.prod(shape) * dtype.itemsize)
     try:
         return np.frombuffer(raw, dtype=dtype).reshape(shape)
     except ValueError:  # an empty array whose other dimensions overflow
-        raise _Bad(f"an array of shape {tuple(shape)}") from None
+        raise _Bad(f"an array of shape {shape}") from None
+
+
+_READERS: Mapping[Any, _Read] = {
+    int: lambda reader: reader.unpack("q")[0],
+    float: lambda reader: reader.unpack("d")[0],
+    str: lambda reader: reader.text("H"),
+    bytes: _Reader.block,
+    Release: _read_release,
+}

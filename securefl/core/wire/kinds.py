@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from securefl.core.errors import LocalProtocolError
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
 from securefl.core.release import Release
@@ -83,3 +85,9 @@ def message(kind: str, *, version: int, sender: Sender) -> Callable[[type[T]], t
 def element(hint: Any) -> Any:
     """Of what a tuple field has many; else the field's own type."""
     return get_args(hint)[0] if get_origin(hint) is tuple else hint
+
+
+def declared(hint: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a field of type `NDArray[scalar]` may hold this dtype."""
+    scalar = get_args(get_args(hint)[1])[0]
+    return scalar is Any or issubclass(dtype.type, scalar)
