@@ -48,8 +48,9 @@ def check_rows(rows: int) -> None:
 
 def padded(part: Tensor, rows: int) -> Tensor:
     """At most `rows` rows, followed by zeros: (rows, *shape), in memory of its own."""
-    whole = part.new_zeros((rows, *part.shape[1:]))
+    whole = part.new_empty((rows, *part.shape[1:]))
     whole[: len(part)] = part
+    whole[len(part) :] = 0
     return whole
 
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from typing import Final, Literal
 
 from dp_accounting import DpEvent
 
 from securefl.accounting.events import steps_event
-from securefl.training.chunks import check_rows
+from securefl.training.chunks import UNIT, check_rows
+
+_MOST: Final = 256
+
+
+def usual_chunk(expected_batch: float) -> int:
+    """The largest multiple of 32 rows up to the public expected batch, at least 32 and at most 256.
+
+    A chunk costs a pass of its own, and its empty rows cost as much as full ones. Gradients per record of a
+    convolution take a chunk's memory.
+    """
+    return max(UNIT, int(min(expected_batch, _MOST)) // UNIT * UNIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +35,8 @@ class DPSGD:
         neither may be worked out from the records.
     steps: noised steps in the round. Each one counts, even with an empty batch.
     chunk: the public number of rows whose gradients are computed at a time, a multiple of 32. Batches are
-        filled up to a multiple of it, so that no record's gradient depends on how many others were drawn.
+        filled up to a multiple of it, so that no record's gradient depends on how many others were drawn. By
+        default it is worked out from expected_batch (`usual_chunk`). Memory grows with it.
     optimizer: "sgd" or "adam" (betas 0.9 and 0.999), on the noised gradient.
     learning_rate: of every step. momentum: of SGD.
     weight_decay: weight of |w|^2 / 2. proximal: FedProx's mu, weight of |w - w_global|^2 / 2. Both read no
@@ -43,7 +55,7 @@ class DPSGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
     proximal: float = 0.0
-    chunk: int = 32
+    chunk: int = None  # type: ignore[assignment]  # a number as soon as the object is made
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "noise_multiplier", "expected_batch", "learning_rate"):
@@ -55,6 +67,8 @@ class DPSGD:
         for name in ("weight_decay", "proximal"):
             value = getattr(self, name)
             self._require(name, value >= 0 and isfinite(value), ">= 0, finite")
+        if self.chunk is None:
+            object.__setattr__(self, "chunk", usual_chunk(self.expected_batch))
         check_rows(self.chunk)
         # Adam would ignore it without a word, and the report would say that it was used.
         if self.optimizer == "adam" and self.momentum:

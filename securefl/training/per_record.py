@@ -67,9 +67,8 @@ class _Dense:
     def squares(self) -> Tensor:
         """Squared norms (rows,)."""
         # |slope x input|^2 = |slope|^2 |input|^2, and a bias is one more input that is always 1
-        factor = torch.full((), float(_trains(self.layer.bias)))
-        if self.layer.weight.requires_grad:
-            factor = factor + self.input.square().sum(1)
+        bias = float(_trains(self.layer.bias))
+        factor = self.input.square().sum(1) + bias if self.layer.weight.requires_grad else bias
         return self.slope.square().sum(1) * factor
 
     def add(self, scale: Tensor, sums: dict[Tensor, Tensor]) -> None:

@@ -138,31 +138,3 @@ def test_distributed_noise_is_refused_where_the_grid_is_too_coarse() -> None:
     assert gaussian.share(64.0, 20, 4) == 16.0
     with pytest.raises(ConfigError, match="survivors"):
         gaussian.share(64.0, 4, 4)
-
-
-def test_no_integer_is_out_of_reach_in_the_tails() -> None:
-    """At sigma 2^20 grid units and 6.5 deviations, 53-bit uniforms would reach one integer in seven.
-
-    The tail probability's spacing there is below what one integer is worth.
-    """
-
-    class Tail(Source):
-        def words(self, count: int) -> np.ndarray:
-            high = np.full(count // 2, 1 << 12, dtype=np.uint64)  # a tail probability of 2^-52 or so
-            low = np.linspace(0, 2**64 - 1025, count // 2).astype(np.uint64)
-            return np.concatenate([high, low])
-
-    drawn = np.abs(Tail().normal(2_000_001)) * 2.0**20
-    assert drawn.min() > 8 * 2**20
-    steps = np.diff(np.unique(np.rint(drawn)))
-    assert len(steps) > 1000
-    assert steps.max() == 1
-
-
-def test_noise_is_symmetric_and_normal_in_its_tails() -> None:
-    """10^6 draws: how many beyond 3 deviations on each side, within 7 of the count's (false alarm 1e-11)."""
-    drawn = Source().normal(1_000_000)
-    expected = 1e6 * stats.norm.sf(3)
-    for side in (drawn > 3, drawn < -3):
-        assert abs(np.sum(side) - expected) < 7 * np.sqrt(expected)
-    assert abs(drawn.mean()) < 6e-3

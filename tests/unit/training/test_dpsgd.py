@@ -340,3 +340,11 @@ def test_only_one_module_of_training_needs_opacus() -> None:
         "assert 'opacus' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows"), [(2.0**-10, 32), (32, 32), (63.9, 32), (64, 64), (250, 224), (256, 256), (1e12, 256)]
+)
+def test_a_chunk_follows_from_the_public_batch(batch: float, rows: int) -> None:
+    assert config(expected_batch=batch).chunk == rows
+    assert config(expected_batch=batch, chunk=96).chunk == 96
