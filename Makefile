@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test slow check check-lowest bench bench-secagg sweeps clean
+.PHONY: demo test slow check check-lowest bench bench-secagg bench-growth sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -58,6 +58,9 @@ $(FLOWER)/.installed:  # its pins exclude ours, so it lives apart
 
 bench-secagg: $(VENV)/.tested $(FLOWER)/.installed  ## secure aggregation beside Flower's
 	FLOWER_PYTHON=$(FLOWER)/bin/python $(BIN)/python benchmarks/secagg.py --curves
+
+bench-growth: $(VENV)/.tested  ## what a round costs the engine, for 100 to 100,000 clients
+	$(BIN)/python benchmarks/growth.py
 
 sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and half an hour (MNIST, needs SECUREFL_DATA)
 	$(BIN)/securefl sweep fedlog_tradeoff

@@ -93,7 +93,7 @@ class Ledger:
         Releases were then deleted or changed since, or this is an older copy, or another ledger.
         """
         with self._db.explaining():
-            found = replay(self._db.rows, noted.count)
+            found = replay(self._db.each, noted.count)
         if found != noted:
             raise DataError(
                 f"{self._db.path}: expected the {noted.count} entries that were noted of it, got "
