@@ -48,7 +48,7 @@ from securefl.study.run import arm_folder, run_arm
 from securefl.training.task import Problem
 
 SIZE, EARLY, LATE = 610, 10, 1000
-MOST_PLAYED, MOST_ROWS = 30_000, 100_000
+MOST_PLAYED, MOST_ROWS = 20_000, 100_000
 """The most client-rounds that are played early, and that are written between."""
 CLIENTS, SHARES = (100, 1_000, 10_000, 100_000), (0.01, 0.1)
 NOISES = {
@@ -185,7 +185,7 @@ def cell(clients: int, share: float, noise: str) -> dict[str, Any]:
     study, arm, here = made(clients, share, noise)
     cohort = round(share * clients)
     soon, late = (min(n, most // cohort) for n, most in ((EARLY, MOST_PLAYED), (LATE, MOST_ROWS)))
-    newest = 4 if cohort < 10_000 else 2
+    newest = 4 if cohort < 10_000 else 1
     with tempfile.TemporaryDirectory() as place:
         folder, early = Path(place), Meter()
         played = run_arm(study, arm, here, folder, early.tell, rounds=soon)
