@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -263,7 +262,7 @@ class Contributing:
             # At most 1, whatever total the server states: sensitivity is sized for weights up to 1.
             return count / max(order.records, count)
         if sends.how == "sum" and order.whole:
-            own = order.draws[bisect_left(order.members, task.client)]  # members ascend
+            own = order.draws[order.members.index(task.client)]
             return draw_weight(own, order.whole, order.most, sends)
         return 1.0
 
