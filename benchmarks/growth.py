@@ -34,9 +34,10 @@ import numpy as np
 from securefl.accounting.chain import head, move
 from securefl.accounting.store import connect
 from securefl.algorithm import Algorithm, Device, Evaluation, Job
+from securefl.dp import clipping
 from securefl.messages import client_name
 from securefl.protocols.averaging import Averaging, Uniform
-from securefl.protocols.contributions import bounded, update_sends
+from securefl.protocols.contributions import update_sends
 from securefl.rounds import Float32s, Sends, Value
 from securefl.storage.journal import Journal
 from securefl.study import world
@@ -102,7 +103,8 @@ class Constant:
         return update_sends(self.problem, self.cohort)
 
     def compute(self, job: Job) -> Value:
-        return bounded(self.problem, job, lambda _: np.full(SIZE, 1e-4))
+        step = self.sends.grid.step
+        return Value(integers=clipping.to_grid(np.full((1, SIZE), 1e-4), step, int(1.0 / step))[0])
 
 
 @dataclass(frozen=True)
