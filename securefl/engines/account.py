@@ -29,6 +29,7 @@ class Account:
         self._counts = Alike(range(clients))
         self._budget = Budget(self, plan.terms())
         self._new: list[Asked] = []
+        self._refused: dict[tuple[tuple[str, ...], Counts], bool] = {}
 
     def counted(self, holder: str) -> Counts:
         """How often this client was asked, by name and charge."""
@@ -70,8 +71,13 @@ class Account:
             for sends in self._offers.values()
             if sends.due(number) and not (sends.once and number > 1)
         ]
-        retired: set[int] = set()
-        for _, clients in self._counts.groups():  # clients that were asked alike retire alike
-            if self._budget.refusal(str(next(iter(clients))), wants) is not None:
+        names, retired, known = tuple(name for name, _ in wants), set[int](), self._refused
+        self._refused = {}
+        for counts, clients in self._counts.groups():  # clients that were asked alike retire alike
+            refused = known.get((names, counts))
+            if refused is None:  # a history that nobody had when this was asked last
+                refused = self._budget.refusal(str(next(iter(clients))), wants) is not None
+            self._refused[names, counts] = refused
+            if refused:
                 retired |= clients
         return frozenset(retired)
