@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test slow check check-lowest bench bench-secagg bench-peers sweeps clean
+.PHONY: demo test slow check check-lowest bench bench-secagg bench-peers bench-growth sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -69,6 +69,9 @@ $(PFL)/.installed:  # its pins exclude ours too
 bench-peers: $(VENV)/.tested $(FLOWER)/.simulating $(PFL)/.installed  ## simulation and private training beside others'
 	PFL_PYTHON=$(PFL)/bin/python FLOWER_PYTHON=$(FLOWER)/bin/python $(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/dpsgd.py
+
+bench-growth: $(VENV)/.tested  ## what a round costs the engine, for 100 to 100,000 clients
+	$(BIN)/python benchmarks/growth.py
 
 sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and half an hour (MNIST, needs SECUREFL_DATA)
 	$(BIN)/securefl sweep fedlog_tradeoff

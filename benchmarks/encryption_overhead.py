@@ -25,12 +25,13 @@ WORDS = ("ckks", "batches", "pads")
 
 def compared(clear: ArmRun, concealed: ArmRun) -> dict[str, Any]:
     """The figures of one way of scoring."""
-    cohort = sum(clear.records[1]["selected"])
+    cohort = len(clear.records[1]["selected"])
     pairs = list(zip(clear.records, concealed.records, strict=True))
     extra_ms = median(c["wall_seconds"] - p["wall_seconds"] for p, c in pairs[1:]) / cohort * 1e3
     extra_bytes = median(c["bytes_up"] - p["bytes_up"] for p, c in pairs[1:]) / cohort
-    first = [np.array(r[0]["figures"]["divergence"]) for r in (clear.records, concealed.records)]
-    cohort_1 = np.array(clear.records[0]["selected"]) == 0  # those selected have a newer score already
+    # of the first round, in which everybody has one; those selected have a newer score already
+    first = [np.array(r[0]["figures"]["divergence"][1]) for r in (clear.records, concealed.records)]
+    cohort_1 = ~np.isin(clear.records[0]["figures"]["divergence"][0], clear.records[0]["selected"])
     return {
         "rounds_with_the_same_cohort": sum(p["selected"] == c["selected"] for p, c in pairs),
         "extra_ms_per_client_and_round": round(extra_ms, 2),

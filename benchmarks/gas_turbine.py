@@ -31,7 +31,8 @@ TARGET = 0.8
 def figures(run: ArmRun) -> dict[str, Any]:
     """One arm and seed: round of the target, final accuracy, participation of clean and low quality."""
     accuracy = np.array([record["accuracy"] for record in run.records])
-    counts = np.sum([record["answered"] for record in run.records], axis=0)
+    took_part = [k for record in run.records for k in record["answered"]]
+    counts = np.bincount(took_part, minlength=len(run.world.quality))
     clean = np.array([quality == "clean" for quality in run.world.quality])
     reached = np.flatnonzero(accuracy >= TARGET)
     return {

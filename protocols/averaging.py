@@ -177,7 +177,7 @@ class Averaging:
         return Count(self.problem)
 
     def start(self) -> State:
-        nobody = np.zeros(self.problem.clients)
+        nobody = np.zeros(0, np.int64)
         unknown = {name: np.full(self.problem.clients, np.nan) for name in self._watched()}
         return State(self.averaged.initial, {**unknown, "cohort": nobody})
 
@@ -199,7 +199,7 @@ class Averaging:
             public=public if due else {},
             weights=weights(self.aggregation, cohort, state),
         )
-        state = _learn(state, answers).remember(cohort=_draws(cohort, population.clients))
+        state = _learn(state, answers).remember(cohort=np.array(sorted(cohort), np.int64))
         if answers.survivors:
             state = self.server.apply(state, step_of(self.aggregation, answers.totals["update"]))
         figures = self.selection.figures(state)
@@ -221,7 +221,8 @@ class Averaging:
         # One at a time: a client whose budget refuses one number would otherwise give none of them.
         for question in each:
             known = state.memory[question.sends.name]
-            cohort = tuple(k for k in population.everyone() if np.isnan(known[k]))
+            unknown: list[int] = np.flatnonzero(np.isnan(known)).tolist()
+            cohort = tuple(k for k in unknown if k not in population.retired)
             if cohort:
                 on_model = question.sends.on_model
                 asked = Ask(
@@ -261,12 +262,6 @@ def _learn(state: State, answers: Answers) -> State:
         for client, number in numbers.items():
             news[name][client] = number
     return state.remember(**news)
-
-
-def _draws(cohort: Cohort, clients: int) -> Floats:
-    draws = np.zeros(clients)
-    draws[list(cohort)] = list(cohort.values())
-    return draws
 
 
 def check_fraction(fraction: float) -> None:

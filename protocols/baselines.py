@@ -135,7 +135,8 @@ class FirstCome:
 
     def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
         # Negated twice: `among` gives the retired -inf, and here the slowest must come last.
-        return first_come(-population.among(-population.seconds), state.memory["cohort"], count)
+        last = np.isin(np.arange(population.clients), state.memory["cohort"]).astype(np.float64)
+        return first_come(-population.among(-population.seconds), last, count)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {}

@@ -192,7 +192,12 @@ class ByDraws:
 
         Noise does not shrink with the weights, so K would only make the values small beside it.
         """
-        return draw_weight(self.draws[client], sum(self.draws.values()), max(self.draws.values()), sends)
+        return self.whole_weight((client,), sends)
+
+    def whole_weight(self, clients: Sequence[int], sends: Sends) -> float:
+        """The weight of these clients together."""
+        whole, most = sum(self.draws.values()), max(self.draws.values())
+        return sum(draw_weight(self.draws[client], whole, most, sends) for client in clients)
 
 
 def draw_weight(own: int, whole: int, most: int, sends: Sends) -> float:
@@ -251,7 +256,7 @@ class Ask:
         """The answer to one sum from the grid integers of these survivors."""
         weight = float(len(survivors))
         if isinstance(self.weights, ByDraws):
-            weight = sum(self.weights.weight(client, question.sends) for client in survivors)
+            weight = self.weights.whole_weight(survivors, question.sends)
         elif self.weights is not None:
             weight = np.nan  # each client multiplied by its own n_k, which the server does not know
         return Total(integers.astype(np.float64) * question.sends.grid.step, weight)

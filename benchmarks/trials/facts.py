@@ -119,6 +119,6 @@ def _unequal(one: Facts, own: Facts) -> list[str]:
 
 
 def _public(own: Facts) -> Any:
-    cohorts = [(np.count_nonzero(r["selected"]), sum(r["answered"])) for r in own.records]
+    cohorts = [(len(set(r["selected"])), len(r["answered"])) for r in own.records]
     releases = Counter((number, name) for _, number, name, *_ in own.charges.elements())
     return cohorts, sorted(releases.items()), own.records[-1]["epsilon"]

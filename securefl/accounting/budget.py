@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from dp_accounting import DpEvent
 
+from securefl.accounting.alike import Counts
 from securefl.accounting.composition import Filter, Running, compose, fits
 from securefl.accounting.events import History, dump_charge, load_charge
 from securefl.accounting.store import Terms
@@ -17,8 +18,6 @@ from securefl.core.release import NO_COST, UNPROTECTED, Charge
 
 # A long run has a new history every round. A full memory is emptied, which costs time and nothing else.
 _LARGEST_MEMORY = 4096
-Counted = Mapping[tuple[str, str], int]
-"""How many releases of one holder there are, by name and written charge."""
 # A schedule says for how many noised releases the noise was calibrated. These two bring none.
 _WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))
 
@@ -26,9 +25,13 @@ _WITHOUT_NOISE = (dump_charge(NO_COST), dump_charge(UNPROTECTED))
 class Releases(Protocol):
     """Whatever counts the releases of holders: a ledger's file, or what the public knows of it."""
 
-    def counted(self, holder: str) -> Counted: ...
+    def counted(self, holder: str) -> Counts:
+        """How many releases of one holder there are, by name and written charge."""
+        ...
 
-    def all_counted(self) -> Mapping[str, Counted]: ...
+    def histories(self) -> Iterable[Counts]:
+        """Such counts of all holders, equal ones once."""
+        ...
 
 
 class Budget:
@@ -39,6 +42,7 @@ class Budget:
         self._terms = terms
         self._running = Running(terms.delta)
         self._known: dict[object, float] = {}
+        self._spent: dict[tuple[Counts, str], float] = {}
 
     def epsilon(self, holder: str, party: str) -> float:
         """Epsilon this holder has spent against `party`, at the ledger's delta."""
@@ -47,8 +51,14 @@ class Budget:
     def worst(self, party: str) -> float:
         """The largest epsilon over all holders against `party`; 0 for an empty ledger."""
         # A study's clients have few histories between them, however many clients there are.
-        alike = {frozenset(counted.items()) for counted in self._releases.all_counted().values()}
-        return max((self._epsilon(_events(dict(own), party)) for own in alike), default=0.0)
+        return max((self._of(own, party) for own in self._releases.histories()), default=0.0)
+
+    def _of(self, counts: Counts, party: str) -> float:
+        if (counts, party) not in self._spent:
+            if len(self._spent) > _LARGEST_MEMORY:
+                self._spent.clear()
+            self._spent[counts, party] = self._epsilon(_events(counts, party))
+        return self._spent[counts, party]
 
     def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
         """Return why budget or schedule refuse these (name, charge) pairs, or None if they bear them."""
@@ -88,9 +98,7 @@ class Budget:
         asked = Counter(name for name, charge in wants if charge not in (NO_COST, UNPROTECTED))
         counted = self._releases.counted(holder)
         for name, more in asked.items():
-            done = sum(
-                n for (own, charge), n in counted.items() if own == name and charge not in _WITHOUT_NOISE
-            )
+            done = sum(n for (own, charge), n in counted if own == name and charge not in _WITHOUT_NOISE)
             most = self._terms.schedule.get(name, 0)
             if done + more > most:
                 return BudgetExceeded(
@@ -133,8 +141,9 @@ def most_rounds(bears: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def _events(counted: Counted, party: str) -> Counter[DpEvent]:
+def _events(counted: Counts, party: str) -> Counter[DpEvent]:
     events: Counter[DpEvent] = Counter()
-    for (_, charge), count in counted.items():
+    # sorted: the order of a set differs between processes, and would show in an epsilon's last bits
+    for (_, charge), count in sorted(counted):
         events[load_charge(charge).by_party()[party]] += count
     return events

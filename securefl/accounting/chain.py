@@ -7,15 +7,15 @@ does an older copy. The chain cannot show that a ledger and the note of its head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 from typing import Any
 
 from securefl.storage.database import Damaged, Database, seal
 
-Rows = Callable[[str], list[tuple[Any, ...]]]
-"""All rows of a query."""
+Rows = Callable[[str], Iterable[tuple[Any, ...]]]
+"""All rows of a query. A chain is read through once, so they may come one by one."""
 # A row is two links: when it was reserved, and when it was committed. Its columns are in one of them each, so
 # no column can be edited unseen.
 _RESERVED = (
@@ -47,7 +47,7 @@ def first(rows: Rows) -> Head:
 
 def head(rows: Rows) -> Head:
     """The newest link on file."""
-    found = rows("SELECT count, digest FROM head")
+    found = list(rows("SELECT count, digest FROM head"))
     if len(found) != 1:
         raise Damaged("the head of its chain is gone")
     return Head(*found[0])

@@ -17,6 +17,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from dp_accounting import (
@@ -120,6 +121,7 @@ def dump_charge(charge: Charge) -> str:
     return json.dumps({party: dump_event(e) for party, e in charge.by_party().items()}, sort_keys=True)
 
 
+@lru_cache(maxsize=1024)  # a study has a few charges, and asks for each in every round
 def load_charge(stored: str) -> Charge:
     """The inverse of `dump_charge`."""
     try:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from securefl.accounting.budget import Counted
+from securefl.accounting.alike import Alike, Counts
 from securefl.accounting.chain import head
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import ReleaseKey
@@ -22,19 +21,19 @@ class Filed:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._counts: dict[str, Counter[tuple[str, str]]] = {}
+        self._counts: Alike[str] = Alike()
         self._at: int | None = None
 
-    def counted(self, holder: str) -> Counted:
-        return self._now().get(holder, Counter())
+    def counted(self, holder: str) -> Counts:
+        return self._now().of(holder)
 
-    def all_counted(self) -> Mapping[str, Counted]:
-        return self._now()
+    def histories(self) -> Iterable[Counts]:
+        return self._now().histories()
 
     def add(self, holder: str, name: str, charge: str, link: int) -> None:
         """A reservation was written at this place of the chain, which was at hand before."""
         if self._at == link - 1:
-            self._counts.setdefault(holder, Counter())[name, charge] += 1
+            self._counts.add(holder, (name, charge))
             self._at = link
 
     def move(self, link: int) -> None:
@@ -46,13 +45,13 @@ class Filed:
         """What was written is not on file: the counts are taken anew."""
         self._at = None
 
-    def _now(self) -> Mapping[str, Counted]:
+    def _now(self) -> Alike[str]:
         at = head(self._db.rows).count
         if at != self._at:
             query = "SELECT holder, name, charge, COUNT(*) FROM releases GROUP BY holder, name, charge"
-            self._counts = {}
+            self._counts = Alike()
             for holder, name, charge, count in self._db.rows(query):
-                self._counts.setdefault(holder, Counter())[name, charge] = count
+                self._counts.add(holder, (name, charge), count)
             self._at = at
         return self._counts
 

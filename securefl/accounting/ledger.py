@@ -93,7 +93,7 @@ class Ledger:
         Releases were then deleted or changed since, or this is an older copy, or another ledger.
         """
         with self._db.explaining():
-            found = replay(self._db.rows, noted.count)
+            found = replay(self._db.each, noted.count)
         if found != noted:
             raise DataError(
                 f"{self._db.path}: expected the {noted.count} entries that were noted of it, got "
@@ -126,10 +126,13 @@ class Ledger:
             LocalProtocolError: a key was used before with another charge. Nothing is reserved then.
         """
         refused: dict[str, BudgetExceeded] = {}
+        introduced: dict[str, dict[ReleaseKey, int]] = {}
+        for key, most in (introductions or {}).items():
+            introduced.setdefault(key.holder, {})[key] = most
         with self._changing():
             for holder, asked in _by_holder(wants).items():
                 charges = [(key, charge) for key, charge in asked if not self._stands(key, charge)]
-                counted = {key: most for key, most in (introductions or {}).items() if key.holder == holder}
+                counted = introduced.get(holder, {})
                 refusal = self._filed.introduced(counted) or self.refusal(
                     holder, [(key.name, charge) for key, charge in charges]
                 )

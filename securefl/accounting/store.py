@@ -91,7 +91,7 @@ def connect(path: Path | str, terms: Terms) -> Database:
         # One transaction: two processes that open a new ledger at once would both find it without terms.
         with db.transaction():
             _begin(db, terms)
-            whole(db.rows, before)
+            whole(db.each, before)
             _agree(db, terms)
     except BaseException:
         db.close()

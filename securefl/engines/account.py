@@ -7,10 +7,9 @@ round or so too early, never too late.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from securefl.accounting.alike import Alike, Counts
 from securefl.accounting.budget import Budget
 from securefl.accounting.events import dump_charge
 from securefl.charges import charge_of
@@ -27,17 +26,17 @@ class Account:
     def __init__(self, plan: Plan, offers: Mapping[str, Sends], clients: int) -> None:
         self._plan = plan
         self._offers = offers
-        self._clients = range(clients)
-        self._counts: dict[int, Counter[tuple[str, str]]] = {}
+        self._counts = Alike(range(clients))
         self._budget = Budget(self, plan.terms())
         self._new: list[Asked] = []
+        self._refused: dict[tuple[tuple[str, ...], Counts], bool] = {}
 
-    def counted(self, holder: str) -> Mapping[tuple[str, str], int]:
+    def counted(self, holder: str) -> Counts:
         """How often this client was asked, by name and charge."""
-        return self._counts.get(int(holder), Counter())
+        return self._counts.of(int(holder))
 
-    def all_counted(self) -> Mapping[str, Mapping[tuple[str, str], int]]:
-        return {str(k): counts for k, counts in self._counts.items()}
+    def histories(self) -> Iterable[Counts]:
+        return self._counts.histories()
 
     def ask(self, names: Sequence[str], clients: Sequence[int], *, introduction: bool) -> None:
         """Count what these clients are about to be asked for."""
@@ -51,7 +50,7 @@ class Account:
         name, introduction, clients = asked
         charge = dump_charge(charge_of(self._plan, self._offers[name], trained=not introduction))
         for client in clients:
-            self._counts.setdefault(client, Counter())[name, charge] += 1
+            self._counts.add(client, (name, charge))
 
     def news(self) -> list[Asked]:
         """What was counted since this was called last, for the record of a round."""
@@ -72,12 +71,13 @@ class Account:
             for sends in self._offers.values()
             if sends.due(number) and not (sends.once and number > 1)
         ]
-        out: dict[frozenset[Any], bool] = {}  # clients that were asked alike retire alike
-        retired = set()
-        for client in self._clients:
-            counted = frozenset(self._counts.get(client, Counter()).items())
-            if counted not in out:
-                out[counted] = self._budget.refusal(str(client), wants) is not None
-            if out[counted]:
-                retired.add(client)
+        names, retired, known = tuple(name for name, _ in wants), set[int](), self._refused
+        self._refused = {}
+        for counts, clients in self._counts.groups():  # clients that were asked alike retire alike
+            refused = known.get((names, counts))
+            if refused is None:  # a history that nobody had when this was asked last
+                refused = self._budget.refusal(str(next(iter(clients))), wants) is not None
+            self._refused[names, counts] = refused
+            if refused:
+                retired |= clients
         return frozenset(retired)

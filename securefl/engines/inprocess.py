@@ -69,6 +69,8 @@ class InProcess:
     @property
     def kept(self) -> Mapping[int, Kept]:
         """What each client has kept on its device so far, for whoever saves or watches the run."""
+        if len(self._clients) == 1:  # a study's: it is looked at in every round, and not copied
+            return self._clients[0].kept
         return {k: own for party in self._clients for k, own in party.kept.items()}
 
     def ask(self, ask: Ask, header: Header, network: Network | None = None) -> tuple[Answers, Log]:

@@ -279,7 +279,8 @@ class ServerParty:
 
 def _answers(ask: Ask, opened: Opened) -> Answers:
     """What the server has of a hidden sum; the numbers of the ask come from elsewhere."""
-    survivors = tuple(k for k in ask.cohort if client_name(k) in set(opened.survivors))
+    there = set(opened.survivors)
+    survivors = tuple(k for k in ask.cohort if client_name(k) in there)
     totals = {s.sends.name: ask.total(s, opened.totals[s.sends.name], survivors) for s in ask.sums}
     return Answers(survivors=survivors, totals=totals, each={})
 

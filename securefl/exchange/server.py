@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from securefl.core.errors import RemoteProtocolError
+from securefl.core.grown import Grown
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import KEY_HOLDER, Delivered
 from securefl.core.wire import Header, Limit
@@ -23,7 +25,7 @@ class Collecting:
     """Running sums (grid integers) and each client's delivered numbers so far."""
 
     sums: clear.Totals
-    numbers: Mapping[int, Mapping[str, Delivered]]
+    numbers: Grown[int, Mapping[str, Delivered]]
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,22 @@ class Server:
     scoring: Scoring | None = None
 
     def begin(self) -> Step[ServerState]:
-        state = Collecting(clear.nothing(self._sums), {})
-        everyone = tuple(client_name(k) for k in self.ask.cohort)
+        state = Collecting(clear.nothing(self._sums), Grown())
+        everyone = tuple(self._clients)
         cohort = sorted(self.ask.cohort)
         # All clients of a hidden sum act on the same bytes, whose digest they sign. In the clear each client
         # gets an order of its own, and need not know the cohort.
         if self.hidden:
             orders = [Envelope(everyone, order_of(self.ask, cohort, hidden=True, again=self.again))]
         else:
-            orders = [Envelope((client_name(k),), order_of(self.ask, [k], hidden=False)) for k in cohort]
+            orders = [Envelope((client_name(own.members[0]),), own) for own in orders_of(self.ask, cohort)]
         step = Step[ServerState](state, out=(Envelope(everyone, broadcast_of(self.ask)), *orders))
         return step if self.ask.cohort else self._collected(state)
+
+    @cached_property
+    def _clients(self) -> Mapping[str, int]:
+        """The cohort by name."""
+        return {client_name(k): k for k in self.ask.cohort}
 
     @property
     def _sums(self) -> tuple[Sum, ...]:
@@ -98,16 +105,16 @@ class Server:
     def receive(self, state: ServerState, sender: str, message: Any) -> Step[ServerState]:
         if isinstance(message, OpenReply):
             return self._replied(state, sender, message)
-        clients = {client_name(k): k for k in self.ask.cohort}
-        if sender not in clients:
+        client = self._clients.get(sender)
+        if client is None:
             raise RemoteProtocolError(
                 f"Expected a contribution of the cohort, got one of {sender}.",
                 sender=sender,
                 phase="contribution",
             )
-        if not isinstance(state, Collecting) or clients[sender] in state.numbers:
+        if not isinstance(state, Collecting) or client in state.numbers:
             return Step(state)
-        state = self._add(state, clients[sender], sender, message)
+        state = self._add(state, client, sender, message)
         return Step(state) if len(state.numbers) < len(self.ask.cohort) else self._collected(state)
 
     def _add(self, state: Collecting, client: int, sender: str, message: Contribution) -> Collecting:
@@ -124,7 +131,7 @@ class Server:
         summed = {question.sends.name: by_name[question.sends.name] for question in self._sums}
         sums = clear.added(state.sums, self._sums, summed, sender)
         numbers = {each.sends.name: by_name[each.sends.name] for each in self.ask.each}
-        return Collecting(sums, {**state.numbers, client: numbers})
+        return Collecting(sums, state.numbers.having(client, numbers))
 
     def _check_number(self, each: Each, came: Delivered, sender: str) -> None:
         scoring = self.scoring if each.sends.name in self._concealed else None
@@ -255,6 +262,15 @@ def order_of(ask: Ask, members: Sequence[int], *, hidden: bool, again: int = 0) 
         most=max(drawn.values(), default=0),
         records=ask.weights.total if isinstance(ask.weights, ByCount) else 0,
     )
+
+
+def orders_of(ask: Ask, cohort: Sequence[int]) -> Iterator[Order]:
+    """The orders of an ask in the clear, to one client each."""
+    # What all of them share is summed up once, and not once for each.
+    shared = order_of(ask, [], hidden=False)
+    drawn = ask.weights.draws if isinstance(ask.weights, ByDraws) else {}
+    for k in cohort:
+        yield replace(shared, members=(k,), draws=(drawn.get(k, 1),))
 
 
 def _in_the_clear(question: Each, came: Delivered) -> float:

@@ -18,6 +18,8 @@ from securefl.core.errors import DataError
 from securefl.report.style import arms_of, blank, checked, light_frame, qualities_of, quality_colours
 
 _INK = "#222222"
+_MOST_BARS = 2000
+"""Beyond it the bars of a group are drawn as one outline: each bar takes a millisecond, and is hair-thin."""
 
 
 def participation(participation: pd.DataFrame, *, colours: Mapping[str, str] | None = None) -> Figure:
@@ -54,9 +56,12 @@ def _participation_panel(
         if not len(counts):
             continue
         places = start + np.arange(len(counts))
-        # Bars that touch, without edges, stay a clean shape where a bar is less than a dot wide.
-        width = 0.85 if len(data) <= 100 else 1.0
-        axes.bar(places, counts, width=width, color=colours[quality], alpha=0.75, linewidth=0, label=quality)
+        ink: dict[str, Any] = {"color": colours[quality], "alpha": 0.75, "linewidth": 0, "label": quality}
+        if len(data) > _MOST_BARS:
+            axes.stairs(counts, np.append(places, places[-1] + 1) - 0.5, fill=True, **ink)
+        else:
+            # Bars that touch, without edges, stay a clean shape where a bar is less than a dot wide.
+            axes.bar(places, counts, width=0.85 if len(data) <= 100 else 1.0, **ink)
         low, high, mean = places[0] - 0.5, places[-1] + 0.5, float(counts.mean())
         axes.plot([low, high], [mean, mean], color=_INK, linewidth=1.6)
         centres.append((low + high) / 2)
@@ -71,10 +76,10 @@ def _participation_panel(
 def divergence(scores: pd.DataFrame) -> Figure:
     """Divergence of every client's profile over the rounds, a heatmap (FedProf v2, Fig. 7); a panel per arm.
 
-    scores: columns arm, round, client, quality, divergence (>= 0). Clients are grouped by quality and, inside
-    a group, ordered by their median. Colour is the divergence itself on a log scale: the score
-    exp(-alpha div) underflows, and a rank would hide how far the groups lie apart. Grey: no value for this
-    client and round.
+    scores: columns arm, round, client, quality, divergence (>= 0), which holds until the client's next row.
+    Clients are grouped by quality and, inside a group, ordered by their median over the rounds. Colour is the
+    divergence itself on a log scale: the score exp(-alpha div) underflows, and a rank would hide how far the
+    groups lie apart. Grey: no value for this client and round.
     Raises DataError for missing columns, an empty frame or no divergence above zero.
     """
     data = checked(scores, ("arm", "round", "client", "quality", "divergence"))
@@ -101,11 +106,11 @@ def divergence(scores: pd.DataFrame) -> Figure:
 
 def _divergence_panel(axes: Axes, data: pd.DataFrame, qualities: Sequence[str], norm: LogNorm) -> QuadMesh:
     quality = data.groupby("client")["quality"].first()
-    median = data.groupby("client")["divergence"].median()
+    table = data.pivot_table(index="client", columns="round", values="divergence").ffill(axis=1)
+    median = table.median(axis=1)
     place = {name: i for i, name in enumerate(qualities)}
     order = sorted(quality.index, key=lambda client: (place[str(quality[client])], median[client]))
-    table = data.pivot_table(index="client", columns="round", values="divergence").reindex(order)
-    values = table.to_numpy(dtype=float)
+    values = table.reindex(order).to_numpy(dtype=float)
     # A logarithm has no place for a perfect match; it takes the colour of the lowest.
     grid = np.ma.masked_invalid(np.where(values == 0, norm.vmin or 0.0, values))
     edges = np.arange(len(order) + 1) - 0.5

@@ -131,15 +131,17 @@ class UnblindBatches:
     replies: tuple[bytes, ...]
 
     def run(self) -> Asked | Found:
-        found, spoilt = Found({}), list[Sent]()
+        numbers: dict[Place, float] = {}
+        spoilt: list[Sent] = []
         for batch, reply in zip(self.batches, self.replies, strict=True):
             with blaming(self.part.tell):
                 try:
-                    found = found.beside(self._scores(batch, reply))
+                    numbers |= self._scores(batch, reply)
                 except RemoteProtocolError as error:
                     if error.sender == KEY_HOLDER or len(batch.members) == 1:
                         raise
                     spoilt += batch.members  # one of them made it, and single openings tell who
+        found = Found(numbers)
         if not spoilt:
             return found
         return Match(self.part, tuple(spoilt), self.baselines, found).run()

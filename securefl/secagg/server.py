@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocolError
+from securefl.core.grown import Grown
 from securefl.core.machine import Expects, Step
 from securefl.secagg import server_opening as opening
 from securefl.secagg import server_rounds as rounds
@@ -53,7 +54,7 @@ class Server:
 
     def begin(self) -> Step[ServerState]:
         """Wait for advertisements. Every client begins by itself."""
-        return Step(Advertising({}))
+        return Step(Advertising(Grown()))
 
     def expects(self, state: ServerState) -> Expects:
         return Expects(self.agreement.header, from_clients(self.agreement))

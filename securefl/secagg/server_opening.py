@@ -28,7 +28,7 @@ def signed(agreement: Agreement, state: Agreeing, number: int, said: Consistent)
     summed = state.summed
     admit(agreement, number, summed.survivors, CONSISTENCY)
     agreement.check(number, said.signature, summed.closed.survival(summed.dealers, summed.survivors))
-    state = replace(state, signatures={**state.signatures, number: said.signature})
+    state = replace(state, signatures=state.signatures.having(number, said.signature))
     everybody = len(state.signatures) == len(summed.survivors)
     return close_signatures(agreement, state) if everybody else Step(state)
 
@@ -65,7 +65,7 @@ def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> S
     for dealer, share in zip(held, said.shares, strict=True):
         _check_share(summed, dealer, number, share)
         # Shamir's points count from 1: the value at 0 is the secret.
-        shares[dealer] = {**shares[dealer], number + 1: share.raw[SALT_BYTES:]}
+        shares[dealer] = shares[dealer].having(number + 1, share.raw[SALT_BYTES:])
     state = replace(state, answered=state.answered | {number}, shares=shares)
     return close_shares(agreement, state) if len(state.answered) == len(state.asked) else Step(state)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.grown import Grown
 from securefl.core.keys import SecretKey
 from securefl.core.machine import Envelope, Step
 from securefl.core.release import Delivered
@@ -48,7 +49,7 @@ def advertised(agreement: Agreement, state: Advertising, number: int, said: Adve
     entry.check(agreement, number)
     # A weak key would fail at every neighbour, after the roster closed; here it costs its sender alone.
     _PROBE.agree(said.key, b"probe")
-    state = replace(state, entries={**state.entries, number: entry})
+    state = replace(state, entries=state.entries.having(number, entry))
     everybody = len(state.entries) == agreement.parameters.clients
     return close_roster(agreement, state) if everybody else Step(state)
 
@@ -65,7 +66,7 @@ def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
         nonces=tuple(entry.nonce for entry in entries),
         signatures=tuple(entry.signature for entry in entries),
     )
-    return Step(Sharing(closed, {}), out=(to(agreement, closed.members, roster),))
+    return Step(Sharing(closed, Grown()), out=(to(agreement, closed.members, roster),))
 
 
 # Round 1 ----------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ def shared(agreement: Agreement, state: Sharing, number: int, said: Shares) -> S
         return Step(state)
     admit(agreement, number, state.closed.members, SHARE)
     dealing = Dealing(said.seed, said.marks, said.sealed, said.signature)
-    dealt = {**state.dealt, number: published(state.closed, number, dealing)}
+    dealt = state.dealt.having(number, published(state.closed, number, dealing))
     state = replace(state, dealt=dealt)
     return close_dealing(agreement, state) if len(dealt) == len(state.closed.members) else Step(state)
 
@@ -89,7 +90,7 @@ def close_dealing(agreement: Agreement, state: Sharing) -> Step[ServerState]:
         return too_few(agreement, SHARE, "dealt shares", len(dealers))
     out = tuple(to(agreement, (holder,), _dealt(state, holder, dealers)) for holder in dealers)
     sums = tuple(np.zeros(vector.length, word(vector.bits)) for vector in agreement.vectors)
-    return Step(Summing(closed=state.closed, dealt=state.dealt, sums=sums, inputs={}), out=out)
+    return Step(Summing(closed=state.closed, dealt=state.dealt, sums=sums, inputs=Grown()), out=out)
 
 
 def _dealt(state: Sharing, holder: int, dealers: tuple[int, ...]) -> Dealt:
@@ -137,7 +138,7 @@ def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput)
     text = state.closed.input_of(number, state.dealers)
     agreement.check(number, said.signature, text)
     sums = tuple(total + piece for total, piece in zip(state.sums, pieces, strict=True))
-    state = replace(state, sums=sums, inputs={**state.inputs, number: said.signature})
+    state = replace(state, sums=sums, inputs=state.inputs.having(number, said.signature))
     return close_sums(agreement, state) if _all_in(state) else Step(state)
 
 
@@ -165,13 +166,13 @@ def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
     dropped = tuple(dealer for dealer in state.dealers if dealer not in state.inputs)
     out = (to(agreement, survivors, Survivors(survivors=survivors, dropped=dropped)),)
     if agreement.parameters.mode == "active":
-        return Step(Agreeing(state, {}), out=out)
+        return Step(Agreeing(state, Grown()), out=out)
     return Step(opening(state, survivors), out=out)
 
 
 def opening(state: Summing, asked: tuple[int, ...]) -> Opening:
     """Nobody answered yet."""
-    return Opening(state, asked, frozenset(), {dealer: {} for dealer in state.dealers})
+    return Opening(state, asked, frozenset(), {dealer: Grown() for dealer in state.dealers})
 
 
 # All rounds -------------------------------------------------------------------------------------

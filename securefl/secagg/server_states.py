@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from securefl.core.grown import Grown
 from securefl.core.keys import Signature
 from securefl.secagg.agreement import ClosedRoster, Entry
 from securefl.secagg.dealing import Published
@@ -16,7 +17,7 @@ class Advertising:
     """Round 0: the members' advertisements. In every phase `waited` counts the deadlines that passed."""
 
     phase = 0
-    entries: Mapping[int, Entry]
+    entries: Grown[int, Entry]
     waited: int = 0
 
 
@@ -26,7 +27,7 @@ class Sharing:
 
     phase = 1
     closed: ClosedRoster = field(repr=False)
-    dealt: Mapping[int, Published] = field(repr=False)
+    dealt: Grown[int, Published] = field(repr=False)
     waited: int = 0
 
 
@@ -42,7 +43,7 @@ class Summing:
     closed: ClosedRoster = field(repr=False)
     dealt: Mapping[int, Published] = field(repr=False)
     sums: tuple[Words, ...] = field(repr=False)
-    inputs: Mapping[int, Signature] = field(repr=False)
+    inputs: Grown[int, Signature] = field(repr=False)
     gone: frozenset[int] = frozenset()
     accused: Mapping[int, frozenset[int]] = field(default_factory=dict)
     waited: int = 0
@@ -62,7 +63,7 @@ class Agreeing:
 
     phase = 3
     summed: Summing
-    signatures: Mapping[int, Signature] = field(repr=False)
+    signatures: Grown[int, Signature] = field(repr=False)
     waited: int = 0
 
 
@@ -74,7 +75,7 @@ class Opening:
     summed: Summing
     asked: tuple[int, ...]
     answered: frozenset[int]
-    shares: Mapping[int, Mapping[int, bytes]] = field(repr=False)
+    shares: Mapping[int, Grown[int, bytes]] = field(repr=False)
     waited: int = 0
 
 

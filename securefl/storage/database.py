@@ -186,6 +186,11 @@ class Database:
         with self.explaining():
             return self._db.execute(statement, values).fetchall()
 
+    def each(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query one by one, for tables that grow with a run."""
+        with self.explaining():
+            yield from self._db.execute(statement)
+
     def row(self, statement: str, values: Sequence[Value] = ()) -> tuple[Any, ...] | None:
         """The first row of a query, or None."""
         rows = self.rows(statement, values)

@@ -17,7 +17,7 @@ from securefl.storage.database import Damaged, Database, Kind, check, decoding, 
 
 KIND = Kind(
     name="checkpoint",
-    version=3,
+    version=4,  # 4: what changed in a round, in place of a number for every client
     tables=(
         "CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
         "CREATE TABLE rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL, seal BLOB NOT NULL) STRICT",

@@ -38,12 +38,14 @@ class ProtocolOptions(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StudySection:
-    """name: for people. seeds: every arm runs once per seed. target: accuracy to be reached."""
+    """name: for people. seeds: every arm runs once per seed. target: accuracy to be reached. evaluate_every:
+    models are tested in rounds whose number this divides, and in the last one."""
 
     name: str
     rounds: int
     seeds: tuple[int, ...] = (0,)
     target: float | None = None
+    evaluate_every: int = 1
 
     def __post_init__(self) -> None:
         require_name(self.name)
@@ -51,6 +53,15 @@ class StudySection:
             raise ValueError(f"Expected 1 to {MOST_ROUNDS:,} rounds and at least one seed, each once.")
         if self.target is not None and not 0 < self.target <= 1:
             raise ValueError(f"Expected 0 < target <= 1, got {self.target}.")
+        if not 1 <= self.evaluate_every <= self.rounds:
+            raise ValueError(
+                f"Expected evaluate_every from 1 to {self.rounds}, the number of rounds, got "
+                f"{self.evaluate_every}."
+            )
+
+    def evaluates(self, number: int) -> bool:
+        """Whether models are tested after this round."""
+        return number % self.evaluate_every == 0 or number == self.rounds
 
 
 @dataclass(frozen=True, kw_only=True)

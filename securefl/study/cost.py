@@ -97,6 +97,10 @@ class Devices:
                 "Expected every device to have a finite speed and bandwidth > 0, got one without."
             )
 
+    def of(self, clients: NDArray[np.int64]) -> Devices:
+        """The devices of these clients."""
+        return Devices(ghz=self.ghz[clients], mhz=self.mhz[clients])
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLaw:

@@ -97,6 +97,7 @@ def as_json(study: Study, forecasts: Sequence[Forecast]) -> dict[str, Any]:
         "unit": study.privacy.unit,
         "adjacency": study.privacy.adjacency,
         "delta": study.privacy.delta,
+        "evaluate_every": study.study.evaluate_every,
         "seconds": sum(own.total_seconds(rounds, seeds) for own in forecasts),
         "arms": [
             {**vars(own), "epsilon": {p: plain(e) for p, e in own.epsilon.items()}} for own in forecasts

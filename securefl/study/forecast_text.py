@@ -15,6 +15,8 @@ def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
     privacy, clients = study.privacy, study.data.clients
     counts = ((len(study.arms), "arm"), (study.study.rounds, "round"), (clients, "client"))
     yield f"{study.study.name}: {', '.join(_many(*count) for count in counts)}"
+    if study.study.evaluate_every > 1:
+        yield f"Models are tested every {study.study.evaluate_every} rounds, and after the last one."
     yield (
         f"Epsilon is per {privacy.unit} ({privacy.adjacency}) at delta {privacy.delta:g}, of a client that "
         "takes part in every round."

@@ -45,7 +45,7 @@ class Bars:
             self._tasks[name] = self._progress.add_task(name, total=self._rounds, figures="")
         self._bytes[name] = self._bytes.get(name, 0) + record["bytes_up"] + record["bytes_down"]
         figures = (
-            f"acc {record['accuracy']:.3f}  {self._bytes[name] / 1e6:7.2f} MB  "
+            f"acc {_share(record['accuracy'])}  {self._bytes[name] / 1e6:7.2f} MB  "
             f"{record['wall_seconds']:.2f} s  ε {_against(record['epsilon'])}"
         )
         self._progress.update(self._tasks[name], completed=record["round"], figures=figures)
@@ -53,6 +53,11 @@ class Bars:
         if not self._console.is_terminal and (last or record["round"] % 10 == 0):
             line = f"{name:<18} round {record['round']:>4}  {figures}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _share(accuracy: float | None) -> str:
+    # as wide as a number, so that columns stay where they are
+    return "-    " if accuracy is None else f"{accuracy:.3f}"
 
 
 def _against(epsilon: Mapping[str, float]) -> str:

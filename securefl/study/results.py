@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,14 @@ _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
 class Results:
     """Tidy tables of all arms and seeds, one row per observation.
 
-    metrics: arm, seed, round, accuracy, loss, bytes_up, bytes_down, megabytes, seconds, watt_hours,
-        wall_seconds, asked (exchanges), answered (clients), survivors_lost (of the selected, how many did not
-        answer), and epsilon against each party.
+    metrics: arm, seed, round, accuracy and loss (nan in a round that was not evaluated), bytes_up,
+        bytes_down, megabytes, seconds, watt_hours, wall_seconds, asked (exchanges), answered (clients),
+        survivors_lost (of the selected, how many did not answer), and epsilon against each party.
     participation: arm, seed, client, quality, selected and answered (rounds; a client that is drawn
         twice takes part once), retired (whether its budget bore no further round at the end).
     figures: arm, seed, round, client, quality, figure, value: an algorithm's figures of its clients for the
-        observer, such as their divergence. A client of unknown figure has no row.
+        observer, such as their divergence. There is a row for each round in which a client's figure changed;
+        it holds until the next one.
     ledgers: for each arm and seed, the head of its ledger's chain after the last round.
     """
 
@@ -47,7 +48,7 @@ def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
     metrics = pd.DataFrame([_metric(record) for run in runs for record in run.records])
     return Results(
         metrics,
-        pd.DataFrame([row for run in runs for row in _participation(run)]),
+        pd.concat([_participation(run) for run in runs], ignore_index=True),
         pd.DataFrame([row for run in runs for row in _figures(run)], columns=_FIGURES),
         tuple(_summary(study, name, metrics, runs) for name in dict.fromkeys(r.arm.name for r in runs)),
         tuple(_ledger(run) for run in runs),
@@ -60,58 +61,65 @@ def _ledger(run: ArmRun) -> run_page.LedgerRow:
 
 
 def _metric(record: dict[str, Any]) -> dict[str, Any]:
-    plain = ("arm", "seed", "round", "accuracy", "loss", "bytes_up", "bytes_down", "seconds", "watt_hours")
-    row = {name: record[name] for name in plain}
+    row = {name: record[name] for name in ("arm", "seed", "round")}
+    row |= {name: math.nan if record[name] is None else record[name] for name in ("accuracy", "loss")}
+    row |= {name: record[name] for name in ("bytes_up", "bytes_down", "seconds", "watt_hours")}
     row["megabytes"] = (record["bytes_up"] + record["bytes_down"]) / 1e6
     row["wall_seconds"] = record["wall_seconds"]
     row["asked"] = record["asked"]
-    row["answered"] = sum(record["answered"])
-    row["survivors_lost"] = int(np.count_nonzero(record["selected"])) - sum(record["answered"])
+    row["answered"] = len(record["answered"])
+    # a client that is drawn twice is one client
+    row["survivors_lost"] = len(set(record["selected"])) - len(record["answered"])
     return row | {f"epsilon_{party}": record["epsilon"][party] for party in PARTIES}
 
 
-def _participation(run: ArmRun) -> list[dict[str, Any]]:
-    # the sign, since a client that is drawn twice in a round takes part once
-    selected = np.sum([np.sign(record["selected"]) for record in run.records], axis=0)
-    answered = np.sum([record["answered"] for record in run.records], axis=0)
-    return [
+def _participation(run: ArmRun) -> pd.DataFrame:
+    clients = len(run.world.quality)
+    selected, answered = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
+    retired = np.zeros(clients, np.bool_)
+    for record in run.records:
+        # a client that is drawn twice in a round takes part once, and so stands once on the left
+        selected[record["selected"]] += 1
+        answered[record["answered"]] += 1
+        retired[record["retired"]] = True
+    return pd.DataFrame(
         {
             "arm": run.arm.name,
             "seed": run.world.seed,
-            "client": k,
-            "quality": quality,
-            "selected": int(selected[k]),
-            "answered": int(answered[k]),
-            "retired": k in run.records[-1]["retired"],
+            "client": np.arange(clients),
+            "quality": run.world.quality,
+            "selected": selected,
+            "answered": answered,
+            "retired": retired,
         }
-        for k, quality in enumerate(run.world.quality)
-    ]
+    )
 
 
-def _figures(run: ArmRun) -> list[dict[str, Any]]:
-    return [
-        {
-            "arm": run.arm.name,
-            "seed": run.world.seed,
-            "round": record["round"],
-            "client": k,
-            "quality": quality,
-            "figure": figure,
-            "value": values[k],
-        }
-        for record in run.records
-        for figure, values in record["figures"].items()
-        for k, quality in enumerate(run.world.quality)
-        if math.isfinite(values[k])
-    ]
+def _figures(run: ArmRun) -> Iterator[dict[str, Any]]:
+    for record in run.records:
+        for figure, (clients, values) in record["figures"].items():
+            for k, value in zip(clients, values, strict=True):
+                yield {
+                    "arm": run.arm.name,
+                    "seed": run.world.seed,
+                    "round": record["round"],
+                    "client": k,
+                    "quality": run.world.quality[k],
+                    "figure": figure,
+                    "value": value,
+                }
 
 
 def rounds_to(target: float | None, metrics: pd.DataFrame) -> int | None:
-    """The first round whose accuracy, meant over the seeds, reaches `target`."""
+    """The first round whose accuracy, meant over the seeds, reaches `target`.
+
+    A round is passed over unless every seed that played it was evaluated.
+    """
     if target is None:
         return None
-    mean = metrics.groupby("round")["accuracy"].mean()
-    reached = mean.index[mean >= target]
+    rounds = metrics.groupby("round")["accuracy"]
+    mean = rounds.mean()
+    reached = mean.index[(mean >= target) & (rounds.count() == rounds.size())]
     return int(reached[0]) if len(reached) else None
 
 

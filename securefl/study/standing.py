@@ -14,10 +14,16 @@ from securefl.engines.account import Asked
 from securefl.plan import Plan
 from securefl.storage.journal import Journal
 
+Figures = Mapping[str, tuple[tuple[int, ...], tuple[float, ...]]]
+"""By name, the clients whose figure changed in a round, and the figures."""
+
 
 @dataclass(frozen=True)
 class Stands:
-    """The figures of a round's record with which a run goes on."""
+    """The figures of a round's record with which a run goes on.
+
+    culprits, retired, figures: what this round added to those of the rounds before.
+    """
 
     number: int
     head: Head
@@ -26,27 +32,35 @@ class Stands:
     retired: frozenset[int]
     spare: int
     charged: tuple[Asked, ...]
+    figures: Figures
     ended: bool
 
 
 def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
     """Read a round's record. Raises any error for a record that cannot be one."""
-    culprits, retired = (frozenset(map(int, record[name])) for name in ("culprits", "retired"))
-    if not culprits | retired <= set(range(clients)) or set(record["epsilon"]) != set(PARTIES):
-        raise ValueError("a record names clients or parties that there are not")
-    for name in ("accuracy", "loss", "bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
-        # Not kept. Tables are made of these at the end, and must not fail then.
+    named = {n: tuple(map(int, record[n])) for n in ("culprits", "retired", "selected", "answered")}
+    figures = {str(n): (tuple(map(int, k)), tuple(map(float, v))) for n, (k, v) in record["figures"].items()}
+    if any(len(k) != len(values) for k, values in figures.values()):
+        raise ValueError("a record has figures of nobody")
+    for own in (*named.values(), *(k for k, _ in figures.values())):
+        if own and not 0 <= min(own) <= max(own) < clients:
+            raise ValueError("a record names clients that there are not")
+    if set(record["epsilon"]) != set(PARTIES):
+        raise ValueError("a record names parties that there are not")
+    # Not kept. Tables are made of these at the end, and must not fail then.
+    for name in ("bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
         float(record[name])
-    if not len(record["selected"]) == len(record["answered"]) == clients:
-        raise ValueError("a record is not of all clients")
+    if (record["accuracy"], record["loss"]) != (None, None):  # of a round that was not evaluated
+        float(record["accuracy"]), float(record["loss"])
     return Stands(
         number=int(record["round"]),
         head=Head(int(record["ledger"]["count"]), bytes.fromhex(record["ledger"]["head"])),
         epsilon={party: float(spent) for party, spent in record["epsilon"].items()},
-        culprits=culprits,
-        retired=retired,
+        culprits=frozenset(named["culprits"]),
+        retired=frozenset(named["retired"]),
         spare=int(record["spare"]),
         charged=tuple((str(n), bool(i), tuple(map(int, own))) for n, i, own in record["charged"]),
+        figures=figures,
         ended=bool(record["ended"]),
     )
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Algorithm, Device, Played, Population, State, play
-from securefl.core.release import PARTIES
+from securefl.algorithm import Algorithm, Played, State, play
+from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.core.streams import stream
 from securefl.core.wire import Header
 from securefl.engines.inprocess import simulated
@@ -25,7 +27,8 @@ from securefl.storage.journal import Journal
 from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
-from securefl.study.standing import Stands, require_new
+from securefl.study.devices import Devices
+from securefl.study.standing import Figures, Stands, require_new
 from securefl.study.world import World
 
 
@@ -47,7 +50,9 @@ class Turn:
         self._study, self._arm, self._world = study, arm, world
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
         self._population = world.population()
-        self._session = plan.session(_names(self._population), checkpoint.nonce())
+        names = [client_name(k) for k in range(self._population.clients)]
+        self._session = plan.session(names, checkpoint.nonce())
+        self._saved = checkpoint.kept()
         require_new(plan, self._session, ledger, journal, len(stands))
         self._engine = simulated(
             plan,
@@ -61,8 +66,8 @@ class Turn:
                 asks=2 * study.study.rounds,
                 clients=study.data.clients,
             ),
-            kept=checkpoint.kept(),
-            culprits=stands[-1].culprits if stands else (),
+            kept=self._saved,
+            culprits=[k for own in stands for k in own.culprits],
             spare=stands[-1].spare if stands else None,
             journal=journal,
             trainer=study.runtime.trainer(),
@@ -70,7 +75,8 @@ class Turn:
         self._engine.server.account.restore(own.charged for own in stands)
         # From the record, not from the ledger: what a cut-off round has spent must not retire a client from
         # it.
-        self._retired = stands[-1].retired if stands else frozenset[int]()
+        self._retired = {k for own in stands for k in own.retired}
+        self._known = _newest([own.figures for own in stands], self._population.clients)
         self._logs: list[tuple[Ask, Log]] = []
 
     def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, Kept]]:
@@ -78,7 +84,7 @@ class Turn:
 
         Returns the next state, the round's record, and the changes in the clients' kept state.
         """
-        before = dict(self._engine.kept)
+        culprits = self._engine.server.culprits
         began = time.perf_counter()
         world, study = self._world, self._study
         # A new network for each round, whose late parcels end with it: a resumed run has none of them either.
@@ -94,75 +100,87 @@ class Turn:
         population = replace(self._population, retired=self._out())
         rng = stream(world.seed, "selection", number)
         played = play(self._algorithm, state, population, number, rng, ask)
-        changed = {k: own for k, own in self._engine.kept.items() if own is not before.get(k)}
-        return played.state, self._record(number, played, time.perf_counter() - began), changed
+        record = self._record(number, played, time.perf_counter() - began, culprits)
+        return played.state, record, self._changed()
 
-    def _record(self, number: int, played: Played, wall: float) -> dict[str, Any]:
-        """One finished round in numbers: what the server knows, and what only an observer sees."""
-        evaluation = self._algorithm.evaluate(played.state, self._devices())
-        clients, head = range(self._population.clients), self._ledger.head
-        up, down = self._bytes()
-        if number < self._study.study.rounds:
-            self._retired |= self._engine.server.account.retired(number + 1)
+    def _changed(self) -> dict[int, Kept]:
+        """What clients keep since this round, of those that were asked: nobody else keeps anything new."""
+        kept, asked = self._engine.kept, {k for ask, _ in self._logs for k in ask.cohort}
+        new = {k: kept[k] for k in sorted(asked) if k in kept and kept[k] is not self._saved.get(k)}
+        self._saved |= new
+        return new
+
+    def _record(self, number: int, played: Played, wall: float, culprits: frozenset[int]) -> dict[str, Any]:
+        """One finished round in numbers: what the server knows, and what only an observer sees.
+
+        Clients are listed for what happened to them in this round. What is not new about a client is not
+        said again, so a record's length follows the cohort.
+        """
+        head, section = self._ledger.head, self._study.study
+        new: frozenset[int] = frozenset()
+        if number < section.rounds:
+            new = self._engine.server.account.retired(number + 1) - self._retired
+            self._retired |= new
+        ended = len(self._out()) == self._population.clients
         seconds, watt_hours = self._cost()
+        accuracy = loss = None
+        if section.evaluates(number) or ended:
+            devices = Devices(self._world, self._engine.kept)
+            evaluation = self._algorithm.evaluate(played.state, devices)
+            accuracy, loss = evaluation.accuracy, evaluation.loss
         return {
             "arm": self._arm.name,
             "seed": self._world.seed,
             "round": number,
-            "accuracy": evaluation.accuracy,
-            "loss": evaluation.loss,
-            "bytes_up": int(up.sum()),
-            "bytes_down": int(down.sum()),
+            "accuracy": accuracy,
+            "loss": loss,
+            "bytes_up": sum(_of_clients(log.traffic.sent) for _, log in self._logs),
+            "bytes_down": sum(_of_clients(log.traffic.received) for _, log in self._logs),
             "seconds": seconds,
             "watt_hours": watt_hours,
             "wall_seconds": wall,
             "epsilon": {party: self._ledger.worst(party) for party in PARTIES},
             "ledger": {"count": head.count, "head": head.digest.hex()},
-            "selected": [played.drawn.get(k, 0) for k in clients],
-            "answered": [int(k in played.survivors) for k in clients],
-            "figures": {name: list(map(float, values)) for name, values in played.figures.items()},
+            "selected": sorted(Counter(played.drawn).elements()),
+            "answered": sorted(played.survivors),
+            "figures": {name: self._news(name, values) for name, values in played.figures.items()},
             "error_bound": self._engine.server.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
             "clipped": {k: v for _, log in self._logs for k, (v, _) in log.moved.items() if v},
             "floored": {k: v for _, log in self._logs for k, (_, v) in log.moved.items() if v},
-            "retired": sorted(self._retired),
-            "culprits": sorted(self._engine.server.culprits),
+            "retired": sorted(new),
+            "culprits": sorted(self._engine.server.culprits - culprits),
             "spare": self._engine.server.spare,
             "asked": len(self._logs),
             "charged": [
                 [name, introduction, list(own)]
                 for name, introduction, own in self._engine.server.account.news()
             ],
-            "ended": len(self._out()) == self._population.clients,
+            "ended": ended,
         }
+
+    def _news(self, name: str, values: cost.Floats) -> list[list[Any]]:
+        """The clients whose figure changed, and the figures."""
+        before = self._known.setdefault(name, _unknown(self._population.clients))
+        changed = np.flatnonzero(~np.isnan(values) & (values != before))
+        before[changed] = values[changed]
+        return [changed.tolist(), before[changed].tolist()]
 
     def _out(self) -> frozenset[int]:
         """The clients that nobody asks any more: their budget is spent, or they were proven to cheat."""
         return self._engine.server.culprits | self._retired
 
-    def _devices(self) -> list[Device]:
-        kept = self._engine.kept
-        return [Device(x=x, y=y, kept=kept.get(k, {})) for k, (x, y) in enumerate(self._world.tests)]
-
-    def _bytes(self) -> tuple[cost.Floats, cost.Floats]:
-        clients = _names(self._population)
-        up, down = np.zeros(len(clients)), np.zeros(len(clients))
-        for _, log in self._logs:
-            up += [log.traffic.sent.get(name, 0) for name in clients]
-            down += [log.traffic.received.get(name, 0) for name in clients]
-        return up, down
-
     def _cost(self) -> tuple[float, float]:
         """Seconds and watt-hours of the round by the cost model: its exchanges one after the other."""
-        exchanges = [(self._client_costs(ask, log), ask.cohort) for ask, log in self._logs]
+        exchanges = [self._client_costs(ask, log) for ask, log in self._logs]
         return (
-            sum(cost.round_seconds(costs, cohort) for costs, cohort in exchanges),
-            sum(cost.round_watt_hours(costs, cohort) for costs, cohort in exchanges),
+            sum(cost.round_seconds(costs, range(len(costs.train))) for costs in exchanges),
+            sum(cost.round_watt_hours(costs, range(len(costs.train))) for costs in exchanges),
         )
 
     def _client_costs(self, ask: Ask, log: Log) -> cost.ClientCosts:
-        """What one exchange costs each client; it trains where it is asked for a sum.
+        """What one exchange costs each client of its cohort; it trains where it is asked for a sum.
 
         Real bytes are all charged as communication. With a preset's constant model size the profile is
         charged beside it, and an exchange without a model by its real bytes.
@@ -172,15 +190,31 @@ class Turn:
         profiles = [each for each in ask.each if each.query is not None]
         constant = world.cost_model.model_megabytes if trains else None
         model = replace(world.cost_model, model_megabytes=constant, charge_profile=bool(profiles))
-        names = _names(self._population)
+        cohort = np.unique(np.asarray(ask.cohort, dtype=np.int64))
+        names = [client_name(k) for k in cohort.tolist()]
         traffic = cost.Payload(
             down=[log.traffic.received.get(name, 0) for name in names],
             up=[log.traffic.sent.get(name, 0) for name in names],
             profile=0 if constant is None else sum(map(self._engine.server.number_bytes, profiles)),
         )
-        passes = world.passes(world.sizes) if trains else 0
-        return cost.client_costs(model, world.devices, world.sizes, traffic, passes)
+        sizes = world.sizes[cohort]
+        passes = world.passes(sizes) if trains else 0
+        return cost.client_costs(model, world.devices.of(cohort), sizes, traffic, passes)
 
 
-def _names(population: Population) -> list[str]:
-    return [client_name(k) for k in range(population.clients)]
+def _of_clients(traffic: Mapping[str, int]) -> int:
+    """The bytes of all clients together."""
+    return sum(count for party, count in traffic.items() if party not in (SERVER, KEY_HOLDER))
+
+
+def _unknown(clients: int) -> cost.Floats:
+    return np.full(clients, np.nan)
+
+
+def _newest(rounds: Sequence[Figures], clients: int) -> dict[str, NDArray[np.float64]]:
+    """The newest figure of every client by name, from what each round changed."""
+    known: dict[str, NDArray[np.float64]] = {}
+    for figures in rounds:
+        for name, (changed, values) in figures.items():
+            known.setdefault(name, _unknown(clients))[list(changed)] = values
+    return known

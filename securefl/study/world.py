@@ -59,7 +59,7 @@ class World:
         taken = [np.sort(np.concatenate(parts)) for parts in mine]
         return [(problem.server_x[own], problem.server_y[own]) for own in taken]
 
-    @property
+    @cached_property
     def sizes(self) -> NDArray[np.int64]:
         return np.array([len(x) for x, _ in self.records], dtype=np.int64)
 

@@ -45,7 +45,7 @@ class Bars:
         total = len(study.arms) * len(study.study.seeds) * study.study.rounds
         self._progress.reset(self._workers[place], total=total, figures=cell.name)
 
-    def round(self, place: int, done: int, accuracy: float) -> None:
+    def round(self, place: int, done: int) -> None:
         self._progress.update(self._workers[place], completed=done)
 
     def ended(self, cell: Cell, place: int, error: str | None) -> None:

@@ -48,7 +48,7 @@ class Watch(Protocol):
 
     def begun(self, cell: Cell, place: int) -> None: ...
 
-    def round(self, place: int, done: int, accuracy: float) -> None: ...
+    def round(self, place: int, done: int) -> None: ...
 
     def ended(self, cell: Cell, place: int, error: str | None) -> None: ...
 
@@ -123,7 +123,7 @@ def _pool(
     """Run the waiting cells in one pool; what it leaves unfinished where it breaks or stops waits again."""
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
-    news: SimpleQueue[tuple[int, int, float]] = context.SimpleQueue()
+    news: SimpleQueue[tuple[int, int]] = context.SimpleQueue()
     # Nobody reads from this pipe, so one word in it is seen by every worker, and there is no lock that one
     # which is killed could keep.
     hears, tells = context.Pipe(duplex=False)
@@ -226,7 +226,7 @@ def _for_workers() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-_news: SimpleQueue[tuple[int, int, float]]
+_news: SimpleQueue[tuple[int, int]]
 _stop: Told
 """These exist in worker processes alone.
 
@@ -234,7 +234,7 @@ Queues and pipes reach a worker only at its start, never with a task.
 """
 
 
-def _prepare(news: SimpleQueue[tuple[int, int, float]], hears: Connection) -> None:
+def _prepare(news: SimpleQueue[tuple[int, int]], hears: Connection) -> None:
     """Make this process a worker."""
     global _news, _stop
     _news, _stop = news, Told(hears.poll)
@@ -279,7 +279,7 @@ def _run(study: Study, folder: Path, place: int) -> None:
     def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
         nonlocal done
         done += 1
-        _news.put((place, done, record["accuracy"]))
+        _news.put((place, done))
 
     found, _ = run_study(study, folder, tell, stop=_stop, say=_quiet)
     first = world.build(study, study.study.seeds[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +44,14 @@ def last_five(runs: list[ArmRun]) -> float:
     return float(np.mean([[r["accuracy"] for r in run.records[-5:]] for run in runs]))
 
 
+def answered(run: ArmRun) -> list[int]:
+    """In how many rounds each client took part."""
+    counts = Counter(k for record in run.records for k in record["answered"])
+    return [counts[k] for k in range(len(run.world.quality))]
+
+
 def clean_to_low(runs: list[ArmRun]) -> float:
-    counts = np.array([np.sum([r["answered"] for r in run.records], axis=0) for run in runs])
+    counts = np.array([answered(run) for run in runs])
     clean = np.array([[quality == "clean" for quality in run.world.quality] for run in runs])
     return float(counts[clean].mean() / max(counts[~clean].mean(), 1e-9))
 

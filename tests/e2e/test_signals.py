@@ -49,7 +49,7 @@ def check_goes_on(folder: Path, whole: tuple[Path, list[dict[str, Any]]]) -> Non
     uninterrupted, records = whole
     resumed = run(read(folder / "study.toml"), folder)
     assert [record["round"] for record in resumed.records] == list(range(1, ROUNDS + 1))
-    assert all(sum(record["answered"]) == 4 for record in resumed.records)
+    assert all(len(record["answered"]) == 4 for record in resumed.records)
     assert plain(resumed.records) == plain(records)
     np.testing.assert_array_equal(saved(folder)[0].broadcast, saved(uninterrupted)[0].broadcast, strict=True)
 

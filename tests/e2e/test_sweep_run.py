@@ -172,7 +172,7 @@ class Killer:
     def begun(self, cell: Cell, place: int) -> None:
         pass
 
-    def round(self, place: int, done: int, accuracy: float) -> None:
+    def round(self, place: int, done: int) -> None:
         if not self.killed:
             self.killed = True
             multiprocessing.active_children()[0].kill()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.algorithm import Algorithm, Device, Evaluation, Offer, Played, Population, State
 from securefl.rounds import Answers, Ask
@@ -103,6 +104,15 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     own = ("wall_seconds", "ledger")
     return [{k: repr(v) for k, v in record.items() if k not in own} for record in records]
+
+
+def newest(records: Sequence[Mapping[str, Any]], figure: str, clients: int) -> NDArray[np.float64]:
+    """Every client's figure after these rounds, NaN for none."""
+    known = np.full(clients, np.nan)
+    for record in records:
+        changed, values = record["figures"][figure]
+        known[changed] = values
+    return known
 
 
 @dataclass

@@ -189,8 +189,9 @@ class ClientParty:
         # Who was told something else stands under another agreement. Their signatures do not fit together,
         # and nothing is opened.
         told: dict[bytes, list[int]] = {}
+        called = set(call.members)
         for k in own:
-            if k in self._orders and k in call.members:
+            if k in self._orders and k in called:
                 told.setdefault(_task(self._orders[k]), []).append(k)
         machines: dict[str, Machine[Any]] = {}
         for digest, numbers in told.items():

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from securefl.core.agreement import Agreement
 from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.grown import Grown
 from securefl.core.keys import Commitment, Signature
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import KEY_HOLDER, Delivered
@@ -73,7 +74,7 @@ class Adding:
     """The totals so far by name, and of whose contributions: digest and signature by member."""
 
     totals: Mapping[str, Any]
-    inputs: Mapping[int, tuple[bytes, Signature]] = field(repr=False)
+    inputs: Grown[int, tuple[bytes, Signature]] = field(repr=False)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -122,7 +123,7 @@ class SumServer:
     part: Arithmetic
 
     def begin(self) -> Step[SumState]:
-        return Step(Adding({}, {}))
+        return Step(Adding({}, Grown()))
 
     def expects(self, state: SumState) -> Expects:
         vectors = len(self.agreement.vectors)
@@ -173,7 +174,7 @@ class SumServer:
             one.name: self.part.add(one.name, state.totals.get(one.name), one.sealed, sender)
             for one in delivered
         }
-        return Adding(totals, {**state.inputs, number: (digest, said.signature)})
+        return Adding(totals, state.inputs.having(number, (digest, said.signature)))
 
     def _collected(self, state: Adding) -> Step[SumState]:
         if len(state.inputs) < self.least:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.grown import Grown
 from securefl.core.keys import Commitment, Share, Signature
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import KEY_HOLDER, Delivered
@@ -46,7 +47,7 @@ class Input:
     signature: Signature
 
 
-Inputs = Mapping[int, Input]
+Inputs = Grown[int, Input]
 """By member."""
 
 
@@ -110,7 +111,7 @@ class PadServer:
     key: AgreementKey
 
     def begin(self) -> Step[PadState]:
-        return Step(Adding({}))
+        return Step(Adding(Grown()))
 
     def expects(self, state: PadState) -> Expects:
         vectors, size = len(self.agreement.vectors), pads_bytes(self.agreement)
@@ -137,7 +138,7 @@ class PadServer:
             own = self._read(number, message)
         except CryptoError as error:
             raise RemoteProtocolError(str(error), sender=sender, phase="contribution") from None
-        state = Adding({**state.inputs, number: own})
+        state = Adding(state.inputs.having(number, own))
         everybody = len(state.inputs) == len(self.agreement.roster.members)
         return self._collected(state) if everybody else Step(state)
 

@@ -48,7 +48,7 @@ def test_a_budget_buys_as_many_rounds_as_it_says(tmp_path: Path) -> None:
     of = private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="6.0", rounds=4, budget="4.5")
     here = world(of)
     found = forecast(of, of.arms[0], here)
-    answered = [sum(record["answered"]) > 0 for record in run(of, tmp_path, here=here).records]
+    answered = [len(record["answered"]) > 0 for record in run(of, tmp_path, here=here).records]
     assert found.affordable == sum(answered) == 2
 
 

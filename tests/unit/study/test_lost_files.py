@@ -311,7 +311,10 @@ RECORDS = [
     ("$.retired", "[99]"),
     ("$.spare", '"x"'),
     ("$.accuracy", "null"),
-    ("$.selected", "[1]"),
+    ("$.loss", "null"),
+    ("$.selected", "[99]"),
+    ("$.answered", "[-1]"),
+    ("$.figures", '{"x": [[1], []]}'),
 ]
 
 

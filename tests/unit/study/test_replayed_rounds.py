@@ -152,4 +152,4 @@ def test_the_bad_network_costs_attempts_and_opens_sums(tmp_path: Path) -> None:
     of = RUNS["masked, on a bad network"]()
     records = run_arm(of, of.arms[0], world(of), tmp_path, lambda record: None).records
     assert records[-1]["spare"] < of.privacy.spare
-    assert any(sum(record["answered"]) for record in records)
+    assert any(len(record["answered"]) for record in records)

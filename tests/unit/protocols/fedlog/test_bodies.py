@@ -111,7 +111,7 @@ def test_no_record_silences_a_client_that_is_charged_a_finite_epsilon(
     x, y = x.copy(), y.copy()
     x[0], y[0] = value, label
     finished = run(of, tmp_path, replace(here, records=[(x, y), *here.records[1:]]))
-    assert [record["answered"] for record in finished.records] == [[1] * 10] * 2
+    assert [record["answered"] for record in finished.records] == [list(range(10))] * 2
     assert finished.records[-1]["epsilon"]["server"] == pytest.approx(3.0, abs=1e-6)
 
 

@@ -82,7 +82,7 @@ def test_a_sum_of_too_few_is_thrown_away(tmp_path: Path) -> None:
     """Fewer shares of noise than were promised are no release."""
     lossy = distributed(0.0, "\n[network]\ndropout = 0.3\n")
     (record,) = run(lossy, tmp_path).records
-    assert record["answered"] == [0] * 10
+    assert record["answered"] == []
     assert "the noise would fall short" in record["abstained"]["server"]
 
 

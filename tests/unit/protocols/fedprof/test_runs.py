@@ -32,7 +32,7 @@ def recomputed(spy: Spy, run: ArmRun, here: World, client: int) -> float:
 
 def last_round(run: ArmRun, client: int) -> int:
     """The newest round a client took part in; 0 where it was only introduced, at version 0."""
-    rounds = [record["round"] - 1 for record in run.records if record["selected"][client]]
+    rounds = [record["round"] - 1 for record in run.records if client in record["selected"]]
     return max(rounds, default=0)
 
 

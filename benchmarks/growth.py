@@ -1,0 +1,305 @@
+"""What a round costs the engine as clients and rounds grow: CPU, memory, and bytes written.
+
+    python benchmarks/growth.py [--clients 100 1000 ...] [--noise local|none] [--write]
+
+The clients' work is next to nothing (a constant update of 610 values), so all that is left is the engine's:
+selection, orders, messages, ledger, journal, records. Each cell is a process of its own. It plays ten rounds
+as a study does. Then it writes the rounds up to the 1,000th as they would have been (ledger, records), and
+resumes for the last ones. Large cohorts have fewer rounds, early and late: as many as the table says.
+
+    ms early, ms late    CPU of a client-round, the median of the last rounds up to each
+    MiB, MiB late        largest memory beyond the imports: of the early rounds, and with the resumed ones
+    bytes a round        bytes written to files in a late round, write-ahead logs included
+    resume s             CPU of opening and checking the files of all those rounds
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+from securefl.accounting.chain import head, move
+from securefl.accounting.store import connect
+from securefl.algorithm import Algorithm, Device, Evaluation, Job
+from securefl.dp import clipping
+from securefl.messages import client_name
+from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.contributions import update_sends
+from securefl.rounds import Float32s, Sends, Value
+from securefl.storage.journal import Journal
+from securefl.study import world
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.composition import composition
+from securefl.study.config import Arm, Study, parse
+from securefl.study.presets import PRESETS
+from securefl.study.run import arm_folder, run_arm
+from securefl.training.task import Problem
+
+SIZE, EARLY, LATE = 610, 10, 1000
+MOST_PLAYED, MOST_ROWS = 20_000, 100_000
+"""The most client-rounds that are played early, and that are written between."""
+CLIENTS, SHARES = (100, 1_000, 10_000, 100_000), (0.01, 0.1)
+NOISES = {
+    "none": 'noise = "none"\nbudget = inf\nunprotected = ["update"]\n',
+    "local": 'noise = "local"\nepsilon = 8.0\nbudget = 8.0\nunprotected = []\n',
+}
+STUDY = f"""
+[study]
+name = "growth"
+rounds = {LATE}
+
+[data]
+source = "digits"
+clients = 100
+partition = {{ kind = "iid" }}
+
+[model]
+kind = "mlp"
+hidden = [8]
+
+[local]
+optimizer = "sgd"
+learning_rate = 0.1
+epochs = 1
+batch_size = 16
+update_bound = 1.0
+
+[privacy]
+sum = "clear"
+scores = "clear"
+unit = "client"
+adjacency = "zero-out"
+delta = 1e-6
+against = ["others"]
+least_cohort = 1
+least_honest = 1
+largest_share = 1.0
+force_delta = true
+"""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A client's update without any training."""
+
+    problem: Problem
+    cohort: int
+
+    @property
+    def sends(self) -> Sends:
+        return update_sends(self.problem, self.cohort)
+
+    def compute(self, job: Job) -> Value:
+        step = self.sends.grid.step
+        return Value(integers=clipping.to_grid(np.full((1, SIZE), 1e-4), step, int(1.0 / step))[0])
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The part of a model that is averaged: as large as a model, and never tested."""
+
+    problem: Problem
+
+    @property
+    def initial(self) -> Float32s:
+        return np.zeros(SIZE, np.float32)
+
+    def update(self, cohort: int) -> Constant:
+        return Constant(self.problem, cohort)
+
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        return Evaluation(accuracy=0.5, loss=1.0)
+
+
+@dataclass(frozen=True)
+class Growing:
+    fraction: float
+
+    def build(self, problem: Problem) -> Algorithm:
+        return Averaging(
+            problem=problem,
+            selection=Uniform(),
+            fraction=self.fraction,
+            aggregation="partial",
+            part=Nothing(problem),
+        )
+
+
+def made(clients: int, share: float, noise: str) -> tuple[Study, Arm, world.World]:
+    """A study of so many clients of two records each, its arm and its world."""
+    arm = '[[arm]]\nname = "growth"\nprotocol = "fedavg"\nfraction = 0.1\n'
+    study = parse(STUDY + NOISES[noise] + arm)
+    small = world.build(study, 0)
+    x, y = small.records[0]
+    problem = replace(small.problem, clients=clients, records=2 * clients)
+    devices = PRESETS[study.cost.preset].law.draw(clients, np.random.default_rng(0))
+    here = replace(
+        small,
+        problem=problem,
+        records=[(x[:2], y[:2])] * clients,
+        quality=("clean",) * clients,
+        devices=devices,
+    )
+    data = replace(study.data, clients=clients)
+    return replace(study, data=data), Arm(name="growth", protocol="growth", options=Growing(share)), here
+
+
+class Meter:
+    """CPU and bytes written between the rounds that it is told of."""
+
+    def __init__(self) -> None:
+        self.cpu: dict[int, float] = {}
+        self.written: dict[int, int] = {}
+        self._at = self._now()
+
+    def _now(self) -> tuple[float, int]:
+        said = Path("/proc/self/io").read_text().split()
+        return process_time(), int(said[said.index("wchar:") + 1])
+
+    def tell(self, record: Mapping[str, Any]) -> None:
+        now = self._now()
+        self.cpu[record["round"]] = now[0] - self._at[0]
+        self.written[record["round"]] = now[1] - self._at[1]
+        self._at = now
+
+
+def peak() -> float:
+    """Largest memory of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def cell(clients: int, share: float, noise: str) -> dict[str, Any]:
+    """One row of the table."""
+    before = peak()
+    study, arm, here = made(clients, share, noise)
+    cohort = round(share * clients)
+    soon, late = (min(n, most // cohort) for n, most in ((EARLY, MOST_PLAYED), (LATE, MOST_ROWS)))
+    newest = 4 if cohort < 10_000 else 1
+    with tempfile.TemporaryDirectory() as place:
+        folder, early = Path(place), Meter()
+        played = run_arm(study, arm, here, folder, early.tell, rounds=soon)
+        first = peak()
+        fill(study, arm, here, arm_folder(folder, arm, here.seed), played.records[-1], late - newest)
+        again = Meter()
+        run_arm(study, arm, here, folder, again.tell, rounds=late)
+        rounds = range(late - newest + 1, late + 1)
+        first_ms = median(early.cpu[n] for n in range(soon // 2 + 1, soon + 1)) / cohort
+        late_ms = median(again.cpu[n] for n in rounds) / cohort
+        return {
+            "clients": clients,
+            "cohort": cohort,
+            "noise": noise,
+            "early_round": soon,
+            "late_round": late,
+            "ms_early": round(1e3 * first_ms, 4),
+            "ms_late": round(1e3 * late_ms, 4),
+            "ratio": round(late_ms / first_ms, 3),
+            "mib": round(first - before),
+            "mib_late": round(peak() - before),
+            "bytes_per_round": int(median(again.written[n] for n in rounds)),
+            "resume_seconds": round(again.cpu[1], 2),  # the first record is told when all are loaded
+        }
+
+
+def fill(study: Study, arm: Arm, here: world.World, home: Path, record: Mapping[str, Any], last: int) -> None:
+    """Write the rounds after `record` up to `last`, as a run would have left them."""
+    _, plan = composition(study, arm, here)
+    rng = np.random.default_rng(1)
+    cohort = len(record["selected"])
+    ledger = connect(home / "ledger.sqlite", plan.terms())
+    with Checkpoint(home / "checkpoint.sqlite") as checkpoint:
+        state, _ = checkpoint.load()
+        assert state is not None
+        (row,) = ledger.rows(
+            "SELECT session, charge, content, at FROM releases ORDER BY reserved DESC LIMIT 1"
+        )
+        session, charge, content, at = row
+        for number in range(record["round"] + 1, last + 1):
+            drawn = np.sort(rng.choice(here.problem.clients, cohort, replace=False)).tolist()
+            with ledger.transaction():
+                link = head(ledger.rows)
+                reserved = []
+                for k in drawn:
+                    parts = (client_name(k), session, number, 0, 0, "update", charge, 0, at)
+                    link = link.then(*parts)
+                    reserved.append((link.count, parts))
+                for count, parts in reserved:
+                    link = link.then(count, content)
+                    ledger.run(
+                        "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (count, link.count, *parts, content),
+                    )
+                move(ledger, link)
+            made_up = {
+                **record,
+                "round": number,
+                "selected": drawn,
+                "answered": drawn,
+                "charged": [["update", False, drawn]],
+                "ledger": {"count": link.count, "head": link.digest.hex()},
+            }
+            checkpoint.save(number, state, made_up)
+    ledger.close()
+    with Journal(home / "acts.sqlite") as journal:
+        journal.secrets([client_name(k) for k in drawn], session, last)
+    # Noted beside the ledger in a run, after each commit.
+    (home / "ledger.sqlite-head").unlink()
+
+
+COLUMNS = (
+    ("clients", "clients", ",d"),
+    ("cohort", "cohort", ",d"),
+    ("early_round", "early round", ",d"),
+    ("late_round", "late round", ",d"),
+    ("ms_early", "ms early", ".3f"),
+    ("ms_late", "ms late", ".3f"),
+    ("ratio", "ratio", ".2f"),
+    ("mib", "MiB", ",d"),
+    ("mib_late", "MiB late", ",d"),
+    ("bytes_per_round", "bytes a round", ",d"),
+    ("resume_seconds", "resume s", ".1f"),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
+    parser.add_argument("--noise", choices=NOISES, default="local")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/growth_NOISE.json")
+    parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.cell:
+        print(json.dumps(cell(int(options.cell[0]), float(options.cell[1]), options.noise)))
+        return
+    print("  ".join(f"{title:>13}" for _, title, _ in COLUMNS))
+    rows = []
+    for clients in options.clients:
+        for share in SHARES:
+            command = [sys.executable, __file__, "--noise", options.noise, "--cell", str(clients), str(share)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            rows.append(json.loads(done.stdout))
+            print("  ".join(f"{rows[-1][name]:>13{form}}" for name, _, form in COLUMNS), flush=True)
+    if options.write:
+        said = f"python benchmarks/growth.py --noise {options.noise} --write"
+        found = {"command": said, "python": platform.python_version(), "update": SIZE, "cells": rows}
+        place = Path(__file__).parent / "results" / f"growth_{options.noise}.json"
+        place.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
