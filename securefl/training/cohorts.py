@@ -21,6 +21,7 @@ from securefl.training.losses import records
 from securefl.training.models import MLP
 from securefl.training.private_cohorts import SLOTS, fit_privately
 from securefl.training.stack import Back, Stack, stackable, tail_of
+from securefl.training.task import Problem
 
 AT_ONCE: Final = 20
 """Clients in one computation. More gain little, and each of them takes memory."""
@@ -31,12 +32,13 @@ class Batched:
 
     def __init__(self, rest: Trainer) -> None:
         self._rest = rest
+        self._stackable: dict[Problem, bool] = {}
 
     def __call__(self, fits: Sequence[Fit]) -> list[Fitted]:
         came: dict[int, Fitted] = {}
         groups: dict[Hashable, list[int]] = {}
         for place, fit in enumerate(fits):
-            groups.setdefault(_alike(fit), []).append(place)
+            groups.setdefault(self._alike(fit), []).append(place)
         alone = groups.pop(None, [])
         for places in groups.values():
             private = fits[places[0]].problem.private is not None
@@ -49,24 +51,24 @@ class Batched:
         came |= zip(alone, self._rest([fits[place] for place in alone]) if alone else [], strict=True)
         return [came[place] for place in range(len(fits))]
 
-
-def _alike(fit: Fit) -> Hashable:
-    """What fits must share to run side by side. None for a fit that must run alone."""
-    problem, x, y = fit.problem, fit.job.x, fit.job.y
-    model = problem.module(fit.start)
-    if not stackable(model, under_head=fit.under_head):
-        return None
-    try:
-        records(x, y, problem.loss)
-    except DataError:  # said by the training that runs alone
-        return None
-    classes = problem.outputs if problem.kind == "classification" else None
-    known = classes is None or bool(((y >= 0) & (y < classes)).all())
-    # Without records nothing happens, and torch tells of a label that it does not know. Private training
-    # drops such a record.
-    if problem.private is None and not (len(x) and known):
-        return None
-    return (id(problem), fit.job.round, fit.under_head, fit.activation, fit.penalty)
+    def _alike(self, fit: Fit) -> Hashable:
+        """What fits must share to run side by side. None for a fit that must run alone."""
+        problem, x, y = fit.problem, fit.job.x, fit.job.y
+        if problem not in self._stackable:
+            self._stackable[problem] = stackable(problem.module(fit.start))
+        if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
+            return None
+        try:
+            records(x, y, problem.loss)
+        except DataError:  # said by the training that runs alone
+            return None
+        classes = problem.outputs if problem.kind == "classification" else None
+        known = classes is None or bool(((y >= 0) & (y < classes)).all())
+        # Without records nothing happens, and torch tells of a label that it does not know. Private training
+        # drops such a record.
+        if problem.private is None and not (len(x) and known):
+            return None
+        return (problem, fit.job.round, fit.under_head, fit.activation, fit.penalty)
 
 
 def fit_together(fits: Sequence[Fit]) -> list[Fitted]:

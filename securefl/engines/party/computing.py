@@ -59,6 +59,7 @@ class Computing:
     ) -> None:
         self._plan = plan
         self._offers = offers
+        self._fits = {name: offer for name, offer in offers.items() if isinstance(offer, Fits)}
         self._records = records
         self._rng = rng
         self._log = log
@@ -109,8 +110,8 @@ class Computing:
         for task, secret in wave:
             try:
                 for name in task.wants:
-                    offer, place = self._offers[name], (task.client, _question(task, name))
-                    if isinstance(offer, Fits) and place not in self._values:
+                    offer, place = self._fits.get(name), (task.client, _question(task, name))
+                    if offer is not None and place not in self._values:
                         job = self._job(task, name, secret)
                         if (fit := offer.fit(job)) is not None:
                             fits[place] = job, fit
@@ -124,11 +125,10 @@ class Computing:
         place = (task.client, _question(task, name))
         if place in self._values:
             return self._values[place]
-        offer = self._offers[name]
-        if place in self._trained and isinstance(offer, Fits):
-            value = offer.value(*self._trained.pop(place))
+        if place in self._trained:
+            value = self._fits[name].value(*self._trained.pop(place))
         else:
-            value = offer.compute(self._job(task, name, secret))
+            value = self._offers[name].compute(self._job(task, name, secret))
         value = self._counted(task.client, value)
         # Not before `settle`: a value of this Ask that is computed later must start from the same state.
         if value.keep is not None:
