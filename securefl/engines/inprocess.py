@@ -30,6 +30,7 @@ from securefl.scores import Way as ScoreWay
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.sums import way_of
+from securefl.training.fit import Trainer, one_by_one
 
 
 class InProcess:
@@ -147,6 +148,7 @@ def simulated(
     kept: Mapping[int, Kept] | None = None,
     culprits: Iterable[int] = (),
     spare: int | None = None,
+    trainer: Trainer = one_by_one,
 ) -> InProcess:
     """An engine of all parties of a simulation. Their ledgers share one file, their records of acts another.
 
@@ -156,6 +158,7 @@ def simulated(
         rng: a client's own stream, from (round, client).
         scores: the plan's way of scoring; None where it opens numbers in the clear.
         kept, culprits, spare: as they were when an earlier run of this session ended.
+        trainer: runs the local training of the clients.
     """
     if (scores is None) != (plan.scores == CLEAR):
         raise ConfigError(
@@ -164,7 +167,9 @@ def simulated(
     journal = journal or Journal()
     sends = {offer.sends.name: offer.sends for offer in offers}
     numbered = dict(enumerate(records))
-    clients = ClientParty(plan, offers, ledger, journal, numbered, rng=rng, scores=scores, kept=kept)
+    clients = ClientParty(
+        plan, offers, ledger, journal, numbered, rng=rng, scores=scores, kept=kept, trainer=trainer
+    )
     server = ServerParty(
         plan,
         sends,

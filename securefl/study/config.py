@@ -17,6 +17,7 @@ from securefl.engines.network import Faults
 from securefl.storage.texts import read_text, toml
 from securefl.study import presets
 from securefl.study.privacy import PrivacySection
+from securefl.study.runtime import RuntimeSection
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.task import Problem
@@ -107,6 +108,7 @@ class Study:
     corruption: Corruption = field(default_factory=Corruption)
     network: Faults = field(default_factory=Faults)
     cost: CostSection = field(default_factory=CostSection)
+    runtime: RuntimeSection = field(default_factory=RuntimeSection)
     dpsgd: DPSGD | None = None
     text: str = ""
 
@@ -120,9 +122,10 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "corruption": Corruption,
     "network": Faults,
     "cost": CostSection,
+    "runtime": RuntimeSection,
     "dpsgd": DPSGD,
 }
-_OPTIONAL = ("corruption", "network", "cost", "dpsgd")
+_OPTIONAL = ("corruption", "network", "cost", "runtime", "dpsgd")
 
 
 def read(path: Path) -> Study:

@@ -65,6 +65,7 @@ class Turn:
             culprits=stands[-1].culprits if stands else (),
             spare=stands[-1].spare if stands else None,
             journal=journal,
+            trainer=study.runtime.trainer(),
         )
         self._engine.server.account.restore(own.charged for own in stands)
         # From the record, not from the ledger: what a cut-off round has spent must not retire a client from
