@@ -207,3 +207,10 @@ def test_an_arm_alone_has_all_workers(tmp_path: Path, monkeypatch: pytest.Monkey
     in_round(monkeypatch, 1, lambda arm, lane: processes.append(lane))
     run_study(replace(one, runtime=RuntimeSection(workers=3)), tmp_path, lambda *_: None)
     assert processes == [False]
+
+
+def test_lanes_hear_no_signal(tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal sends it to all of a group; the study hears it, and tells its lanes."""
+    in_round(monkeypatch, 2, lambda arm, lane: os.kill(os.getpid(), signal.SIGINT))
+    check_told(played(2, tmp_path))
+    assert results(tmp_path) == whole
