@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import settings
 
-from securefl.core import processes
+from securefl import processes
 
 settings.register_profile("securefl", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("securefl")

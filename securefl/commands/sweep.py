@@ -10,7 +10,7 @@ from rich.console import Console
 
 from securefl.commands.telling import end_stopped, printing
 from securefl.core.errors import ConfigError, SecureFLError
-from securefl.core.processes import processors
+from securefl.processes import processors
 from securefl.study.config import slug
 from securefl.study.folder_lock import alone
 from securefl.study.interruption import Interrupted, Interruption

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from securefl.core.processes import SIGNALS
+from securefl.processes import SIGNALS
 
 _ONE_REQUEST = 0.1
 """Seconds in which a second signal counts as the first: timeout(1) sends one to a process and its group."""

@@ -19,7 +19,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any, Final, NoReturn
 
 from securefl.core.errors import WorkerDied
-from securefl.core.processes import end_with_parent, ending, forking
+from securefl.processes import end_with_parent, ending, forking
 from securefl.study.config import Arm
 from securefl.study.interruption import Interrupted, Stop, Told
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from securefl.core import processes
+from securefl import processes
 from securefl.training.fit import Trainer, one_by_one
 from securefl.training.workers import Forked
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from securefl.charges import endless
 from securefl.core.errors import DataError, SecureFLError
-from securefl.core.processes import SIGNALS, end_with_parent, unheard
+from securefl.processes import SIGNALS, end_with_parent, unheard
 from securefl.storage.files import replacing, write
 from securefl.study import run_report, world
 from securefl.study.composition import composition

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from securefl.core.errors import DataError, WorkerDied
-from securefl.core.processes import can_fork, ending, forking
+from securefl.processes import can_fork, ending, forking
 from securefl.training.fit import Fit, Fitted, fitted, one_by_one
 from securefl.training.threads import one_thread
 

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 from support.tiny_study import FEDAVG, FEDPROF, text
 
+from securefl import processes
 from securefl.commands.plan import plan
 from securefl.commands.run import run
 from securefl.commands.telling import on_workers
-from securefl.core import processes
 from securefl.core.errors import ConfigError
 from securefl.study.config import parse
 from securefl.study.forecast import Forecast, total_seconds
