@@ -6,15 +6,16 @@ from pathlib import Path
 
 import click
 
-from securefl.commands.telling import find, run_and_tell, timestamped
+from securefl.commands.telling import find, on_workers, run_and_tell, timestamped, with_workers
 
 
 @click.command(epilog="Example:  securefl demo --out runs/demo")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Run folder; default runs/demo-<time>."
 )
+@with_workers
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
-def demo(out: Path | None, as_json: bool) -> None:
+def demo(out: Path | None, workers: int | None, as_json: bool) -> None:
     """FedAvg against FedProf with concealed profiles and masked updates, on digits over 60 clients.
 
     40 % of the clients hold noisy, blurred or irrelevant images. Updates are summed under masks: the
@@ -22,4 +23,4 @@ def demo(out: Path | None, as_json: bool) -> None:
     takes part. Ends with a report and three sentences: who won, by how many rounds, and what it cost in
     bytes and privacy.
     """
-    run_and_tell(find("demo"), out or timestamped("demo"), as_json)
+    run_and_tell(on_workers(find("demo"), workers), out or timestamped("demo"), as_json)

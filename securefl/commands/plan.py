@@ -7,7 +7,7 @@ import json
 import click
 from rich.console import Console
 
-from securefl.commands.telling import find
+from securefl.commands.telling import find, on_workers, with_workers
 from securefl.study import world
 from securefl.study.forecast import as_json, forecast
 from securefl.study.forecast_text import lines
@@ -17,14 +17,15 @@ from securefl.training import single_thread
 
 @click.command(epilog="Example:  securefl plan fedlog_digits")
 @click.argument("study")
+@with_workers
 @click.option("--json", "as_json_", is_flag=True, help="Print JSON, and nothing else.")
-def plan(study: str, as_json_: bool) -> None:
+def plan(study: str, workers: int | None, as_json_: bool) -> None:
     """What STUDY would cost: who learns what, epsilon after the whole schedule, rounds, bytes, time.
 
     Bytes and time come from a rehearsal of two rounds per arm with the first seed, of which nothing is kept.
     """
     single_thread()
-    found = find(study)
+    found = on_workers(find(study), workers)
     console = Console(stderr=True, quiet=as_json_)
     here = world.build(found, found.study.seeds[0])
     # Before the rehearsals, which take a while: a study that `run` would refuse is refused at once.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from securefl.commands.telling import find, run_and_tell
+from securefl.commands.telling import find, on_workers, run_and_tell, with_workers
 from securefl.study.config import slug
 
 
@@ -17,13 +17,14 @@ from securefl.study.config import slug
     type=click.Path(path_type=Path, file_okay=False),
     help="Run folder; default runs/<name of the study>.",
 )
+@with_workers
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
-def run(study: str, out: Path | None, as_json: bool) -> None:
+def run(study: str, out: Path | None, workers: int | None, as_json: bool) -> None:
     """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
 
     The run folder gets config, ledgers, checkpoints, tables (CSV), plots and report.html. Run the
     same command again after an interruption: it goes on after the last finished round, and no
     finished round releases anything again.
     """
-    found = find(study)
+    found = on_workers(find(study), workers)
     run_and_tell(found, out or Path("runs") / slug(found.study.name), as_json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from securefl.commands.telling import end_stopped, printing
 from securefl.core.errors import ConfigError, SecureFLError
+from securefl.processes import processors
 from securefl.study.config import slug
 from securefl.study.folder_lock import alone
 from securefl.study.interruption import Interrupted, Interruption
@@ -27,12 +27,6 @@ def find(study: str) -> Sweep:
         return parse_sweep(text_of(study))
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
-
-
-def processors() -> int:
-    """The number of processors that this process may use."""
-    # a container, or taskset, may allow fewer of them than the machine has
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @click.command(epilog="Example:  securefl sweep my_sweep.toml --out runs/sweep --workers 4")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +19,7 @@ from securefl.study.config import Study, parse, read
 from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.packaged import text_of
 from securefl.study.progress import Bars
+from securefl.study.runtime import MOST_WORKERS
 from securefl.sweep.cells import has_sweep
 
 
@@ -30,6 +32,20 @@ def find(study: str) -> Study:
         )
     # By path a second time: `read` says in its errors which file is meant.
     return read(Path(study)) if Path(study).is_file() else parse(text)
+
+
+def with_workers(command: Callable[..., None]) -> Callable[..., None]:
+    """The option `--workers` of a command that runs or rehearses a study."""
+    return click.option(
+        "--workers",
+        type=click.IntRange(1, MOST_WORKERS),
+        help="Processes that share arms, seeds and local training; default: as many as processors.",
+    )(command)
+
+
+def on_workers(study: Study, workers: int | None) -> Study:
+    """The study on so many workers, if any number is given. Its text stays that of its run folder."""
+    return study if workers is None else replace(study, runtime=replace(study.runtime, workers=workers))
 
 
 def run_and_tell(study: Study, out: Path, as_json: bool) -> None:

@@ -10,7 +10,8 @@
     │   ├── BudgetExceeded           the release would break the budget
     │   ├── UnaccountedRelease       a value tried to leave without a charge
     │   └── UnsupportedEvent         the accountant cannot compose this event
-    └── DataError                    a data set is missing, damaged or unusable
+    ├── DataError                    a data set is missing, damaged or unusable
+    └── WorkerDied                   a worker process ended before its work
 
 A message says what was expected, what came, and what to do.
 """
@@ -68,3 +69,7 @@ class UnsupportedEvent(PrivacyError):
 
 class DataError(SecureFLError):
     """A data set is missing, damaged or unusable."""
+
+
+class WorkerDied(SecureFLError):
+    """A worker process ended before its work. What was finished is kept."""

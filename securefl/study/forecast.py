@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +84,35 @@ def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], di
     """The records of the first round and of a later one, in a folder that is thrown away."""
     # the first round has introductions and key exchanges that the later ones do not repeat
     two = min(2, study.study.rounds)
+    # a lane's share of the workers, as in the run
+    study = replace(study, runtime=study.runtime.lane(lanes(study)))
     with tempfile.TemporaryDirectory() as folder:
         records = run_arm(study, arm, world, Path(folder), lambda record: None, rounds=two).records
     return records[0], records[-1]
 
 
+def lanes(study: Study) -> int:
+    """How many arms, each under each seed, run side by side."""
+    return study.runtime.lanes(len(study.arms) * len(study.study.seeds))
+
+
+def total_seconds(study: Study, forecasts: Sequence[Forecast]) -> float:
+    """The wall time of the study: all arms and seeds on its lanes, and not less than the longest of them."""
+    rounds, seeds = study.study.rounds, len(study.study.seeds)
+    together = sum(own.total_seconds(rounds, seeds) for own in forecasts) / lanes(study)
+    return max(together, *(own.total_seconds(rounds, 1) for own in forecasts))
+
+
 def as_json(study: Study, forecasts: Sequence[Forecast]) -> dict[str, Any]:
     """The forecasts for scripts. An infinite epsilon is the text "inf"."""
-    rounds, seeds = study.study.rounds, len(study.study.seeds)
     return {
         "study": study.study.name,
         "unit": study.privacy.unit,
         "adjacency": study.privacy.adjacency,
         "delta": study.privacy.delta,
         "evaluate_every": study.study.evaluate_every,
-        "seconds": sum(own.total_seconds(rounds, seeds) for own in forecasts),
+        "seconds": total_seconds(study, forecasts),
+        "workers": study.runtime.processes,
         "arms": [
             {**vars(own), "epsilon": {p: plain(e) for p, e in own.epsilon.items()}} for own in forecasts
         ],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from securefl.accounting.figures import brief
 from securefl.core.release import PARTIES
 from securefl.study.config import Study
-from securefl.study.forecast import Forecast
+from securefl.study.forecast import Forecast, total_seconds
 
 
 def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
@@ -35,9 +35,9 @@ def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
             once, again = first / clients, later / clients
             yield f"  bytes {name:5} a client: {once:,.0f} in round 1, then {again:,.0f} a round"
         yield from (f"  changed for private training: {change}" for change in own.changes)
-    seconds = sum(own.total_seconds(study.study.rounds, len(study.study.seeds)) for own in forecasts)
+    seeds, workers = _many(len(study.study.seeds), "seed"), _many(study.runtime.processes, "worker")
     yield ""
-    yield f"About {_time(seconds)} on this machine, for {_many(len(study.study.seeds), 'seed')}."
+    yield f"About {_time(total_seconds(study, forecasts))} on this machine with {workers}, for {seeds}."
 
 
 def _many(count: int, name: str) -> str:

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Ctrl-C, the signal of service managers, and that of a closed terminal."""
+from securefl.processes import SIGNALS
+
 _ONE_REQUEST = 0.1
 """Seconds in which a second signal counts as the first: timeout(1) sends one to a process and its group."""
 

@@ -1,21 +1,47 @@
-"""How a study is computed on this machine. No party, message or charge depends on it."""
+"""How a study uses the machine it runs on. Nothing here changes what a ledger records or a message says."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from securefl import processes
 from securefl.training.cohorts import Batched
 from securefl.training.fit import Trainer, one_by_one
+from securefl.training.workers import Forked
+
+MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeSection:
     """training: "batched" trains several clients in one computation, where the model has dense layers alone;
-    "sequential" trains each by itself. Both draw the same batches and noise. Sums differ in last bits."""
+    "sequential" trains each by itself. Both draw the same batches and noise. Sums differ in last bits.
+    workers: processes that share arms, seeds and local training; by default one for each processor."""
 
     training: Literal["batched", "sequential"] = "batched"
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
+            raise ValueError(f"Expected 1 to {MOST_WORKERS:,} workers, got {self.workers}.")
+
+    @property
+    def processes(self) -> int:
+        """The number of worker processes here."""
+        if not processes.can_fork():
+            return 1
+        return self.workers or processes.processors()
+
+    def lanes(self, pairs: int) -> int:
+        """How many of a study's pairs of arm and seed run side by side."""
+        return min(self.processes, pairs)
+
+    def lane(self, lanes: int) -> RuntimeSection:
+        """The same for one of several runs that go on side by side, and share the workers."""
+        return replace(self, workers=max(1, self.processes // lanes))
 
     def trainer(self) -> Trainer:
         """The trainer of a run. One is made for a run, since it keeps what it learnt about models."""
-        return Batched(one_by_one) if self.training == "batched" else one_by_one
+        alone = Forked(self.processes) if self.processes > 1 else one_by_one
+        return Batched(alone) if self.training == "batched" else alone

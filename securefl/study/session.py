@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
 from securefl.study.folder_lock import alone, require_idle
 from securefl.study.interruption import Interruption, Stop, to_stderr
+from securefl.study.lanes import Pair, side_by_side
 from securefl.study.run import ArmRun, run_arm
 from securefl.training import single_thread
 
 CONFIG = "study.toml"
+Tell = Callable[[Arm, int, Mapping[str, Any]], None]
 
 
 def claim(folder: Path, study: Study) -> None:
@@ -43,7 +46,7 @@ def claim(folder: Path, study: Study) -> None:
 def run_study(
     study: Study,
     folder: Path,
-    tell: Callable[[Arm, int, Mapping[str, Any]], None],
+    tell: Tell,
     *,
     stop: Stop | None = None,
     say: Callable[[str], None] = to_stderr,
@@ -59,7 +62,9 @@ def run_study(
     made = _prepared(study)
     with alone(folder, say):
         claim(folder, study)
-        runs = _played(study, folder, made, tell, stop)
+        runs = _played(
+            study, folder, made, tell, stop, lanes=study.runtime.lanes(len(_unfinished(study, folder)))
+        )
         with stop.finishing("the report"):
             return _written(study, runs, made, folder, folder)
 
@@ -86,15 +91,56 @@ def _played(
     study: Study,
     folder: Path,
     made: _Prepared,
-    tell: Callable[[Arm, int, Mapping[str, Any]], None],
+    tell: Tell,
     stop: Stop,
+    lanes: int = 1,
 ) -> list[ArmRun]:
-    runs: list[ArmRun] = []
-    for seed in study.study.seeds:
-        here = made.first if seed == made.first.seed else world.build(study, seed)
-        for arm in study.arms:
-            runs.append(run_arm(study, arm, here, folder, _for(tell, arm, seed), stop=stop))
-    return runs
+    @cache
+    def here(seed: int) -> world.World:
+        return made.first if seed == made.first.seed else world.build(study, seed)
+
+    pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
+    once = _once(tell)
+    if lanes > 1:
+        own = replace(study, runtime=study.runtime.lane(lanes))
+
+        def play(pair: Pair, tell: Callable[[Mapping[str, Any]], None], stop: Stop) -> None:
+            arm, seed = pair
+            run_arm(own, arm, here(seed), folder, tell, stop=stop)
+
+        for seed in study.study.seeds:
+            here(seed)  # once for all lanes, which inherit it
+        if (failed := side_by_side(pairs, play, once, lanes=lanes, stop=stop)) is not None:
+            # The round that failed is played again here, and its error is raised as it always is.
+            pairs = [failed, *(pair for pair in pairs if pair is not failed)]
+    # What was played side by side is only read here.
+    runs = {
+        (arm.name, seed): run_arm(study, arm, here(seed), folder, _for(once, arm, seed), stop=stop)
+        for arm, seed in pairs
+    }
+    return [runs[arm.name, seed] for seed in study.study.seeds for arm in study.arms]
+
+
+def _unfinished(study: Study, folder: Path) -> list[Pair]:
+    """The arms and seeds that have rounds left in the folder."""
+    return [
+        (arm, seed)
+        for seed in study.study.seeds
+        for arm in study.arms
+        if results.finished_rounds(folder, arm, seed) < study.study.rounds
+    ]
+
+
+def _once(tell: Tell) -> Tell:
+    """`tell` for every round once. It was told by a lane before the run of its arm is read."""
+    told: set[tuple[str, int, int]] = set()
+
+    def telling(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+        if (place := (arm.name, seed, record["round"])) not in told:
+            told.add(place)
+            tell(arm, seed, record)
+
+    return telling
 
 
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
@@ -133,15 +179,10 @@ def reopen(folder: Path, out: Path | None = None) -> tuple[results.Results, Path
 
 def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[results.Results, Path]:
     """The report of the run of `folder`, whose arms are in `home`."""
-    unfinished = [
-        arm.name
-        for seed in study.study.seeds
-        for arm in study.arms
-        if results.finished_rounds(home, arm, seed) < study.study.rounds
-    ]
+    unfinished = _unfinished(study, home)
     if unfinished:
         raise ConfigError(
-            f"{', '.join(dict.fromkeys(unfinished))}: not finished; go on with: "
+            f"{', '.join(dict.fromkeys(arm.name for arm, _ in unfinished))}: not finished; go on with: "
             f"securefl run {folder / CONFIG} --out {folder}"
         )
     made = _prepared(study)
@@ -170,9 +211,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return (path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None
 
 
-def _for(
-    tell: Callable[[Arm, int, Mapping[str, Any]], None], arm: Arm, seed: int
-) -> Callable[[Mapping[str, Any]], None]:
+def _for(tell: Tell, arm: Arm, seed: int) -> Callable[[Mapping[str, Any]], None]:
     return lambda record: tell(arm, seed, record)
 
 

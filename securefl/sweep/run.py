@@ -10,14 +10,13 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isinf
 from multiprocessing.connection import Connection
 from multiprocessing.queues import SimpleQueue
@@ -26,11 +25,12 @@ from typing import Any, Protocol
 
 from securefl.charges import endless
 from securefl.core.errors import DataError, SecureFLError
+from securefl.processes import SIGNALS, end_with_parent, unheard
 from securefl.storage.files import replacing, write
 from securefl.study import run_report, world
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
-from securefl.study.interruption import SIGNALS, Interrupted, Interruption, Told
+from securefl.study.interruption import Interrupted, Interruption, Told
 from securefl.study.session import run_study
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
@@ -213,17 +213,14 @@ def _for_workers() -> Iterator[None]:
     name = "OMP_NUM_THREADS"
     old = os.environ.get(name)
     os.environ[name] = "1"
-    # A process that is started inherits blocked signals. Here a signal arrives at the end of the block.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if hasattr(signal, "pthread_sigmask") else None
     try:
-        yield
+        with unheard():
+            yield
     finally:
         if old is None:
             del os.environ[name]
         else:
             os.environ[name] = old
-        if mask is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 _news: SimpleQueue[tuple[int, int]]
@@ -243,15 +240,7 @@ def _prepare(news: SimpleQueue[tuple[int, int]], hears: Connection) -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     single_thread()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A worker whose sweep was killed would go on writing into a folder that the next one resumes."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    end_with_parent()
 
 
 def _work(folder: Path, text: str, place: int) -> str | None:
@@ -259,7 +248,9 @@ def _work(folder: Path, text: str, place: int) -> str | None:
     trace = folder / "error.txt"
     trace.unlink(missing_ok=True)
     try:
-        _run(parse(text), folder, place)
+        # The workers of a sweep are its cells: within a cell nothing is shared out again.
+        study = parse(text)
+        _run(replace(study, runtime=replace(study.runtime, workers=1)), folder, place)
     except SecureFLError as error:
         return str(error)
     except Exception as error:

@@ -7,17 +7,21 @@ alike, noise included.
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.private_studies import DISTRIBUTED, KEY_HOLDER
+from support.private_studies import AVERAGING, DISTRIBUTED, KEY_HOLDER, private
 from support.private_studies import client_level as study
 from support.tiny_study import FEDPROF, plain, same_state, text, world
 
 from securefl.accounting.ledger import Ledger
+from securefl.core.errors import WorkerDied
 from securefl.core.keys import SecretKey
 from securefl.storage.database import Database
 from securefl.storage.journal import Journal
@@ -26,6 +30,9 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import arm_folder, run_arm
+from securefl.study.runtime import RuntimeSection
+from securefl.training import dpsgd
+from securefl.training.dpsgd import train_privately
 
 NETWORK = "\n[network]\nreorder = true\nduplicate = 0.2\ndropout = {}\n"
 LOST = 0.08
@@ -145,6 +152,44 @@ def check(of: Study, folder: Path, power: Power, *, most: int) -> None:
         assert rows == whole[2], f"cut off at write {write}"
         assert records == whole[1], f"cut off at write {write}"
         assert same_state(state, whole[0]), f"cut off at write {write}"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedlog"])
+def test_a_worker_that_dies_costs_no_round_and_no_charge(
+    name: str, tmp_path: Path, power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its charges stand when it dies. The round is played again with the same batches and the same noise."""
+    options = {"fedavg": AVERAGING["fedavg"], "fedlog": 'body = "dp-sgd"'}[name]
+    words = {"noise": '"local"', "epsilon": "6.0"} if name == "fedlog" else {}
+    of = private(name, options, rounds=3, **words)
+    of = replace(of, runtime=RuntimeSection(workers=2))
+    here = world(of)
+    run_arm(of, of.arms[0], here, tmp_path / "whole", lambda record: None)
+    whole = ended(of, tmp_path / "whole")
+    records: list[Any] = []
+
+    def train(*args: Any) -> None:
+        if os.getpid() != pid and len(records) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        train_privately(*args)
+
+    pid = os.getpid()
+    with monkeypatch.context() as patched:
+        patched.setattr(dpsgd, "train_privately", train)
+        with pytest.raises(WorkerDied, match=r"signal 9 \(SIGKILL\)"):
+            run_arm(of, of.arms[0], here, tmp_path / "cut", records.append)
+    _, plan = composition(of, of.arms[0], here)
+    with Ledger(arm_folder(tmp_path / "cut", of.arms[0], 3) / "ledger.sqlite", plan.terms()) as ledger:
+        assert {row[2] for row in ledger.rows()} >= {2}, "the second round was not charged before it trained"
+    run_arm(of, of.arms[0], here, tmp_path / "cut", lambda record: None)
+    state, played, rows = ended(of, tmp_path / "cut")
+    assert rows == whole[2]
+    for record in (*played, *whole[1]):
+        record.pop(
+            "epsilon"
+        )  # of the same charges, but composed in another order after a restart: 1e-9 apart
+    assert played == whole[1]
+    assert same_state(state, whole[0])
 
 
 def test_the_bad_network_costs_attempts_and_opens_sums(tmp_path: Path) -> None:

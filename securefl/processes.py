@@ -1,0 +1,77 @@
+"""Processes that this one starts: how many there may be, which signals they hear, and how they ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Ctrl-C, the signal of service managers, and that of a closed terminal. They ask a study to stop."""
+
+
+def processors() -> int:
+    """The number of processors that this process may use."""
+    # a container, or taskset, may allow fewer of them than the machine has
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def can_fork() -> bool:
+    """Whether a process here may go on in a copy of itself."""
+    # macOS has fork, but its own libraries, the one of linear algebra among them, may crash in the copy.
+    return hasattr(os, "fork") and sys.platform != "darwin"
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """A signal that comes within arrives at the end. A process that is started within hears none of them.
+
+    Terminals and service managers signal a whole group. The process that started the others hears the signal,
+    and tells them.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """`unheard`, for processes that are forked within."""
+    with unheard(), warnings.catch_warnings():
+        # Python 3.12 warns where there are several threads: one of them may hold a lock that nobody opens in
+        # the copy. Those here draw bars on a terminal. The copies never print, and leave by `os._exit`.
+        warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
+        yield
+
+
+def end_with_parent() -> None:
+    """In a process of `multiprocessing`: end at once when the process that started this one has ended.
+
+    A worker whose study was killed would go on writing into a folder that the next one resumes.
+    """
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def ending(code: int) -> str:
+    """An exit code in words. As in `subprocess` and `multiprocessing`, a signal's number is negative."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -1,0 +1,216 @@
+"""Arms and seeds side by side: the results of one after the other, however a lane or the study ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.errors import DataError, WorkerDied
+from securefl.study import session
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.composition import composition
+from securefl.study.config import Arm, Study
+from securefl.study.interruption import Interrupted, Interruption
+from securefl.study.run import arm_folder
+from securefl.study.runtime import RuntimeSection
+from securefl.study.session import run_study
+from securefl.study.turn import Turn
+
+ROUNDS = 3
+HERE = os.getpid()
+Told = list[tuple[str, int, int]]
+
+
+def of(workers: int) -> Study:
+    made = study(FEDAVG, FEDPROF, rounds=ROUNDS, seeds="[3, 4]")
+    return replace(made, runtime=RuntimeSection(workers=workers))
+
+
+def played(workers: int, folder: Path, tell: Callable[..., None] | None = None, **options: Any) -> Told:
+    """Run the study. Returns the rounds that were told, in order."""
+    told: Told = []
+
+    def telling(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+        told.append((arm.name, seed, record["round"]))
+        if tell is not None:
+            tell(arm, seed, record)
+
+    run_study(of(workers), folder, telling, **options)
+    return told
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Models, records and numbers of charges of all arms and seeds."""
+    found: dict[str, Any] = {}
+    for arm in of(1).arms:
+        for seed in (3, 4):
+            home = arm_folder(folder, arm, seed)
+            _, plan = composition(of(1), arm, world(of(1)))
+            with Checkpoint(home / "checkpoint.sqlite") as kept:
+                state, records = kept.load()
+            with Ledger(home / "ledger.sqlite", plan.terms()) as ledger:
+                charges = len(list(ledger.rows()))
+            assert state is not None
+            found[f"{arm.name} {seed}"] = state.broadcast.tobytes(), plain(records), charges
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_report() -> Iterator[None]:
+    """It takes longer than all rounds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(session, "_written", lambda *_: (None, Path()))
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What comes of the study in one process."""
+    folder = tmp_path_factory.mktemp("whole")
+    played(1, folder)
+    return results(folder)
+
+
+def check_goes_on(folder: Path, whole: dict[str, Any]) -> None:
+    """No process is left, and the same study in the same folder ends as one that nothing stopped."""
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    check_told(played(2, folder))
+    assert results(folder) == whole
+
+
+def check_told(told: Told) -> None:
+    """Every round once, and those of an arm and seed in their order."""
+    assert len(told) == len(set(told)) == 4 * ROUNDS
+    for name in ("FedAvg", "FedProf"):
+        for seed in (3, 4):
+            own = [number for arm, at, number in told if (arm, at) == (name, seed)]
+            assert own == [1, 2, 3]
+
+
+def in_round(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[str, bool], None]) -> None:
+    """Call `do` before this round. It is told the arm, and whether this process is a lane."""
+    play = Turn.play
+
+    def playing(self: Turn, at: int, state: Any) -> Any:
+        if at == number:
+            do(self._arm.name, os.getpid() != HERE)
+        return play(self, at, state)
+
+    monkeypatch.setattr(Turn, "play", playing)
+
+
+@pytest.mark.parametrize("workers", [2, 9])
+def test_lanes_give_the_bits_of_one_process(
+    workers: int, tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes: list[bool] = []
+    with monkeypatch.context() as patched:
+        in_round(patched, 1, lambda arm, lane: lanes.append(lane))
+        check_told(played(workers, tmp_path))
+    assert lanes == [], "a round was played in this process"
+    assert results(tmp_path) == whole
+    check_goes_on(tmp_path, whole)
+
+
+def test_a_lane_that_is_killed_ends_the_run_and_no_round(
+    tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(arm: str, lane: bool) -> None:
+        assert lane
+        if arm == "FedProf":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patched:
+        in_round(patched, 2, killed)
+        with pytest.raises(WorkerDied) as caught:
+            played(2, tmp_path)
+    assert str(caught.value) == (
+        "The process of FedProf under seed 3 was ended by signal 9 (SIGKILL). If memory ran out, take fewer "
+        "workers. Finished rounds are kept: run the same command again, and it goes on."
+    )
+    check_goes_on(tmp_path, whole)
+
+
+def test_an_error_in_a_lane_is_raised_as_in_one_process(
+    tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(arm: str, lane: bool) -> None:
+        if arm == "FedProf":
+            raise DataError("The disk is full.")
+
+    with monkeypatch.context() as patched:
+        in_round(patched, 2, failing)
+        with pytest.raises(DataError, match=r"^The disk is full\.$"):
+            played(2, tmp_path)
+    check_goes_on(tmp_path, whole)
+
+
+def test_an_error_that_passes_costs_nothing(
+    tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(arm: str, lane: bool) -> None:
+        if lane and arm == "FedProf":
+            raise DataError("The disk is full.")
+
+    with monkeypatch.context() as patched:
+        in_round(patched, 2, failing)
+        check_told(played(2, tmp_path))
+    assert results(tmp_path) == whole
+
+
+def test_a_request_to_stop_lets_every_lane_finish_its_round(tmp_path: Path, whole: dict[str, Any]) -> None:
+    said: list[str] = []
+    told: list[str] = []
+
+    def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+        if not told:
+            os.kill(HERE, signal.SIGINT)
+        told.append(arm.name)
+
+    with pytest.raises(Interrupted) as caught, Interruption(said.append) as stop:
+        played(2, tmp_path, tell, stop=stop)
+    assert caught.value.exit_code == 130
+    assert 1 <= len(told) < 4 * ROUNDS
+    check_goes_on(tmp_path, whole)
+
+
+def test_any_other_interruption_ends_the_lanes_at_once(tmp_path: Path, whole: dict[str, Any]) -> None:
+    def tell(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        played(2, tmp_path, tell)
+    check_goes_on(tmp_path, whole)
+
+
+@pytest.mark.parametrize(
+    ("workers", "lanes", "each"), [(1, 1, 1), (2, 2, 1), (4, 4, 1), (9, 4, 2), (3, 3, 1)]
+)
+def test_workers_are_shared_among_lanes(workers: int, lanes: int, each: int) -> None:
+    runtime = RuntimeSection(workers=workers)
+    assert runtime.lanes(4) == lanes
+    assert runtime.lane(lanes).processes == each
+
+
+def test_an_arm_alone_has_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = study(FEDAVG, rounds=1)
+    processes: list[bool] = []
+    in_round(monkeypatch, 1, lambda arm, lane: processes.append(lane))
+    run_study(replace(one, runtime=RuntimeSection(workers=3)), tmp_path, lambda *_: None)
+    assert processes == [False]
+
+
+def test_lanes_hear_no_signal(tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal sends it to all of a group; the study hears it, and tells its lanes."""
+    in_round(monkeypatch, 2, lambda arm, lane: os.kill(os.getpid(), signal.SIGINT))
+    check_told(played(2, tmp_path))
+    assert results(tmp_path) == whole

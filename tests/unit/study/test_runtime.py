@@ -1,0 +1,102 @@
+"""The section [runtime]: how many worker processes a study takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.tiny_study import FEDAVG, FEDPROF, text
+
+from securefl import processes
+from securefl.commands.plan import plan
+from securefl.commands.run import run
+from securefl.commands.telling import on_workers
+from securefl.core.errors import ConfigError
+from securefl.study.config import parse
+from securefl.study.forecast import Forecast, total_seconds
+from securefl.study.runtime import RuntimeSection
+from securefl.training.fit import one_by_one
+from securefl.training.workers import Forked
+
+
+def runtime(line: str) -> str:
+    return text(FEDAVG, rounds=1, extra=f"[runtime]\n{line}\n")
+
+
+def test_the_default_is_a_worker_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "processors", lambda: 6)
+    of = parse(text(FEDAVG))
+    assert of.runtime.processes == 6
+    assert of.runtime.trainer() == Forked(6)
+    assert parse(runtime("workers = 2")).runtime.trainer() == Forked(2)
+    assert parse(runtime("workers = 1")).runtime.trainer() is one_by_one
+
+
+def test_where_nothing_can_fork_there_is_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "can_fork", lambda: False)
+    assert RuntimeSection(workers=4).processes == 1
+    assert RuntimeSection(workers=4).lanes(9) == 1
+    assert RuntimeSection(workers=4).trainer() is one_by_one
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("workers = 0", r"\[runtime\] Expected 1 to 1,024 workers, got 0\."),
+        ("workers = -2", r"\[runtime\] Expected 1 to 1,024 workers, got -2\."),
+        ("workers = 5000", r"\[runtime\] Expected 1 to 1,024 workers, got 5000\."),
+        ('workers = "two"', r"\[runtime\] `workers`: Expected .*integer.*, got 'two'\."),
+        ("workers = 1.5", r"\[runtime\] `workers`: Expected .*integer.*, got 1\.5\."),
+        ("worker = 2", r"\[runtime\] Unknown key `worker` \(did you mean `workers`\?\)"),
+    ],
+)
+def test_a_number_that_cannot_be_is_told(line: str, part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        parse(runtime(line))
+
+
+def test_the_option_changes_neither_the_text_nor_what_goes_on(tmp_path: Path) -> None:
+    """A run that began with other workers is the same run."""
+    of = parse(runtime("workers = 1"))
+    assert on_workers(of, None) is of
+    assert on_workers(of, 3) == replace(of, runtime=RuntimeSection(workers=3))
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    file.write_text(runtime("workers = 1"))
+    tables = []
+    for workers in ("1", "2"):
+        result = CliRunner().invoke(run, [str(file), "--out", str(out), "--workers", workers, "--json"])
+        assert result.exit_code == 0, result.output
+        tables.append((out / "metrics.csv").read_bytes())
+    assert tables[0] == tables[1]
+    assert CliRunner().invoke(run, [str(file), "--workers", "0"]).exit_code == 2
+
+
+def test_the_plan_says_how_many(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(runtime("workers = 1"))
+    told = CliRunner().invoke(plan, [str(file), "--workers", "2"]).output
+    assert "on this machine with 2 workers, for 1 seed." in told
+    found = json.loads(CliRunner().invoke(plan, [str(file), "--json"]).stdout)
+    assert found["workers"] == 1
+
+
+def test_the_plan_counts_arms_side_by_side() -> None:
+    def forecast(seconds: float) -> Forecast:
+        return Forecast(
+            arm="x",
+            learns={},
+            epsilon={},
+            affordable=None,
+            bytes_up=(0, 0),
+            bytes_down=(0, 0),
+            seconds=(seconds, seconds),
+            changes=(),
+        )
+
+    of = parse(text(FEDAVG, FEDPROF, rounds=10, seeds="[1, 2]"))
+    for workers, together in ((1, 160.0), (2, 80.0), (4, 60.0), (9, 60.0)):
+        own = replace(of, runtime=RuntimeSection(workers=workers))
+        assert total_seconds(own, [forecast(2.0), forecast(6.0)]) == together

@@ -1,0 +1,270 @@
+"""Local training in forked processes: the results of one process bit for bit, however a process ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support.tiny_training import small_data
+
+from securefl.algorithm import Job
+from securefl.core.errors import ConfigError, DataError, WorkerDied
+from securefl.core.keys import SecretKey
+from securefl.dp.noise import Source
+from securefl.training import LocalTraining, ModelConfig
+from securefl.training.dpsgd_config import DPSGD
+from securefl.training.fit import Fit, Fitted, one_by_one
+from securefl.training.task import Problem
+from securefl.training.workers import Forked, _shares
+
+LOCAL = LocalTraining(optimizer="adam", learning_rate=0.01, epochs=2, batch_size=8)
+DPSGD_CONFIG = DPSGD(
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    sampling_rate=0.3,
+    expected_batch=8,
+    steps=3,
+    optimizer="sgd",
+    learning_rate=0.1,
+)
+
+
+def problem(model: ModelConfig | None = None, shape: tuple[int, ...] = (4,), **changes: Any) -> Problem:
+    x, y = small_data(6)
+    return Problem(
+        model=model or ModelConfig(kind="mlp", hidden=(6,)),
+        local=LOCAL,
+        kind="classification",
+        shape=shape,
+        outputs=3,
+        clients=8,
+        records=200,
+        server_x=x,
+        server_y=y,
+        seed=1,
+        **changes,
+    )
+
+
+def fit(
+    of: Problem, client: int, *, n: int = 30, key: int | None = None, x: NDArray[Any] | None = None
+) -> Fit:
+    own, y = small_data(n, seed=client)
+    own = own if x is None else x
+    return Fit(
+        problem=of,
+        start=of.initial,
+        job=Job(
+            client=client,
+            round=1,
+            x=own,
+            y=y,
+            broadcast=of.initial,
+            public={},
+            rng=np.random.default_rng(client),
+            source=None if key is None else Source(SecretKey(bytes([key]) * 32)),
+        ),
+    )
+
+
+def wave(count: int = 5) -> list[Fit]:
+    of = problem()
+    return [fit(of, k, n=10 + 7 * k) for k in range(count)]
+
+
+def check_same(found: list[Fitted], expected: list[Fitted]) -> None:
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        if isinstance(theirs, DataError):
+            assert isinstance(ours, DataError)
+            assert str(ours) == str(theirs)
+        else:
+            assert isinstance(ours, np.ndarray)
+            assert ours.flags.writeable
+            np.testing.assert_array_equal(ours, theirs, strict=True)
+
+
+def check_no_child() -> None:
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes that are forked."""
+    found: list[int] = []
+    fork = os.fork
+
+    def noted() -> int:
+        child = fork()
+        found.append(child)
+        return child
+
+    monkeypatch.setattr(os, "fork", noted)
+    return found
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5, 40])
+def test_workers_give_the_bits_of_one_process(workers: int, forks: list[int]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    check_same(Forked(workers)(wave()), one_by_one(wave()))
+    assert len(forks) == min(workers, 5) - 1
+    assert len(os.listdir("/proc/self/fd")) == before
+    check_no_child()
+
+
+def test_convolutions_with_batch_norm_give_the_same_bits() -> None:
+    def convolved() -> list[Fit]:
+        of = problem(ModelConfig(kind="lenet5"), (1, 28, 28))
+        images = [np.random.default_rng(k).normal(size=(20, 1, 28, 28)).astype(np.float32) for k in range(4)]
+        return [fit(of, k, n=20, x=x) for k, x in enumerate(images)]
+
+    check_same(Forked(2)(convolved()), one_by_one(convolved()))
+
+
+def test_private_training_gives_the_same_bits() -> None:
+    def private() -> list[Fit]:
+        of = problem(private=DPSGD_CONFIG)
+        return [fit(of, k, key=k + 1) for k in range(3)]
+
+    check_same(Forked(2)(private()), one_by_one(private()))
+
+
+def test_private_training_without_a_key_draws_fresh_noise_in_every_process() -> None:
+    of = problem(private=DPSGD_CONFIG)
+    found = Forked(4)([fit(of, 0) for _ in range(4)])
+    assert len({own.tobytes() for own in found if isinstance(own, np.ndarray)}) == 4
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_nothing_to_share_forks_nothing(count: int, forks: list[int]) -> None:
+    check_same(Forked(4)(wave(count)), one_by_one(wave(count)))
+    assert forks == []
+
+
+@pytest.mark.parametrize("where", ["securefl.training.workers.can_fork", "torch.accelerator.is_available"])
+def test_where_nothing_can_fork_one_process_does_it_all(
+    where: str, forks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, lambda: "accelerator" in where)
+    check_same(Forked(2)(wave()), one_by_one(wave()))
+    assert forks == []
+
+
+def test_a_system_without_room_for_a_process_has_the_work_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(os, "fork", refused)
+    check_same(Forked(3)(wave()), one_by_one(wave()))
+
+
+def test_the_work_is_shared_by_records() -> None:
+    of = problem()
+    shares = _shares([fit(of, k, n=n) for k, n in enumerate([10, 40, 10, 10, 10])], 2)
+    assert sorted(map(sorted, shares)) == [[0, 2, 3, 4], [1]]
+    empty = _shares([fit(of, k, n=1) for k in range(3)], 3)
+    assert sorted(map(sorted, empty)) == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("bad", [0, 3, 4])
+def test_a_client_that_diverges_is_told_as_in_one_process(bad: int) -> None:
+    def diverging() -> list[Fit]:
+        fits = wave()
+        fits[bad] = replace(fits[bad], problem=replace(problem(), local=replace(LOCAL, learning_rate=1e30)))
+        return fits
+
+    expected = one_by_one(diverging())
+    assert isinstance(expected[bad], DataError)
+    check_same(Forked(2)(diverging()), expected)
+
+
+@pytest.mark.parametrize("bad", range(5))
+def test_another_error_is_raised_as_in_one_process(bad: int) -> None:
+    def frozen() -> list[Fit]:
+        fits = wave()
+        of = problem(ModelConfig(kind="mlp", hidden=()))
+        fits[bad] = replace(fit(of, bad), under_head=True)
+        return fits
+
+    with pytest.raises(ConfigError, match="a model that is all frozen"):
+        Forked(2)(frozen())
+    check_no_child()
+
+
+# Ends from outside ------------------------------------------------------------------------------------
+
+
+def at_training(monkeypatch: pytest.MonkeyPatch, do: Callable[[bool], None]) -> None:
+    """Call `do` before a fit trains. It is told whether this process is forked."""
+    from securefl.training import fit as module
+
+    train, here = module.train, os.getpid()
+
+    def training(*args: Any, **named: Any) -> None:
+        do(os.getpid() != here)
+        train(*args, **named)
+
+    monkeypatch.setattr(module, "train", training)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"was ended by signal 9 \(SIGKILL\)"),
+        (lambda: os.kill(os.getpid(), signal.SIGUSR1), r"was ended by signal 10 \(SIGUSR1\)"),
+        (lambda: os._exit(7), "ended with exit code 7"),
+        (lambda: os._exit(0), "ended before its training"),
+    ],
+)
+def test_a_worker_that_ends_early_is_said(
+    end: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_training(monkeypatch, lambda forked: end() if forked else None)
+    with pytest.raises(WorkerDied, match=f"A worker process {said}.*If memory ran out, take fewer workers"):
+        Forked(3)(wave())
+    check_no_child()
+
+
+def test_an_interruption_here_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def do(forked: bool) -> None:
+        if forked:
+            signal.pause()
+        raise KeyboardInterrupt
+
+    at_training(monkeypatch, do)
+    with pytest.raises(KeyboardInterrupt):
+        Forked(3)(wave())
+    check_no_child()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_workers_hear_no_request_to_stop(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = one_by_one(wave())
+    at_training(monkeypatch, lambda forked: os.kill(os.getpid(), number) if forked else None)
+    check_same(Forked(2)(wave()), expected)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+def test_a_worker_whose_parent_is_gone_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = os.getppid
+    here = os.getpid()
+    monkeypatch.setattr(os, "getppid", lambda: parent() if os.getpid() == here else 1)
+    with pytest.raises(WorkerDied, match="ended before its training"):
+        Forked(2)(wave())
+
+
+def test_torch_keeps_its_threads() -> None:
+    torch.set_num_threads(2)
+    try:
+        Forked(2)(wave())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
