@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.training.devices import device_of, full_precision
 from securefl.training.heads import with_features
 from securefl.training.losses import Loss, criterion_of, records
 from securefl.training.optimizers import SGD, Adam
@@ -116,7 +117,8 @@ def train(
     Raises DataError for arrays that do not fit, and when loss or model stop being finite. The model then
     holds the diverged values.
     """
-    inputs, targets = records(x, y, loss)
+    device = device_of(model)
+    inputs, targets = records(x, y, loss, device)
     if not len(inputs):
         return
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -127,8 +129,8 @@ def train(
     optimizer = _optimizer(config, round_number)
     minimised = _minimised(model, loss, penalty)
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    total = torch.zeros(())
-    with in_mode(model, training=True), views_of(values, trained):
+    total = torch.zeros((), device=device)
+    with in_mode(model, training=True), views_of(values, trained), full_precision(device):
         for batch, wanted in _batches(inputs, targets, config, rng):
             for norm in norms:
                 norm.train(len(batch) > 1)
@@ -166,7 +168,7 @@ def _batches(
     size, n = config.batch_size, len(inputs)
     left = config.steps or (config.epochs or 0) * -(-n // size)
     while left > 0:
-        order = torch.from_numpy(rng.permutation(n)[: left * size])
+        order = torch.from_numpy(rng.permutation(n)[: left * size]).to(inputs.device)
         left -= -(-len(order) // size)
         yield from zip(torch.split(inputs[order], size), torch.split(targets[order], size), strict=True)
 
