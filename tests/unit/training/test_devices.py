@@ -14,7 +14,17 @@ from support.gpus import Exhausted, FakeGpu
 from torch import nn
 
 from securefl.core.errors import ConfigError, SecureFLError
-from securefl.training import evaluate, mean_loss, outputs, profile, record_losses, to_vector
+from securefl.dp.noise import Source
+from securefl.training import (
+    LocalTraining,
+    evaluate,
+    mean_loss,
+    outputs,
+    profile,
+    record_losses,
+    to_vector,
+    train,
+)
 from securefl.training.devices import (
     CPU,
     Cuda,
@@ -25,6 +35,8 @@ from securefl.training.devices import (
     placed,
     records_apart,
 )
+from securefl.training.dpsgd import train_privately
+from securefl.training.dpsgd_config import DPSGD
 from securefl.training.heads import body_features
 
 X = np.random.default_rng(0).random((70, 6), dtype=np.float32)
@@ -157,3 +169,39 @@ def test_a_copy_of_a_placed_model_is_not_placed() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         evaluate(other, X, Y, "classification")
     assert to_vector(other).dtype == np.float32
+
+
+PRIVATE = DPSGD(
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    sampling_rate=0.5,
+    expected_batch=35,
+    steps=2,
+    optimizer="adam",
+    learning_rate=0.1,
+    proximal=0.1,
+)
+LOCAL = LocalTraining(
+    optimizer="sgd", learning_rate=0.1, momentum=0.5, steps=3, batch_size=32, proximal=0.1, weight_decay=0.1
+)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda m: train(m, X, Y, LOCAL, "cross_entropy", np.random.default_rng(0), 0),
+        lambda m: train_privately(m, X, Y, PRIVATE, "cross_entropy", Source()),
+        *READS.values(),
+    ],
+    ids=["training", "private training", *READS],
+)
+def test_all_tensors_are_where_the_model_is(
+    monkeypatch: pytest.MonkeyPatch, compute: Callable[[nn.Module], object]
+) -> None:
+    """Tensors on "meta" have no values: all goes well until one is read, and two devices never mix."""
+    for module in ("dpsgd", "chunks"):
+        monkeypatch.setattr(f"securefl.training.{module}.require_apart", lambda *args, **named: None)
+    with pytest.raises(
+        RuntimeError, match=r"item\(\) cannot be called on meta|Cannot copy out of meta tensor"
+    ):
+        compute(model(nn.Identity()).to("meta"))
