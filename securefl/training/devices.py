@@ -1,7 +1,7 @@
 """Where models are computed: on the CPU or on a GPU. Keys, noise and integer sums stay on the CPU.
 
 The device follows the model. Whoever is given a model puts tensors where its parameters are, and gives back
-arrays. A `Placement` is the run's choice. It changes at most once, from the GPU to the CPU.
+arrays. A `Hardware` is the run's choice. It changes at most once, from the GPU to the CPU.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _quiet(line: str) -> None:
     """Say nothing."""
 
 
-class Placement:
+class Hardware:
     """Where a run's models are computed. All problems of the run share it.
 
     falls_back: whether the run goes on on the CPU when the GPU's memory runs out. say: is told of that, once.
@@ -136,6 +136,7 @@ class Placement:
     ) -> None:
         self.gpu, self.falls_back, self.left = gpu, falls_back, left
         self._say = say
+        self._trusted = False
 
     @property
     def device(self) -> torch.device:
@@ -148,8 +149,12 @@ class Placement:
 
     def put(self, model: nn.Module) -> nn.Module:
         """Move the model here. What `computed` reads of it falls back with it."""
-        _PLACED[model] = self
-        return model.to(self.device)
+        _PUT[model] = self
+        try:
+            return model.to(self.device)
+        except RuntimeError as error:
+            self.leave(error)
+        return model.to(CPU)
 
     def leave(self, error: RuntimeError) -> None:
         """Go to the CPU for the rest of the run, since the GPU's memory ran out.
@@ -164,13 +169,31 @@ class Placement:
                 f'Expected enough memory under device = "cuda", but {told} ({_first_line(error)}). Ask fewer '
                 'clients at once or take smaller batches, or set device = "auto" or "cpu" under [runtime].'
             ) from error
-        gpu, self.gpu = self.gpu, None
+        gpu = self.gpu
+        self.gpu = None
         gpu.emptied()
         self.left()
         self._say(f"{told}: the rest of the run is computed on the CPU.")
 
+    def require(self, keeps_apart: Callable[..., bool]) -> None:
+        """Go to the CPU before anything is computed, if the GPU does not keep records apart.
 
-_PLACED: Final[WeakKeyDictionary[nn.Module, Placement]] = WeakKeyDictionary()
+        keeps_apart: the verdict (see `kink_verdicts`). Raises ConfigError if the run must stay on the GPU.
+        """
+        if self.gpu is None or self._trusted or keeps_apart(self.gpu, say=self._say):
+            self._trusted = True
+            return
+        told = f"{self.words} does not keep records apart, so it bears no epsilon per record"
+        if not self.falls_back:
+            raise ConfigError(
+                f'Expected a GPU under device = "cuda" that passes the kink test, but {told} (see: securefl '
+                'audit --device cuda). Set device = "auto" or "cpu" under [runtime].'
+            )
+        self.gpu = None
+        self._say(f"{told}: the run is computed on the CPU.")
+
+
+_PUT: Final[WeakKeyDictionary[nn.Module, Hardware]] = WeakKeyDictionary()
 _WITHOUT_MEMORY: Final = ("out of memory", "ALLOC_FAILED")
 """What CUDA's libraries say, whose errors have no class of their own."""
 
@@ -179,17 +202,17 @@ def _of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WITHOUT_MEMORY)
 
 
-def placed(wanted: Wanted, say: Callable[[str], None] = _quiet, gpu: Gpu | None = None) -> Placement:
-    """The placement that a study asks for. Raises ConfigError if it insists on a GPU that cannot be used.
+def chosen(wanted: Wanted, say: Callable[[str], None] = _quiet, gpu: Gpu | None = None) -> Hardware:
+    """The hardware that a study asks for. Raises ConfigError if it insists on a GPU that cannot be used.
 
     say: is told of a GPU that is there and cannot be used. gpu: the GPU in question, by default torch's.
     """
     if wanted == "cpu":
-        return Placement()
+        return Hardware()
     gpu = gpu or Cuda()
     fault = gpu.fault()
     if fault is None:
-        return Placement(gpu, falls_back=wanted == "auto", say=say)
+        return Hardware(gpu, falls_back=wanted == "auto", say=say)
     if wanted == "cuda":
         raise ConfigError(
             f'Expected a GPU for device = "cuda", got {fault or "none: torch finds no CUDA device"}. Install '
@@ -197,20 +220,20 @@ def placed(wanted: Wanted, say: Callable[[str], None] = _quiet, gpu: Gpu | None 
         )
     if fault:
         say(f"There is a GPU, but it cannot be used ({fault}): the run is computed on the CPU.")
-    return Placement()
+    return Hardware()
 
 
 def computed(model: nn.Module, read: Callable[[], T]) -> T:
-    """What `read` gives. It may not change the model, and puts its tensors where the model is.
+    """What `read` gives. It puts its tensors where the model is, and what it does can be done again.
 
-    If the GPU's memory runs out, it is read anew on the CPU, where the model's placement allows that.
+    If the GPU's memory runs out, it is read anew on the CPU, where the model's hardware allows that.
     """
     try:
         return read()
     except RuntimeError as error:
-        if (placement := _PLACED.get(model)) is None:
+        if (hardware := _PUT.get(model)) is None:
             raise
-        placement.leave(error)
+        hardware.leave(error)
     # behind the handler: the error keeps the failed attempt's tensors alive
     model.to(CPU)
     return read()

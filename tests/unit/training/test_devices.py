@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,11 +29,11 @@ from securefl.training import (
 from securefl.training.devices import (
     CPU,
     Cuda,
-    Placement,
+    Hardware,
+    chosen,
     computed,
     device_of,
     full_precision,
-    placed,
     records_apart,
 )
 from securefl.training.dpsgd import train_privately
@@ -45,16 +46,16 @@ Y = np.arange(70) % 3
 
 def test_auto_takes_a_gpu_that_works_and_else_the_cpu() -> None:
     gpu, said = FakeGpu(), list[str]()
-    assert placed("auto", said.append, gpu).gpu is gpu
-    assert placed("auto", said.append, FakeGpu(broken="")).gpu is None
+    assert chosen("auto", said.append, gpu).gpu is gpu
+    assert chosen("auto", said.append, FakeGpu(broken="")).gpu is None
     assert said == []
-    assert placed("cpu", said.append, gpu).words == "cpu"
-    assert placed("cuda", said.append, gpu).words == "cpu: Fake 1"
+    assert chosen("cpu", said.append, gpu).words == "cpu"
+    assert chosen("cuda", said.append, gpu).words == "cpu: Fake 1"
 
 
 def test_a_gpu_that_cannot_be_used_is_said_under_auto() -> None:
     said: list[str] = []
-    assert placed("auto", said.append, FakeGpu(broken="CUDA error: out of memory")).gpu is None
+    assert chosen("auto", said.append, FakeGpu(broken="CUDA error: out of memory")).gpu is None
     assert said == [
         "There is a GPU, but it cannot be used (CUDA error: out of memory): the run is computed on the CPU."
     ]
@@ -65,7 +66,7 @@ def test_a_gpu_that_cannot_be_used_is_said_under_auto() -> None:
 )
 def test_cuda_without_a_gpu_is_refused(broken: str, told: str) -> None:
     with pytest.raises(ConfigError, match=f'Expected a GPU for device = "cuda", got {told}. Install'):
-        placed("cuda", gpu=FakeGpu(broken=broken))
+        chosen("cuda", gpu=FakeGpu(broken=broken))
 
 
 def model(layer: nn.Module) -> nn.Module:
@@ -87,18 +88,18 @@ READS: dict[str, Callable[[nn.Module], object]] = {
 @pytest.mark.parametrize("kind", READS)
 def test_a_full_gpu_is_left_for_the_cpu_under_auto_and_said_once(kind: str) -> None:
     said, left, gpu = list[str](), list[str](), FakeGpu()
-    placement = Placement(gpu, falls_back=True, say=said.append, left=lambda: left.append("left"))
-    found = READS[kind](placement.put(model(Exhausted())))
+    hardware = Hardware(gpu, falls_back=True, say=said.append, left=lambda: left.append("left"))
+    found = READS[kind](hardware.put(model(Exhausted())))
     assert found == READS[kind](model(nn.Identity()))
     assert said == ["cpu: Fake 1 has too little memory for this: the rest of the run is computed on the CPU."]
     assert left == ["left"]
     assert gpu.emptied_times == 1
-    assert (placement.gpu, placement.device, placement.words) == (None, CPU, "cpu")
+    assert (hardware.gpu, hardware.device, hardware.words) == (None, CPU, "cpu")
 
 
 @pytest.mark.parametrize("kind", READS)
 def test_a_full_gpu_ends_a_run_that_insists_on_it(kind: str) -> None:
-    full = Placement(FakeGpu()).put(model(Exhausted()))
+    full = Hardware(FakeGpu()).put(model(Exhausted()))
     with pytest.raises(SecureFLError, match="Ask fewer clients at once") as caught:
         READS[kind](full)
     assert "Tried to allocate 2.00 GiB." in str(caught.value)
@@ -109,21 +110,39 @@ def test_other_errors_and_other_models_are_left_alone() -> None:
     def failing() -> None:
         raise RuntimeError("shapes do not fit")
 
-    placement = Placement(FakeGpu(), falls_back=True)
+    hardware = Hardware(FakeGpu(), falls_back=True)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
-        computed(placement.put(nn.Linear(1, 1)), failing)
-    assert placement.gpu is not None
-    for unplaced in (model(Exhausted()), Placement().put(model(Exhausted()))):
+        computed(hardware.put(nn.Linear(1, 1)), failing)
+    assert hardware.gpu is not None
+    for elsewhere in (model(Exhausted()), Hardware().put(model(Exhausted()))):
         with pytest.raises(torch.OutOfMemoryError):
-            evaluate(unplaced, X, Y, "classification")
+            evaluate(elsewhere, X, Y, "classification")
 
 
 def test_the_errors_of_cudas_libraries_count_as_full_memory() -> None:
-    placement = Placement(FakeGpu(), falls_back=True)
-    placement.leave(
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
-    )
-    assert placement.gpu is None
+    hardware = Hardware(FakeGpu(), falls_back=True)
+    hardware.leave(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert hardware.gpu is None
+
+
+class TooLarge(nn.Linear):
+    """A model that fits nowhere but on the CPU."""
+
+    def to(self, *args: Any, **named: Any) -> Any:
+        if args != (CPU,) or not self.tried:
+            self.tried = True
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return super().to(*args, **named)
+
+    tried = False
+
+
+def test_a_model_that_does_not_fit_stays_on_the_cpu() -> None:
+    hardware = Hardware(FakeGpu(), falls_back=True)
+    assert hardware.put(TooLarge(1, 1)).weight.device == CPU
+    assert hardware.gpu is None
+    with pytest.raises(SecureFLError, match="Expected enough memory"):
+        Hardware(FakeGpu()).put(TooLarge(1, 1))
 
 
 def test_a_model_without_parameters_is_on_the_cpu() -> None:
@@ -154,8 +173,8 @@ def test_precision_is_set_for_a_gpu_and_given_back(context: Callable[..., object
 def test_asking_for_a_gpu_says_nothing_and_starts_nothing() -> None:
     """In a process of its own, in which every warning is an error."""
     code = (
-        "import torch\nfrom securefl.training.devices import placed\n"
-        "assert placed('auto', print).gpu is None and not torch.cuda.is_initialized()\n"
+        "import torch\nfrom securefl.training.devices import chosen\n"
+        "assert chosen('auto', print).gpu is None and not torch.cuda.is_initialized()\n"
     )
     if Cuda().fault() is None:
         pytest.skip("there is a GPU")
@@ -163,9 +182,9 @@ def test_asking_for_a_gpu_says_nothing_and_starts_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_copy_of_a_placed_model_is_not_placed() -> None:
-    placement = Placement(FakeGpu(), falls_back=True)
-    other = copy.deepcopy(placement.put(model(Exhausted())))
+def test_a_copy_of_a_model_is_left_alone() -> None:
+    hardware = Hardware(FakeGpu(), falls_back=True)
+    other = copy.deepcopy(hardware.put(model(Exhausted())))
     with pytest.raises(torch.OutOfMemoryError):
         evaluate(other, X, Y, "classification")
     assert to_vector(other).dtype == np.float32
