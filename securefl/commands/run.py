@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from securefl.commands.telling import find, run_and_tell
 from securefl.study.config import slug
+from securefl.training.devices import Wanted
 
 
 @click.command(epilog="Example:  securefl run gas_turbine --out runs/gas")
@@ -17,8 +19,13 @@ from securefl.study.config import slug
     type=click.Path(path_type=Path, file_okay=False),
     help="Run folder; default runs/<name of the study>.",
 )
+@click.option(
+    "--device",
+    type=click.Choice(("auto", "cpu", "cuda")),
+    help="Where models are computed, in place of the study's [runtime] device.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
-def run(study: str, out: Path | None, as_json: bool) -> None:
+def run(study: str, out: Path | None, device: Wanted | None, as_json: bool) -> None:
     """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
 
     The run folder gets config, ledgers, checkpoints, tables (CSV), plots and report.html. Run the
@@ -26,4 +33,7 @@ def run(study: str, out: Path | None, as_json: bool) -> None:
     finished round releases anything again.
     """
     found = find(study)
+    if device is not None:
+        # the text stays as it is, and with it what the run folder is bound to
+        found = replace(found, runtime=replace(found.runtime, device=device))
     run_and_tell(found, out or Path("runs") / slug(found.study.name), as_json)

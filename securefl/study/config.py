@@ -17,6 +17,7 @@ from securefl.engines.network import Faults
 from securefl.storage.texts import read_text, toml
 from securefl.study import presets
 from securefl.study.privacy import PrivacySection
+from securefl.study.runtime import RuntimeSection
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.task import Problem
@@ -108,6 +109,7 @@ class Study:
     network: Faults = field(default_factory=Faults)
     cost: CostSection = field(default_factory=CostSection)
     dpsgd: DPSGD | None = None
+    runtime: RuntimeSection = field(default_factory=RuntimeSection)
     text: str = ""
 
 
@@ -121,8 +123,9 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "network": Faults,
     "cost": CostSection,
     "dpsgd": DPSGD,
+    "runtime": RuntimeSection,
 }
-_OPTIONAL = ("corruption", "network", "cost", "dpsgd")
+_OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime")
 
 
 def read(path: Path) -> Study:

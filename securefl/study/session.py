@@ -19,9 +19,11 @@ from securefl.study import results, run_report, world
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
 from securefl.study.folder_lock import alone, require_idle
+from securefl.study.hardware import devices, hardware_of, note
 from securefl.study.interruption import Interruption, Stop, to_stderr
 from securefl.study.run import ArmRun, run_arm
 from securefl.training import single_thread
+from securefl.training.devices import Hardware
 
 CONFIG = "study.toml"
 
@@ -56,9 +58,11 @@ def run_study(
     Raises ConfigError if another process runs in the folder. Nothing was written or spent then.
     """
     stop = stop or Interruption()
-    made = _prepared(study)
+    hardware = hardware_of(study, folder, (folder / CONFIG).exists(), say)
+    made = _prepared(study, hardware)
     with alone(folder, say):
         claim(folder, study)
+        note(folder, hardware)
         runs = _played(study, folder, made, tell, stop)
         with stop.finishing("the report"):
             return _written(study, runs, made, folder, folder)
@@ -72,11 +76,11 @@ class _Prepared:
     arms: Mapping[str, tuple[Algorithm, Plan]]
 
 
-def _prepared(study: Study) -> _Prepared:
+def _prepared(study: Study, hardware: Hardware) -> _Prepared:
     """Build the first seed's world and all arms in it. Raises ConfigError if one of them cannot run."""
     # All arms before any trains: an error in the last one must not cost hours, or epsilon, of the first.
     single_thread()
-    first = world.build(study, study.study.seeds[0])
+    first = world.build(study, study.study.seeds[0], hardware)
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
     require_known(study, [algorithm for algorithm, _ in arms.values()])
     return _Prepared(first, arms)
@@ -91,7 +95,8 @@ def _played(
 ) -> list[ArmRun]:
     runs: list[ArmRun] = []
     for seed in study.study.seeds:
-        here = made.first if seed == made.first.seed else world.build(study, seed)
+        hardware = made.first.problem.hardware
+        here = made.first if seed == made.first.seed else world.build(study, seed, hardware)
         for arm in study.arms:
             runs.append(run_arm(study, arm, here, folder, _for(tell, arm, seed), stop=stop))
     return runs
@@ -144,8 +149,8 @@ def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[result
             f"{', '.join(dict.fromkeys(unfinished))}: not finished; go on with: "
             f"securefl run {folder / CONFIG} --out {folder}"
         )
-    made = _prepared(study)
     # Nothing is played here: every round is on record, and only read.
+    made = _prepared(study, Hardware())
     runs = _played(study, home, made, lambda arm, seed, record: None, Interruption())
     return _written(study, runs, made, folder, out)
 
@@ -182,4 +187,5 @@ def _written(
     collected = results.collect(study, runs)
     card = run_report.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
-    return collected, run_report.write(study, collected, card, out, reproduce, made.first.problem.changes)
+    changes, where = made.first.problem.changes, ", then ".join(devices(folder))
+    return collected, run_report.write(study, collected, card, out, reproduce, changes, where)
