@@ -1,10 +1,19 @@
-"""One hypothesis profile and one thread for all tests, so that a failure repeats."""
+"""One hypothesis profile, one thread and no GPU for all tests, so that a failure repeats."""
 
 from __future__ import annotations
 
+import os
+
+import pytest
 import torch
 from hypothesis import settings
 
 settings.register_profile("securefl", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("securefl")
 torch.set_num_threads(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide a GPU, which a study would take by default, unless its tests are asked for (`-m gpu`)."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
