@@ -147,8 +147,9 @@ def audit(
 ) -> Flipped:
     """Claim and lower bound of one step on all records, for crafted records with and without one more.
 
-    runs: noised steps of each neighbour. train: the function that is audited. If no kernel changes with the
-    number of rows, there is nothing to craft: the bound is 0, and passes.
+    runs: noised steps of each neighbour. train: the function that is audited. device: whose kernels are
+    audited. If none of them changes with the number of rows, there is nothing to craft: the bound is 0, and
+    passes.
     """
     step = replace(
         config,
