@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test slow check check-lowest bench bench-secagg bench-peers bench-growth sweeps clean
+.PHONY: demo test slow gpu check check-lowest bench bench-secagg bench-peers bench-growth sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +25,10 @@ test: $(VENV)/.tested  ## all tests but those marked slow
 
 slow: $(VENV)/.tested  ## the tests marked slow
 	$(BIN)/pytest -n 2 -m slow
+
+gpu: $(VENV)/.tested  ## the tests that need a GPU, and its figures
+	$(BIN)/pytest -m gpu
+	$(BIN)/python benchmarks/device.py
 
 check: $(VENV)/.tested  ## lint, format, types
 	$(BIN)/ruff check .

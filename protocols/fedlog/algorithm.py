@@ -94,6 +94,5 @@ class Heads:
 
     def _initial_head(self) -> Floats:
         dense = last_dense(self.problem.module(self.problem.initial))
-        return np.column_stack([dense.bias.detach().numpy(), dense.weight.detach().numpy()]).astype(
-            np.float64
-        )
+        parts = [part.detach().cpu().numpy() for part in (dense.bias, dense.weight)]
+        return np.column_stack(parts).astype(np.float64)

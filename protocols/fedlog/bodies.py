@@ -210,7 +210,7 @@ class Clustering:
     apart: float
 
     def __call__(self, features: Tensor, targets: Tensor) -> Tensor:
-        there, centres = self._centres
+        there, centres = (part.to(features.device) for part in self._centres)
         distances = (features[:, None, :] - centres[None]).square().sum(2) * there
         own = distances.gather(1, targets[:, None])[:, 0]
         others = (self.apart * distances).clamp(max=1.0).scatter(1, targets[:, None], 0.0).sum(1)

@@ -8,11 +8,19 @@ import click
 
 from securefl.training import single_thread
 from securefl.training.audits import findings as audited
+from securefl.training.devices import Wanted, chosen
 
 
 @click.command(epilog="Example:  securefl audit --json")
+@click.option(
+    "--device",
+    type=click.Choice(("auto", "cpu", "cuda")),
+    default="auto",
+    show_default=True,
+    help="Where private training and features are tried.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
-def audit(as_json: bool) -> None:
+def audit(device: Wanted, as_json: bool) -> None:
     """Try to catch every mechanism at giving away more than it claims (under a minute).
 
     For each: a search for records that move it more than its sensitivity, its noise against the claimed law,
@@ -23,8 +31,9 @@ def audit(as_json: bool) -> None:
     """
     # One thread: how a sum is split decides its last bits, and so a verdict would hang on the machine.
     single_thread()
+    hardware = chosen(device, say=lambda line: click.echo(line, err=True))
     findings = []
-    for found in audited():
+    for found in audited(hardware.device):
         findings.append(found)
         if not as_json:
             at = f"at delta {found['delta']:g}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from securefl.commands.telling import find, on_workers, run_and_tell, with_workers
 from securefl.study.config import slug
+from securefl.training.devices import Wanted
 
 
 @click.command(epilog="Example:  securefl run gas_turbine --out runs/gas")
@@ -18,8 +20,13 @@ from securefl.study.config import slug
     help="Run folder; default runs/<name of the study>.",
 )
 @with_workers
+@click.option(
+    "--device",
+    type=click.Choice(("auto", "cpu", "cuda")),
+    help="Where models are computed, in place of the study's [runtime] device.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
-def run(study: str, out: Path | None, workers: int | None, as_json: bool) -> None:
+def run(study: str, out: Path | None, workers: int | None, device: Wanted | None, as_json: bool) -> None:
     """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
 
     The run folder gets config, ledgers, checkpoints, tables (CSV), plots and report.html. Run the
@@ -27,4 +34,7 @@ def run(study: str, out: Path | None, workers: int | None, as_json: bool) -> Non
     finished round releases anything again.
     """
     found = on_workers(find(study), workers)
+    if device is not None:
+        # the text stays as it is, and with it what the run folder is bound to
+        found = replace(found, runtime=replace(found.runtime, device=device))
     run_and_tell(found, out or Path("runs") / slug(found.study.name), as_json)

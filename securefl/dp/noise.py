@@ -24,8 +24,12 @@ class Source(Guarded):
     def __init__(self, key: SecretKey | None = None) -> None:
         # The key is used for one stream and never again, so the nonce may be zero. Seeds of torch and numpy
         # are no source: whoever knows the seed of an experiment could take the noise off.
-        secret = key or SecretKey(os.urandom(32))
-        self._stream = Cipher(algorithms.ChaCha20(secret.reveal(), bytes(16)), mode=None).encryptor()
+        self._key = key or SecretKey(os.urandom(32))
+        self._stream = Cipher(algorithms.ChaCha20(self._key.reveal(), bytes(16)), mode=None).encryptor()
+
+    def restarted(self) -> Source:
+        """The same stream from its first word: for a computation that failed, and of which nothing left."""
+        return Source(self._key)
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """`count` uniform 64-bit words."""

@@ -14,6 +14,8 @@ from securefl.rounds import Sends
 from securefl.study.config import Arm, Study
 from securefl.study.world import World
 from securefl.sums import way_of
+from securefl.training.devices import Hardware
+from securefl.training.kink_verdicts import keeps_apart
 
 
 def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
@@ -26,6 +28,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     plan = study.privacy.plan(study.study.rounds, sent, records=problem.records, clients=problem.clients)
     _check_budget(plan, sent, arm.name)
     _check_cohorts(plan, sent, study.data.clients)
+    _check_device(plan, sent, problem.hardware)
     algorithm.start()  # builds the model: a layer that does not exist is told here
     return algorithm, plan
 
@@ -50,6 +53,13 @@ def _check_budget(plan: Plan, sent: Sequence[Sends], arm: str) -> None:
                 f"{arm}: expected round 1 to cost a client at most the budget {plan.budget:g} against the "
                 f"{party}, got epsilon {cost:.4g}: it bears not one round. Raise it, or add noise."
             )
+
+
+def _check_device(plan: Plan, sent: Sequence[Sends], hardware: Hardware) -> None:
+    """Leave, or refuse, a GPU that does not keep records apart, if an epsilon per record hangs on it."""
+    trained = any(sends.training is not None for sends in sent)
+    if trained or (plan.unit == "record" and plan.noise_multiplier > 0):
+        hardware.require(keeps_apart)
 
 
 def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:

@@ -78,13 +78,15 @@ def write(
     folder: Path,
     reproduce: str,
     changes: Sequence[str] = (),
+    device: str = "cpu",
 ) -> Path:
     """Write tables, plots, versions and the report into the run folder. Returns the report's path."""
+    hangs_on = {**versions(), "device": device}
     write_csv(folder / "metrics.csv", results.metrics)
     write_csv(folder / "participation.csv", results.participation)
     write_csv(folder / "figures.csv", results.figures)
     files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
-    files.write(folder / "versions.json", json.dumps(versions(), indent=2) + "\n")
+    files.write(folder / "versions.json", json.dumps(hangs_on, indent=2) + "\n")
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
     drawn = figures(study, results)
     pictures = files.subfolder(folder / "plots")
@@ -97,7 +99,7 @@ def write(
         config=study.text,
         summary=results.summary,
         figures=list(drawn.values()),
-        versions=versions(),
+        versions=hangs_on,
         seeds=study.study.seeds,
         reproduce=reproduce,
         bought=[*bought(study, results), *quiet(results)],

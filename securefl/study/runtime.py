@@ -7,6 +7,7 @@ from typing import Literal
 
 from securefl import processes
 from securefl.training.cohorts import Batched
+from securefl.training.devices import Wanted
 from securefl.training.fit import Trainer, one_by_one
 from securefl.training.workers import Forked
 
@@ -17,10 +18,12 @@ MOST_WORKERS = 1024
 class RuntimeSection:
     """training: "batched" trains several clients in one computation, where the model has dense layers alone;
     "sequential" trains each by itself. Both draw the same batches and noise. Sums differ in last bits.
-    workers: processes that share arms, seeds and local training; by default one for each processor."""
+    workers: processes that share arms, seeds and local training; by default one for each processor.
+    device: where models are computed. "auto": on a GPU where one can be used, and else on the CPU."""
 
     training: Literal["batched", "sequential"] = "batched"
     workers: int | None = None
+    device: Wanted = "auto"
 
     def __post_init__(self) -> None:
         if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:

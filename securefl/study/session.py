@@ -20,10 +20,12 @@ from securefl.study import results, run_report, world
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
 from securefl.study.folder_lock import alone, require_idle
+from securefl.study.hardware import devices, hardware_of, note
 from securefl.study.interruption import Interruption, Stop, to_stderr
 from securefl.study.lanes import Pair, side_by_side
 from securefl.study.run import ArmRun, run_arm
 from securefl.training import single_thread
+from securefl.training.devices import Hardware
 
 CONFIG = "study.toml"
 Tell = Callable[[Arm, int, Mapping[str, Any]], None]
@@ -59,12 +61,14 @@ def run_study(
     Raises ConfigError if another process runs in the folder. Nothing was written or spent then.
     """
     stop = stop or Interruption()
-    made = _prepared(study)
+    hardware = hardware_of(study, folder, (folder / CONFIG).exists(), say)
+    made = _prepared(study, hardware)
     with alone(folder, say):
         claim(folder, study)
-        runs = _played(
-            study, folder, made, tell, stop, lanes=study.runtime.lanes(len(_unfinished(study, folder)))
-        )
+        note(folder, hardware)
+        # A process that is forked cannot use the GPU of this one.
+        lanes = study.runtime.lanes(len(_unfinished(study, folder))) if hardware.gpu is None else 1
+        runs = _played(study, folder, made, tell, stop, lanes=lanes)
         with stop.finishing("the report"):
             return _written(study, runs, made, folder, folder)
 
@@ -77,11 +81,11 @@ class _Prepared:
     arms: Mapping[str, tuple[Algorithm, Plan]]
 
 
-def _prepared(study: Study) -> _Prepared:
+def _prepared(study: Study, hardware: Hardware) -> _Prepared:
     """Build the first seed's world and all arms in it. Raises ConfigError if one of them cannot run."""
     # All arms before any trains: an error in the last one must not cost hours, or epsilon, of the first.
     single_thread()
-    first = world.build(study, study.study.seeds[0])
+    first = world.build(study, study.study.seeds[0], hardware)
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
     require_known(study, [algorithm for algorithm, _ in arms.values()])
     return _Prepared(first, arms)
@@ -97,7 +101,9 @@ def _played(
 ) -> list[ArmRun]:
     @cache
     def here(seed: int) -> world.World:
-        return made.first if seed == made.first.seed else world.build(study, seed)
+        return (
+            made.first if seed == made.first.seed else world.build(study, seed, made.first.problem.hardware)
+        )
 
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
     once = _once(tell)
@@ -185,8 +191,8 @@ def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[result
             f"{', '.join(dict.fromkeys(arm.name for arm, _ in unfinished))}: not finished; go on with: "
             f"securefl run {folder / CONFIG} --out {folder}"
         )
-    made = _prepared(study)
     # Nothing is played here: every round is on record, and only read.
+    made = _prepared(study, Hardware())
     runs = _played(study, home, made, lambda arm, seed, record: None, Interruption())
     return _written(study, runs, made, folder, out)
 
@@ -221,4 +227,5 @@ def _written(
     collected = results.collect(study, runs)
     card = run_report.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
-    return collected, run_report.write(study, collected, card, out, reproduce, made.first.problem.changes)
+    changes, where = made.first.problem.changes, ", then ".join(devices(folder))
+    return collected, run_report.write(study, collected, card, out, reproduce, changes, where)

@@ -19,6 +19,7 @@ from securefl.rounds import Floats
 from securefl.study import cost
 from securefl.study.config import Study
 from securefl.study.presets import PRESETS
+from securefl.training.devices import Hardware, chosen
 from securefl.training.task import Problem
 
 
@@ -92,8 +93,11 @@ class World:
         return local.steps * np.minimum(local.batch_size / samples, 1.0)
 
 
-def build(study: Study, seed: int) -> World:
-    """Load, split and spoil the data of one seed, and draw its devices."""
+def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
+    """Load, split and spoil the data of one seed, and draw its devices.
+
+    hardware: where models are computed, by default where the study asks for.
+    """
     split = _drawn(load(study.data.source, download=study.data.download, seed=seed), study.data.records, seed)
     clients = study.data.clients
     if clients > len(split.train):
@@ -125,6 +129,7 @@ def build(study: Study, seed: int) -> World:
         server_y=split.test.y,
         seed=public_seed(seed, "model"),
         private=study.dpsgd,
+        hardware=hardware or chosen(study.runtime.device),
     )
     preset = PRESETS[study.cost.preset]
     return World(

@@ -34,6 +34,7 @@ from securefl.study.interruption import Interrupted, Interruption, Told
 from securefl.study.session import run_study
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
+from securefl.training.devices import Hardware
 
 METRICS = "metrics.csv"
 FACTS = "cell.json"
@@ -273,7 +274,8 @@ def _run(study: Study, folder: Path, place: int) -> None:
         _news.put((place, done))
 
     found, _ = run_study(study, folder, tell, stop=_stop, say=_quiet)
-    first = world.build(study, study.study.seeds[0])
+    # nothing is computed any more
+    first = world.build(study, study.study.seeds[0], Hardware())
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
     card = [vars(row) for row in run_report.privacy_card(found, arms)]
     spent = {

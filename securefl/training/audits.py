@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
 from securefl.dp import audit as auditing
+from securefl.training.devices import CPU
 from securefl.training.dpsgd_config import DPSGD
 
 if TYPE_CHECKING:
     from securefl.training.canaries import Caught
     from securefl.training.kinks import Flipped
 
+Train = Callable[..., Any]
 CLAIM: Final = DPSGD(
     clip_norm=1.3,
     noise_multiplier=1.0,
@@ -27,32 +31,49 @@ _KINKS: Final = (64, 784)
 """Inputs of the dense layers on whose kinks records are put."""
 
 
-def findings() -> Iterator[dict[str, Any]]:
+def findings(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
+    """device: where private training and features are computed."""
     for mechanism in auditing.mechanisms():
         found = auditing.audit(mechanism)
         yield _row(found.name, 1e-5, found.claimed, found.lower, found.verdict, found.failed)
-    # Opacus takes two seconds to import
-    from securefl.training import canaries, kinks
+    for name, train in _trained(device).items():
+        from securefl.training import canaries  # Opacus takes two seconds to import
+
+        for caught in canaries.audit(CLAIM, runs=_RUNS, train=train, device=device):
+            yield _bounded(f"{name}{_on(device)}", caught)
+    yield from of_kinks(device)
+
+
+def of_kinks(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
+    """Records on the kinks of a model, which is on this device."""
+    from securefl.training import kinks
+
+    for inputs in _KINKS:
+        kink = f"kinks of {inputs} inputs{_on(device)}"
+        for name, train in _trained(device).items():
+            found = kinks.audit(CLAIM, delta=1e-3, inputs=inputs, train=train, device=device)
+            yield _bounded(f"{name}, {kink}", found)
+        yield _bounded(f"features, {kink}", kinks.audit_features(delta=1e-3, inputs=inputs, device=device))
+
+
+def _trained(device: torch.device) -> Mapping[str, Train]:
+    """The ways of private training on this device. Clients stand side by side on a CPU alone."""
     from securefl.training.beside_others import train_beside_another
     from securefl.training.dpsgd import train_privately
 
-    trained = {
-        "private training (DP-SGD)": train_privately,
-        "private training beside others": train_beside_another,
-    }
-    for name, train in trained.items():
-        for caught in canaries.audit(CLAIM, runs=_RUNS, train=train):
-            yield _bounded(name, caught)
-    for inputs in _KINKS:
-        kink = f"kinks of {inputs} inputs"
-        for name, train in trained.items():
-            yield _bounded(f"{name}, {kink}", kinks.audit(CLAIM, delta=1e-3, inputs=inputs, train=train))
-        yield _bounded(f"features, {kink}", kinks.audit_features(delta=1e-3, inputs=inputs))
+    ways: dict[str, Train] = {"private training (DP-SGD)": train_privately}
+    if device == CPU:
+        ways["private training beside others"] = train_beside_another
+    return ways
 
 
 def _bounded(name: str, found: Caught | Flipped) -> dict[str, Any]:
     verdict, failed = ("pass", ()) if found.passed else ("FAIL: epsilon", ("epsilon",))
     return _row(name, found.delta, found.claimed, found.lower, verdict, failed)
+
+
+def _on(device: torch.device) -> str:
+    return "" if device == CPU else f" on {device.type}"
 
 
 def _row(

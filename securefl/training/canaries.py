@@ -21,6 +21,7 @@ from math import log, log1p
 from typing import Any, Final
 
 import numpy as np
+import torch
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from scipy.special import betaincinv
@@ -28,6 +29,7 @@ from torch import nn
 
 from securefl.accounting.composition import compose
 from securefl.dp.noise import Source
+from securefl.training.devices import CPU
 from securefl.training.dpsgd import train_privately
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.vector import load_vector, to_vector
@@ -65,6 +67,7 @@ def audit(
     layer: Callable[[int], nn.Module] = lambda width: nn.Linear(width, 1, bias=False),
     shape: tuple[int, ...] = (),
     train: Train = train_privately,
+    device: torch.device = CPU,
 ) -> tuple[Caught, ...]:
     """Claim and lower bound at each delta, for `config.steps` steps of plain SGD by `config`.
 
@@ -74,8 +77,10 @@ def audit(
         layer, shape: a linear model from `canaries` inputs of `shape` each to one output. Layers that are not
             dense are clipped in another way; passing one audits that way.
         train: the function that is audited.
+        device: where the models are.
     """
-    made = [_scores(config, canaries, layer(canaries), shape, train) for _ in range(runs)]
+    models = (layer(canaries).to(device) for _ in range(runs))
+    made = [_scores(config, canaries, model, shape, train) for model in models]
     inside, outside = (np.concatenate(parts) for parts in zip(*made, strict=True))
     claims = [compose({config.event: 1}, delta) for delta in deltas]
     return tuple(

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from securefl.core.errors import ConfigError
+from securefl.training.devices import computed, device_of, records_apart
 from securefl.training.tensors import in_mode
 from securefl.training.threads import one_thread
 
@@ -58,22 +59,30 @@ def apart(model: nn.Module, read: Read, *columns: Tensor, rows: int = ROWS) -> T
     """The result of `read` for each record in evaluation mode, (n, ...). The other records change no bit of
     it.
 
-    columns: records (n, *shape), and whatever else belongs to each of them. n may be 0 or 1. Raises
-    ValueError for a number of rows that chunks cannot have, and ConfigError for a model that mixes records.
+    columns: records (n, *shape), and whatever else belongs to each of them. n may be 0 or 1. They, and the
+    result, are on the CPU; the model may be elsewhere. Raises ValueError for a number of rows that chunks
+    cannot have, and ConfigError for a model that mixes records.
     """
     check_rows(rows)
-    with in_mode(model, training=False), torch.inference_mode(), one_thread():
-        require_apart(model, read, *columns, rows=rows)
-        chunks = zip(*(torch.split(column, rows) for column in columns), strict=True)
-        return torch.cat([read(*(padded(p, rows) for p in parts))[: len(parts[0])] for parts in chunks])
+    return computed(model, lambda: _apart(model, read, columns, rows))
+
+
+def _apart(model: nn.Module, read: Read, columns: tuple[Tensor, ...], rows: int) -> Tensor:
+    device = device_of(model)
+    here = [column.to(device) for column in columns]
+    with in_mode(model, training=False), torch.inference_mode(), one_thread(), records_apart(device):
+        require_apart(model, read, *here, rows=rows)
+        chunks = zip(*(torch.split(column, rows) for column in here), strict=True)
+        found = torch.cat([read(*(padded(p, rows) for p in parts))[: len(parts[0])] for parts in chunks])
+        return found.cpu()
 
 
 def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> None:
     """Try the model on two public records in all places of a chunk, and on one of them among zeros.
 
-    columns: only their shapes and types are used. Dropout is switched off meanwhile: a row's mask is random,
-    whatever the other rows hold. Raises ConfigError that names the first layer in which a row depends on its
-    place, or on other rows.
+    columns: only their shapes, types and device are used. Dropout is switched off meanwhile: a row's mask is
+    random, whatever the other rows hold. Raises ConfigError that names the first layer in which a row depends
+    on its place, or on other rows.
     """
     # The probes are drawn, not taken from the records: a refusal that depended on records would tell of them.
     dropouts = [layer for layer in model.modules() if isinstance(layer, _DropoutNd) and layer.training]
@@ -98,7 +107,8 @@ def probes_of(columns: tuple[Tensor, ...], rows: int) -> tuple[list[Tensor], lis
     """Two chunks: one in which two records take turns, and one with the second record behind zeros."""
     generator = torch.Generator().manual_seed(0)
     turns = torch.arange(rows) % 2
-    full = [torch.rand((2, *c.shape[1:]), generator=generator).to(c.dtype)[turns] for c in columns]
+    drawn = [torch.rand((2, *c.shape[1:]), generator=generator).to(c.dtype)[turns] for c in columns]
+    full = [probe.to(column.device) for probe, column in zip(drawn, columns, strict=True)]
     alone = [torch.zeros_like(column) for column in full]
     for column, place in zip(full, alone, strict=True):
         place[-1] = column[-1]

@@ -9,9 +9,10 @@ whatever the records are, because
 - Gaussian noise of deviation z C is added to the sum in every step, even to an empty one,
 - nothing else reads the records: no size, no batch norm, no schedule.
 
-Sampling and noise come from `securefl.dp.noise.Source`, keyed by the operating system. The seeds of torch and
-numpy play no part. Opacus' own noise is not used: it repeats under one `torch.manual_seed`, and a generator
-takes a seed of 64 bits. Its `secure_mode` needs a package that no longer installs.
+Sampling and noise come from `securefl.dp.noise.Source`, keyed by the operating system. They are drawn on the
+CPU, whatever the model's device. The seeds of torch and numpy play no part. Opacus' own noise is not used: it
+repeats under one `torch.manual_seed`, and a generator takes a seed of 64 bits. Its `secure_mode` needs a
+package that no longer installs.
 
 The sum of clipped gradients keeps this guarantee in floating point. Kernels change with the number of rows,
 and without care one record moves the others: records on the kink of a ReLU flipped together, which moved the
@@ -45,6 +46,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training.chunks import require_apart
+from securefl.training.devices import device_of, records_apart
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.local import views_of
 from securefl.training.losses import Loss, records
@@ -110,10 +112,11 @@ def train_privately(
         DataError: the arrays do not fit, or the model is no longer finite. The noised steps decide the
             latter, so this refusal costs nothing more.
     """
-    inputs, targets = records(x, y, loss)
+    device = device_of(model)
+    inputs, targets = records(x, y, loss, device)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     _require_private(model, trained)
-    with in_mode(model, training=True), torch.no_grad(), one_thread():
+    with in_mode(model, training=True), torch.no_grad(), one_thread(), records_apart(device):
         require_apart(model, model, inputs, rows=config.chunk)
     values = torch.cat([parameter.detach().reshape(-1) for parameter in trained])
     start = values.clone() if config.proximal else None
@@ -123,11 +126,13 @@ def train_privately(
         _layers(model) as layers,
         views_of(values, trained),
         clipped_sums(model, layers, trained, config.clip_norm, loss, _gradients, config.chunk) as clipped_sum,
+        records_apart(device),
     ):
         for _ in range(config.steps):
-            chosen = poisson(len(inputs), config.sampling_rate, source)
+            chosen = poisson(len(inputs), config.sampling_rate, source).to(device)
             noised = clipped_sum(inputs[chosen], targets[chosen])
-            noised.add_(_noise(len(values), source), alpha=config.noise_multiplier * config.clip_norm)
+            noise = _noise(len(values), source).to(device)
+            noised.add_(noise, alpha=config.noise_multiplier * config.clip_norm)
             # divided by the public number: the number of drawn records is private
             gradient = noised.div_(config.expected_batch).float()
             if config.weight_decay:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from securefl.algorithm import Evaluation
 from securefl.core.errors import DataError
 from securefl.training.chunks import apart
+from securefl.training.devices import computed, device_of, full_precision
 from securefl.training.losses import Loss, criterion_of, losses_of, records
 from securefl.training.tensors import in_mode
 
@@ -88,8 +89,13 @@ def _outputs(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> 
     inputs, targets = records(x, y, loss)
     if not len(inputs):
         raise DataError("Expected at least one record to evaluate on, got none.")
-    with in_mode(model, training=False), torch.inference_mode():
-        return torch.cat([model(batch) for batch in torch.split(inputs, _AT_ONCE)]), targets
+
+    def read() -> Tensor:
+        device = device_of(model)
+        with in_mode(model, training=False), torch.inference_mode(), full_precision(device):
+            return torch.cat([model(batch.to(device)) for batch in torch.split(inputs, _AT_ONCE)]).cpu()
+
+    return computed(model, read), targets
 
 
 def pooled(evaluations: Sequence[tuple[int, Evaluation]]) -> Evaluation:

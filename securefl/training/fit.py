@@ -6,6 +6,7 @@ from its own client's streams alone, so neither order nor place matters.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -75,8 +76,30 @@ def fitted(fit: Fit) -> Fitted:
     """What comes of this training.
 
     The sampling and noise of private training come from `job.source`, or the operating system, never from
-    `job.rng`, whose seed is public.
+    `job.rng`, whose seed is public. If the GPU's memory runs out, the training begins anew on the CPU where
+    the hardware allows that.
     """
+    if fit.problem.hardware.gpu is None:
+        return _fitted(fit)
+    again = _again(fit)
+    try:
+        return _fitted(fit)
+    except RuntimeError as error:
+        fit.problem.hardware.leave(error)
+    # behind the handler: the error keeps the failed attempt's tensors alive
+    return _fitted(again)
+
+
+def _again(fit: Fit) -> Fit:
+    """The same fit with streams of its own, which the first attempt does not draw from."""
+    # The same noise as in the first attempt, of which nothing left: a round that is cut off and played again
+    # draws as this one did.
+    job = fit.job
+    source = None if job.source is None else job.source.restarted()
+    return replace(fit, job=replace(job, rng=copy.deepcopy(job.rng), source=source))
+
+
+def _fitted(fit: Fit) -> Fitted:
     problem, job = fit.problem, fit.job
     model = problem.module(fit.start)
     try:

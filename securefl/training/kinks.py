@@ -23,6 +23,7 @@ from securefl.accounting.composition import compose
 from securefl.dp.audit import proved
 from securefl.dp.clipping import to_grid
 from securefl.dp.noise import Source
+from securefl.training.devices import CPU, full_precision
 from securefl.training.dpsgd import train_privately
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.heads import Activation, body_features
@@ -53,28 +54,34 @@ class Kink:
 
 
 def crafted(
-    body: Callable[[], nn.Module], shape: tuple[int, ...], shift: Callable[[nn.Module], Tensor], seed: int = 0
+    body: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    shift: Callable[[nn.Module], Tensor],
+    seed: int = 0,
+    device: torch.device = CPU,
 ) -> Kink | None:
     """Look for the largest number of records of `shape` that flip when one more shares their batch.
 
     Returns None if the kernels of `body` do not change with the number of rows. body: makes the layers in
-    front of the ReLU, from (n, *shape) to (n, UNITS). shift: their last layer's bias (UNITS,).
+    front of the ReLU, from (n, *shape) to (n, UNITS). shift: their last layer's bias (UNITS,). device: whose
+    kernels are tried, and where the model is.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         front, head = body(), nn.Linear(UNITS, _CLASSES)
-    record = torch.randn(1, *shape, generator=generator)
-    with torch.no_grad():
+    record = torch.randn(1, *shape, generator=generator).to(device)
+    with torch.no_grad(), full_precision(device):
         head.weight.copy_(10 * torch.randn(head.weight.shape, generator=generator))
+        front, head = front.to(device), head.to(device)
         found = _flipping(front, record, shift(front))
     if found is None:
         return None
     return Kink(
         model=nn.Sequential(front, nn.ReLU(), head),
-        x=record.expand(found, *shape).numpy().copy(),
+        x=record.expand(found, *shape).cpu().numpy().copy(),
         y=np.zeros(found, np.int64),
-        more=-record.numpy(),
+        more=-record.cpu().numpy(),
     )
 
 
@@ -119,18 +126,30 @@ class Flipped:
         return self.lower <= self.claimed
 
 
-def dense(inputs: int) -> Kink | None:
+def dense(inputs: int, device: torch.device = CPU) -> Kink | None:
     """Records of `inputs` numbers on the kink of a dense layer."""
-    return crafted(lambda: nn.Linear(inputs, UNITS), (inputs,), lambda front: front.get_parameter("bias"))
+    return crafted(
+        lambda: nn.Linear(inputs, UNITS),
+        (inputs,),
+        lambda front: front.get_parameter("bias"),
+        device=device,
+    )
 
 
 def audit(
-    config: DPSGD, *, delta: float, runs: int = 400, inputs: int = 784, train: Train = train_privately
+    config: DPSGD,
+    *,
+    delta: float,
+    runs: int = 400,
+    inputs: int = 784,
+    train: Train = train_privately,
+    device: torch.device = CPU,
 ) -> Flipped:
     """Claim and lower bound of one step on all records, for crafted records with and without one more.
 
-    runs: noised steps of each neighbour. train: the function that is audited. If no kernel changes with the
-    number of rows, there is nothing to craft: the bound is 0, and passes.
+    runs: noised steps of each neighbour. train: the function that is audited. device: whose kernels are
+    audited. If none of them changes with the number of rows, there is nothing to craft: the bound is 0, and
+    passes.
     """
     step = replace(
         config,
@@ -143,7 +162,7 @@ def audit(
         learning_rate=config.expected_batch / config.clip_norm,
     )
     claimed = compose({GaussianDpEvent(config.noise_multiplier): 1}, delta)
-    kink = dense(inputs)
+    kink = dense(inputs, device)
     if kink is None:
         return Flipped(delta=delta, claimed=claimed, lower=0.0)
     # Nearly no noise shows the direction in which the added record moves the sum. The test looks there alone.
@@ -157,14 +176,16 @@ def audit(
     return Flipped(delta=delta, claimed=claimed, lower=proved(null, other, delta))
 
 
-def audit_features(*, delta: float, inputs: int = 784, read: Features = body_features) -> Flipped:
+def audit_features(
+    *, delta: float, inputs: int = 784, read: Features = body_features, device: torch.device = CPU
+) -> Flipped:
     """Claim and true cost of the added record, for sums of unit-norm features at a noise multiplier of 1.
 
     Nothing is drawn: the multiplier is divided by the sum's move over its sensitivity. read: the function
     that is audited.
     """
     claimed = compose({GaussianDpEvent(1.0): 1}, delta)
-    kink = dense(inputs)
+    kink = dense(inputs, device)
     if kink is None:
         return Flipped(delta=delta, claimed=claimed, lower=0.0)
     before, after = (

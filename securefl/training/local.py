@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.training.devices import device_of, full_precision
 from securefl.training.heads import with_features
 from securefl.training.losses import Loss, criterion_of, records
 from securefl.training.optimizers import SGD, Adam
@@ -125,7 +126,8 @@ def train(
     Raises DataError for arrays that do not fit, and when loss or model stop being finite. The model then
     holds the diverged values.
     """
-    inputs, targets = records(x, y, loss)
+    device = device_of(model)
+    inputs, targets = records(x, y, loss, device)
     if not len(inputs):
         return
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -136,8 +138,8 @@ def train(
     optimizer = optimizer_of(config, round_number)
     minimised = _minimised(model, loss, penalty)
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    total = torch.zeros(())
-    with in_mode(model, training=True), views_of(values, trained):
+    total = torch.zeros((), device=device)
+    with in_mode(model, training=True), views_of(values, trained), full_precision(device):
         for batch, wanted in _batches(inputs, targets, config, rng):
             for norm in norms:
                 norm.train(len(batch) > 1)
@@ -174,6 +176,7 @@ def _batches(
     # gathered once a pass, which is faster than once a mini-batch
     size = config.batch_size
     for order in passes(len(inputs), config, rng):
+        order = order.to(inputs.device)
         yield from zip(torch.split(inputs[order], size), torch.split(targets[order], size), strict=True)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from securefl.core.errors import DataError
+from securefl.training.devices import CPU
 from securefl.training.tensors import as_tensor
 
 Loss = Literal["cross_entropy", "mse"]
@@ -39,8 +40,13 @@ def losses_of(outputs: Tensor, y: Tensor, loss: Loss) -> Tensor:
             return mse_loss(outputs, y, reduction="none").mean(1)
 
 
-def records(x: NDArray[Any], y: NDArray[Any], loss: Loss) -> tuple[Tensor, Tensor]:
-    """Records and targets as tensors. Raises DataError if their lengths or the targets' type do not fit."""
+def records(
+    x: NDArray[Any], y: NDArray[Any], loss: Loss, device: torch.device = CPU
+) -> tuple[Tensor, Tensor]:
+    """Records and targets as tensors on the device.
+
+    Raises DataError if their lengths or the targets' type do not fit.
+    """
     if len(x) != len(y):
         raise DataError(f"Expected one target a record, got {len(x)} records and {len(y)} targets.")
     match loss:
@@ -50,4 +56,4 @@ def records(x: NDArray[Any], y: NDArray[Any], loss: Loss) -> tuple[Tensor, Tenso
             fits, expected = y.ndim == 2 and y.dtype == np.float32, "float32 targets of shape (n, targets)"
     if not fits:
         raise DataError(f"Expected {expected} for loss {loss!r}, got {y.dtype} of shape {y.shape}.")
-    return as_tensor(x), as_tensor(y)
+    return as_tensor(x).to(device), as_tensor(y).to(device)

@@ -124,7 +124,8 @@ class ClippedSum:
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """x: (n, *shape), y: (n,) or (n, targets); n = 0 is fine."""
-        total = torch.zeros(sum(parameter.numel() for parameter in self._trained), dtype=torch.float64)
+        length = sum(parameter.numel() for parameter in self._trained)
+        total = torch.zeros(length, dtype=torch.float64, device=x.device)
         parts = torch.split(total, [parameter.numel() for parameter in self._trained])
         sums: dict[Tensor, Tensor] = {
             p: part.view_as(p) for p, part in zip(self._trained, parts, strict=True)

@@ -21,6 +21,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
 from securefl.profiles import Anchor, Profile
 from securefl.training.chunks import apart
+from securefl.training.devices import computed, device_of, full_precision
 from securefl.training.tensors import as_tensor, in_mode
 
 
@@ -53,7 +54,7 @@ class Moments:
         """The mean and the population variance of all that was added."""
         if self.mean is None or self.squares is None:
             raise DataError("Expected at least one record to make a profile of, got none.")
-        return Profile(self.mean.numpy(), (self.squares / self.count).numpy(), self.count)
+        return Profile(self.mean.cpu().numpy(), (self.squares / self.count).cpu().numpy(), self.count)
 
 
 def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> Profile:
@@ -65,10 +66,14 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> 
     Raises ConfigError if the model has no such layer, or its output has neither shape. Raises DataError
     without records and for outputs that are not finite.
     """
-    moments = Moments()
-    for part in _passed(model, layer, x, batch):
-        moments.add(part)
-    return moments.profile()
+
+    def read() -> Profile:
+        moments = Moments()
+        for part in _passed(model, layer, x, batch):
+            moments.add(part)
+        return moments.profile()
+
+    return computed(model, read)
 
 
 def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64]:
@@ -86,9 +91,14 @@ def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64
 
 def _passed(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> list[Tensor]:
     """The layer's outputs, a tensor of shape (n, q) for each batch."""
-    inputs = as_tensor(x)
-    with _reading(model, layer) as read, in_mode(model, training=False), torch.inference_mode():
-        return [read(part) for part in torch.split(inputs, batch) if len(part)]
+    inputs, device = as_tensor(x), device_of(model)
+    with (
+        _reading(model, layer) as read,
+        in_mode(model, training=False),
+        torch.inference_mode(),
+        full_precision(device),
+    ):
+        return [read(part.to(device)) for part in torch.split(inputs, batch) if len(part)]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from securefl.algorithm import Evaluation
+from securefl.training.devices import Hardware, computed, device_of
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.evaluation import Task, evaluate
 from securefl.training.local import LocalTraining
@@ -31,6 +32,7 @@ class Problem:
         server_x, server_y: records the server owns, for evaluation and baseline profiles (D^V).
         seed: public; the initial model and probe inputs follow from it.
         private: how clients train with record-level privacy. None if they train without it.
+        hardware: where the model is computed. It is built on the CPU, so its first values are the same.
     """
 
     model: ModelConfig
@@ -44,6 +46,7 @@ class Problem:
     server_y: NDArray[Any]
     seed: int
     private: DPSGD | None = None
+    hardware: Hardware = field(default_factory=Hardware)
 
     @property
     def loss(self) -> Loss:
@@ -56,7 +59,7 @@ class Problem:
 
     @cached_property
     def _module(self) -> nn.Module:
-        return self._built()[0]
+        return self.hardware.put(self._built()[0])
 
     @cached_property
     def initial(self) -> NDArray[np.float32]:
@@ -84,8 +87,11 @@ class Problem:
     def module(self, vector: NDArray[np.float32]) -> nn.Module:
         """The model with these values. Every call returns the one module of this problem and process."""
         # A caller must be done with the module before the next call, which loads other values into it.
-        load_vector(self._module, vector)
-        return self._module
+        model = self._module
+        if device_of(model).type != self.hardware.device.type:
+            model.to(self.hardware.device)  # the run left its GPU
+        computed(model, lambda: load_vector(model, vector))
+        return model
 
     def evaluate(self, vector: NDArray[np.float32]) -> Evaluation:
         """Accuracy and loss on the server's records."""

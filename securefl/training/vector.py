@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.core.errors import DataError
+from securefl.training.devices import device_of
 from securefl.training.tensors import as_tensor
 
 
@@ -26,7 +27,7 @@ def to_vector(model: nn.Module) -> NDArray[np.float32]:
     """
     # batch norm's statistics go along: a model without them would not evaluate as it was trained
     parts = [entry.reshape(-1).to(torch.float32) for entry in _entries(model)]
-    vector: NDArray[np.float32] = torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+    vector: NDArray[np.float32] = torch.cat(parts).cpu().numpy() if parts else np.empty(0, np.float32)
     return vector
 
 
@@ -42,7 +43,9 @@ def load_vector(model: nn.Module, vector: NDArray[Any]) -> None:
             f"Expected a vector of shape ({expected},) for this model, got {vector.shape}. "
             "Both sides must build the model from one configuration."
         )
-    parts = torch.split(as_tensor(vector), [entry.numel() for entry in entries])
+    # moved once, not once an entry
+    whole = as_tensor(vector).to(device_of(model))
+    parts = torch.split(whole, [entry.numel() for entry in entries])
     for entry, part in zip(entries, parts, strict=True):
         # the entries of a state dict are the model's own tensors, not copies
         entry.copy_(part.view_as(entry))

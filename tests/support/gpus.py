@@ -1,0 +1,44 @@
+"""A GPU that is not there: its tensors are on the CPU, and what it says is scripted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass
+class FakeGpu:
+    """broken: why it cannot be used. None if it can, "" if there is none."""
+
+    broken: str | None = None
+    said: str = "Fake 1"
+    versions: tuple[str, ...] = ("9.0", "2.13", "13.0", "91000")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    emptied_times: int = 0
+
+    def fault(self) -> str | None:
+        return self.broken
+
+    def name(self) -> str:
+        return self.said
+
+    def facts(self) -> tuple[str, ...]:
+        return (self.said, *self.versions)
+
+    def emptied(self) -> None:
+        self.emptied_times += 1
+
+
+class Exhausted(torch.nn.Module):
+    """A layer without memory: its first `times` passes fail as a full GPU does."""
+
+    def __init__(self, times: int = 1, error: type[RuntimeError] = torch.OutOfMemoryError) -> None:
+        super().__init__()
+        self.times, self.error = times, error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.times:
+            self.times -= 1
+            raise self.error("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
+        return x
