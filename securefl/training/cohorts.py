@@ -52,11 +52,15 @@ class Batched:
         return [came[place] for place in range(len(fits))]
 
     def _alike(self, fit: Fit) -> Hashable:
-        """What fits must share to run side by side. None for a fit that must run alone."""
+        """What fits must share to run side by side. None for a fit that must run alone, as on a GPU."""
         problem, x, y = fit.problem, fit.job.x, fit.job.y
         if problem not in self._stackable:
             self._stackable[problem] = stackable(problem.module(fit.start))
-        if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
+        if (
+            problem.hardware.gpu is not None
+            or not self._stackable[problem]
+            or (fit.under_head and problem.model.hidden == ())
+        ):
             return None
         try:
             records(x, y, problem.loss)
