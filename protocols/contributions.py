@@ -92,7 +92,8 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
             raise shared
         step = np.zeros(len(broadcast))
     else:
-        step = shared.astype(np.float64) - broadcast
+        step = shared.astype(np.float64)
+        step -= broadcast
     if bound is None:
         return Value(clear=step)
     if not np.isfinite(step).all():

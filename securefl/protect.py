@@ -114,7 +114,7 @@ def _summand(plan: Plan, sends: Sends, value: Value, weight: float, source: Sour
         raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
     if value.integers is not None and noised(plan, sends):
         return _noised_sum(plan, sends, value.integers, weight, source)
-    return sends.grid.quantise(weight * value.floats(sends.grid))
+    return sends.grid.quantise(value.floats(sends.grid), weight)
 
 
 def _number(plan: Plan, sends: Sends, value: Value, source: Source) -> Value:

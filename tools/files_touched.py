@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -121,7 +122,8 @@ def held(value: Any, depth: int = 2) -> Iterator[Any]:
     """A value, and what stands in it where it is a collection."""
     yield value
     if depth and isinstance(value, Mapping):
-        value = tuple(value.values())
+        with suppress(AttributeError):  # a mapping that is being made
+            value = tuple(value.values())
     if depth and isinstance(value, tuple | list):
         for one in value[:64]:
             yield from held(one, depth - 1)

@@ -12,11 +12,11 @@ A study keeps all its holders in one SQLite file; each holder is accounted alone
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, 
 from securefl.core.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
 from securefl.core.wire import Header, encode
 
+T = TypeVar("T")
 _KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
 
 __all__ = ["Head", "Ledger", "Terms", "now"]
@@ -62,7 +63,10 @@ class Ledger:
         """Change all or nothing, durably, and note the new head."""
         try:
             with self._db.transaction():
+                self._link = begun = head(self._db.rows)
                 yield
+                if self._link != begun:
+                    move(self._db, self._link)
         except BaseException:
             self._filed.forget()
             raise
@@ -110,8 +114,8 @@ class Ledger:
     ) -> Mapping[str, BudgetExceeded]:
         """Reserve a wave of charges durably. Of each holder it reserves all charges, or none.
 
-        A key that was used before with this very charge is not charged a second time. It can only be sent
-        again with the same content, which tells nothing new.
+        A key that was used before with this very charge is not charged again. It can only be sent again with
+        the same content, which tells nothing new.
 
         Args:
             introductions: the keys that are introductions, and how many of that name were declared. An
@@ -126,13 +130,11 @@ class Ledger:
             LocalProtocolError: a key was used before with another charge. Nothing is reserved then.
         """
         refused: dict[str, BudgetExceeded] = {}
-        introduced: dict[str, dict[ReleaseKey, int]] = {}
-        for key, most in (introductions or {}).items():
-            introduced.setdefault(key.holder, {})[key] = most
+        introduced = _by_holder((introductions or {}).items())
         with self._changing():
             for holder, asked in _by_holder(wants).items():
                 charges = [(key, charge) for key, charge in asked if not self._stands(key, charge)]
-                counted = introduced.get(holder, {})
+                counted = dict(introduced.get(holder, ()))
                 refusal = self._filed.introduced(counted) or self.refusal(
                     holder, [(key.name, charge) for key, charge in charges]
                 )
@@ -156,7 +158,7 @@ class Ledger:
 
     def _insert(self, key: ReleaseKey, charge: Charge, *, introduction: bool) -> None:
         parts = (*_row(key), dump_charge(charge), int(introduction), self._clock())
-        link = head(self._db.rows).then(*parts)
+        link = self._link = self._link.then(*parts)
         # `_stands` asked before anything of this wave was written. A key that the wave names twice is refused
         # here, by the table's UNIQUE.
         try:
@@ -168,7 +170,6 @@ class Ledger:
                 f"Expected each value once in a wave, got {key.name!r} of {key.holder} twice. Ask for it "
                 "once."
             ) from None
-        move(self._db, link)
         self._filed.add(key.holder, key.name, dump_charge(charge), link.count)
 
     def repeats(self, release: Release) -> bool:
@@ -225,16 +226,14 @@ class Ledger:
             return False
         reserved, committed, content = row
         if committed is not None:
-            # Without fingerprints all contents look alike: only a charge that stands for any content allows
-            # it.
+            # Without fingerprints all contents look alike. A charge that stands for any allows it.
             may_repeat = bool(release.content) or release.charge in (NO_COST, UNPROTECTED)
             return may_repeat and bytes(content) == release.content
-        link = head(self._db.rows).then(reserved, release.content)
+        link = self._link = self._link.then(reserved, release.content)
         self._db.run(
             "UPDATE releases SET committed = ?, content = ? WHERE reserved = ?",
             (link.count, release.content, reserved),
         )
-        move(self._db, link)
         self._filed.move(link.count)
         return True
 
@@ -284,12 +283,10 @@ def _row(key: ReleaseKey) -> tuple[str, bytes, int, int, int, str]:
     return (key.holder, key.session, key.round, key.stage, key.attempt, key.name)
 
 
-def _by_holder(
-    wants: Sequence[tuple[ReleaseKey, Charge]],
-) -> dict[str, list[tuple[ReleaseKey, Charge]]]:
-    grouped: dict[str, list[tuple[ReleaseKey, Charge]]] = {}
-    for key, charge in wants:
-        grouped.setdefault(key.holder, []).append((key, charge))
+def _by_holder(of: Iterable[tuple[ReleaseKey, T]]) -> dict[str, list[tuple[ReleaseKey, T]]]:
+    grouped: dict[str, list[tuple[ReleaseKey, T]]] = {}
+    for key, own in of:
+        grouped.setdefault(key.holder, []).append((key, own))
     return grouped
 
 

@@ -35,9 +35,13 @@ class Grid:
         ratio = self.bound / self.step
         return int(np.rint(ratio)) if np.isfinite(ratio) else 2**31
 
-    def quantise(self, values: Floats) -> NDArray[np.int32]:
-        """Grid integers of shape (d,). Raises DataError for a value that is not finite or out of bounds."""
+    def quantise(self, values: Floats, weight: float = 1.0) -> NDArray[np.int32]:
+        """Weight times values (d,) as grid integers (d,).
+
+        Raises DataError for a product that is not finite or out of bounds.
+        """
         # The messages name no value: they may be logged, and the values are a client's.
+        values = weight * values
         # Of a nan, both ends are nan.
         least, most = values.min(initial=0.0), values.max(initial=0.0)
         if not (np.isfinite(least) and np.isfinite(most)):
@@ -49,8 +53,8 @@ class Grid:
             raise DataError(
                 f"Expected a contribution within +-{self.bound:g}, got a larger one. Lower the learning rate."
             )
-        scaled = values / self.step
-        return np.rint(scaled, out=scaled).astype(np.int32)
+        values /= self.step
+        return np.rint(values, out=values).astype(np.int32)
 
     def check(self, numbers: NDArray[Any], size: int, sender: str) -> NDArray[np.int64]:
         """A peer's grid integers. They are refused unless they have the declared type, shape and bound."""

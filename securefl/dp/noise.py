@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from numpy.typing import NDArray
 
 from securefl.core.keys import Guarded, SecretKey
@@ -25,7 +26,11 @@ class Source(Guarded):
         # The key is used for one stream and never again, so the nonce may be zero. Seeds of torch and numpy
         # are no source: whoever knows the seed of an experiment could take the noise off.
         self._key = key or SecretKey(os.urandom(32))
-        self._stream = Cipher(algorithms.ChaCha20(self._key.reveal(), bytes(16)), mode=None).encryptor()
+
+    @cached_property
+    def _stream(self) -> CipherContext:
+        # At the first word: most of the values that leave without noise have a source all the same.
+        return Cipher(algorithms.ChaCha20(self._key.reveal(), bytes(16)), mode=None).encryptor()
 
     def restarted(self) -> Source:
         """The same stream from its first word: for a computation that failed, and of which nothing left."""

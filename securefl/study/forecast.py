@@ -100,7 +100,7 @@ def total_seconds(study: Study, forecasts: Sequence[Forecast]) -> float:
     """The wall time of the study: all arms and seeds on its lanes, and not less than the longest of them."""
     rounds, seeds = study.study.rounds, len(study.study.seeds)
     together = sum(own.total_seconds(rounds, seeds) for own in forecasts) / lanes(study)
-    return max(together, *(own.total_seconds(rounds, 1) for own in forecasts))
+    return max([together, *(own.total_seconds(rounds, 1) for own in forecasts)])
 
 
 def as_json(study: Study, forecasts: Sequence[Forecast]) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def test_a_worker_that_dies_costs_no_round_and_no_charge(
     options = {"fedavg": AVERAGING["fedavg"], "fedlog": 'body = "dp-sgd"'}[name]
     words = {"noise": '"local"', "epsilon": "6.0"} if name == "fedlog" else {}
     of = private(name, options, rounds=3, **words)
-    of = replace(of, runtime=RuntimeSection(workers=2))
+    of = replace(of, runtime=RuntimeSection(training="sequential", workers=2))
     here = world(of)
     run_arm(of, of.arms[0], here, tmp_path / "whole", lambda record: None)
     whole = ended(of, tmp_path / "whole")

@@ -18,6 +18,7 @@ from securefl.core.errors import ConfigError
 from securefl.study.config import parse
 from securefl.study.forecast import Forecast, total_seconds
 from securefl.study.runtime import RuntimeSection
+from securefl.training.cohorts import Batched
 from securefl.training.fit import one_by_one
 from securefl.training.workers import Forked
 
@@ -30,16 +31,18 @@ def test_the_default_is_a_worker_for_each_processor(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(processes, "processors", lambda: 6)
     of = parse(text(FEDAVG))
     assert of.runtime.processes == 6
-    assert of.runtime.trainer() == Forked(6)
-    assert parse(runtime("workers = 2")).runtime.trainer() == Forked(2)
-    assert parse(runtime("workers = 1")).runtime.trainer() is one_by_one
+    assert isinstance(of.runtime.trainer(), Batched)
+    alone = 'training = "sequential"'
+    assert parse(runtime(alone)).runtime.trainer() == Forked(6)
+    assert parse(runtime(f"{alone}\nworkers = 2")).runtime.trainer() == Forked(2)
+    assert parse(runtime(f"{alone}\nworkers = 1")).runtime.trainer() is one_by_one
 
 
 def test_where_nothing_can_fork_there_is_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "can_fork", lambda: False)
     assert RuntimeSection(workers=4).processes == 1
     assert RuntimeSection(workers=4).lanes(9) == 1
-    assert RuntimeSection(workers=4).trainer() is one_by_one
+    assert RuntimeSection(training="sequential", workers=4).trainer() is one_by_one
 
 
 @pytest.mark.parametrize(

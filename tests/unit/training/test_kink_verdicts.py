@@ -108,7 +108,7 @@ def test_the_test_is_the_audits(
 ) -> None:
     devices: list[torch.device] = []
 
-    def flipped(*_: Any, delta: float, inputs: int, device: torch.device) -> Flipped:
+    def flipped(*_: Any, delta: float, inputs: int, device: torch.device, **_train: Any) -> Flipped:
         devices.append(device)
         return Flipped(delta=delta, claimed=1.0, lower=0.0 if inputs == 64 else lower)
 
