@@ -40,7 +40,7 @@ def findings(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
         from securefl.training import canaries  # Opacus takes two seconds to import
 
         for caught in canaries.audit(CLAIM, runs=_RUNS, train=train, device=device):
-            yield _bounded(f"{name}{_on(device)}", caught)
+            yield _bounded(f"{name} (DP-SGD){_on(device)}", caught)
     yield from of_kinks(device)
 
 
@@ -61,7 +61,7 @@ def _trained(device: torch.device) -> Mapping[str, Train]:
     from securefl.training.beside_others import train_beside_another
     from securefl.training.dpsgd import train_privately
 
-    ways: dict[str, Train] = {"private training (DP-SGD)": train_privately}
+    ways: dict[str, Train] = {"private training": train_privately}
     if device == CPU:
         ways["private training beside others"] = train_beside_another
     return ways

@@ -31,7 +31,7 @@ def _defined() -> dict[str, str]:
 
 
 def test_the_docstring_draws_the_tree_that_is_defined() -> None:
-    assert len(_defined()) == 10
+    assert len(_defined()) == 11
     assert _drawn() == _defined()
 
 

@@ -31,7 +31,7 @@ from securefl.training.devices import Hardware, Wanted
 
 
 def on(device: Wanted, of: Study | None = None) -> Study:
-    return replace(of or study(FEDAVG), runtime=RuntimeSection(device=device))
+    return replace(of or study(FEDAVG), runtime=RuntimeSection(training="sequential", device=device))
 
 
 def quiet(*_: object) -> None:
