@@ -25,6 +25,8 @@ from securefl.training.task import Problem
 
 AT_ONCE: Final = 20
 """Clients in one computation. More gain little, and each of them takes memory."""
+_GATHERED: Final = 2**20
+"""Values of records that are gathered at a time: 4 MB."""
 
 
 class Batched:
@@ -124,18 +126,37 @@ def _batches(fits: Sequence[Fit]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     config = fits[0].problem.local
     columns = [records(fit.job.x, fit.job.y, fit.problem.loss) for fit in fits]
     columns = [(x.flatten(1), y) for x, y in columns]
-    draws = [_places(len(fit.job.x), config, fit.job.rng) for fit in fits]
-    while chosen := [own for draw in draws if (own := next(draw, None)) is not None]:
-        rows = max(map(len, chosen))
-        x, y = (column.new_empty((len(chosen), rows, *column.shape[1:])) for column in columns[0])
-        weights = torch.zeros(len(chosen), rows)
-        for slot, (own, (inputs, targets)) in enumerate(zip(chosen, columns, strict=False)):
-            n = len(own)
-            torch.index_select(inputs, 0, own, out=x[slot, :n])
-            torch.index_select(targets, 0, own, out=y[slot, :n])
-            weights[slot, :n] = 1 / n
-            x[slot, n:] = y[slot, n:] = 0
-        yield x, y, weights
+    draws = [list(_places(len(fit.job.x), config, fit.job.rng)) for fit in fits]
+    rows = max(len(batch) for own in draws for batch in own)
+    # Several steps are gathered at a time: small ones would take longer to gather than to compute.
+    steps = max(1, _GATHERED // (len(fits) * rows * columns[0][0].shape[1]))
+    for at in range(0, len(draws[0]), steps):
+        here = [own[at : at + steps] for own in draws if len(own) > at]
+        x, y = (column.new_empty((len(here), steps * rows, *column.shape[1:])) for column in columns[0])
+        weights = torch.zeros(len(here), steps * rows)
+        for slot, (own, (inputs, targets)) in enumerate(zip(here, columns, strict=False)):
+            places, chosen = _rows(own, rows), torch.cat(own)
+            _gather(inputs, chosen, places, x[slot])
+            _gather(targets, chosen, places, y[slot])
+            weights[slot, places] = torch.cat([torch.full((len(batch),), 1 / len(batch)) for batch in own])
+        for step in range(len(here[0])):
+            active, part = sum(len(own) > step for own in here), slice(step * rows, (step + 1) * rows)
+            yield x[:active, part], y[:active, part], weights[:active, part]
+
+
+def _gather(column: Tensor, chosen: Tensor, places: Tensor, to: Tensor) -> None:
+    """Put the chosen records into these rows, and zeros into all others."""
+    n = len(chosen)
+    if int(places[-1]) == n - 1:  # no gaps: nothing is copied twice
+        torch.index_select(column, 0, chosen, out=to[:n])
+        to[n:] = 0
+    else:
+        to.zero_().index_copy_(0, places, column[chosen])
+
+
+def _rows(batches: Sequence[Tensor], rows: int) -> Tensor:
+    """The row of each record: every mini-batch begins at a multiple of `rows`."""
+    return torch.cat([torch.arange(at * rows, at * rows + len(own)) for at, own in enumerate(batches)])
 
 
 def _places(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[Tensor]:

@@ -145,7 +145,7 @@ class Stack:
             slope, extra = self._through(body, features, torch.bmm(slope, weight), y, weights)
             losses = losses + extra
         for at in range(len(hidden) - 1, -1, -1):
-            slope = slope * (inputs[at + 1] > 0)
+            slope = torch.ops.aten.threshold_backward(slope, inputs[at + 1], 0)  # that of ReLU
             layers.append((inputs[at], slope))
             if at:
                 slope = torch.bmm(slope, hidden[at][0])
