@@ -20,6 +20,7 @@ from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.run import run_arm
 from securefl.study.world import World
+from securefl.training.cohorts import why_alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Forecast:
             two rounds that keeps nothing.
         seconds: of the same two rounds, on this machine.
         changes: the changes that private training makes in the model.
+        alone: why clients train one by one. Empty if they train side by side.
     """
 
     arm: str
@@ -43,6 +45,7 @@ class Forecast:
     bytes_down: tuple[int, int]
     seconds: tuple[float, float]
     changes: tuple[str, ...]
+    alone: str = ""
 
     def total_seconds(self, rounds: int, seeds: int) -> float:
         return seeds * (self.seconds[0] + (rounds - 1) * self.seconds[1])
@@ -64,7 +67,14 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         bytes_down=(first["bytes_down"], later["bytes_down"]),
         seconds=(first["wall_seconds"], later["wall_seconds"]),
         changes=world.problem.changes,
+        alone=_alone(study, world),
     )
+
+
+def _alone(study: Study, world: World) -> str:
+    if study.runtime.training == "sequential":
+        return 'training = "sequential" under [runtime]'
+    return why_alone(world.problem)
 
 
 def _affordable(plan: Plan, sent: Sequence[Sends]) -> int | None:

@@ -34,6 +34,8 @@ def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
         for name, (first, later) in (("up", own.bytes_up), ("down", own.bytes_down)):
             once, again = first / clients, later / clients
             yield f"  bytes {name:5} a client: {once:,.0f} in round 1, then {again:,.0f} a round"
+        if own.alone:
+            yield f"  clients train one by one: {own.alone}"
         yield from (f"  changed for private training: {change}" for change in own.changes)
     seeds, workers = _many(len(study.study.seeds), "seed"), _many(study.runtime.processes, "worker")
     yield ""

@@ -29,6 +29,14 @@ _GATHERED: Final = 2**20
 """Values of records that are gathered at a time: 4 MB."""
 
 
+def why_alone(problem: Problem) -> str:
+    """Why the clients of this problem cannot stand side by side. Empty if they can."""
+    model = problem.module(problem.initial)
+    if problem.hardware.gpu is not None:
+        return "their models are on a GPU"
+    return "" if stackable(model) else f"{type(model).__name__} has other layers than dense ones"
+
+
 class Batched:
     """The trainer that runs alike fits side by side, and leaves the others to `rest`."""
 
@@ -57,12 +65,8 @@ class Batched:
         """What fits must share to run side by side. None for a fit that must run alone, as on a GPU."""
         problem, x, y = fit.problem, fit.job.x, fit.job.y
         if problem not in self._stackable:
-            self._stackable[problem] = stackable(problem.module(fit.start))
-        if (
-            problem.hardware.gpu is not None
-            or not self._stackable[problem]
-            or (fit.under_head and problem.model.hidden == ())
-        ):
+            self._stackable[problem] = not why_alone(problem)
+        if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
             return None
         try:
             records(x, y, problem.loss)

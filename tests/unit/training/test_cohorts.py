@@ -18,7 +18,7 @@ from securefl.core.streams import stream
 from securefl.protocols.fedlog.bodies import Clustering
 from securefl.protocols.fedlog.statistic import Clipping
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.cohorts import AT_ONCE, Batched
+from securefl.training.cohorts import AT_ONCE, Batched, why_alone
 from securefl.training.fit import Fit, Fitted, one_by_one
 from securefl.training.task import Problem
 
@@ -220,3 +220,10 @@ def test_the_global_generators_are_left_alone() -> None:
     before = torch.get_rng_state()
     Batched(one_by_one)(fits(here))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_it_is_said_why_clients_train_one_by_one() -> None:
+    here = problem(local())
+    assert not why_alone(here)
+    images = replace(here, model=ModelConfig(kind="adds_cnn", width=0.1), shape=(1, 28, 28))
+    assert why_alone(images) == "AddsCNN has other layers than dense ones"
