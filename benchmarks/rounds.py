@@ -52,6 +52,12 @@ except ModuleNotFoundError:  # a checkout from before there were rooms
     from securefl.rounds import Evaluation
     from securefl.study.commands import text_of
 
+try:
+    from securefl.study.checkpoint import KIND
+    listed = KIND.version >= 4
+except ImportError:  # a checkout from before there were versions of a checkpoint
+    listed = False
+
 single_thread()
 order = json.loads(sys.argv[1])
 text = order["text"] or text_of(order["study"])
@@ -69,6 +75,10 @@ if order["arm"] is None:
     print(json.dumps([arm.name for arm in study.arms]))
     raise SystemExit
 
+def answered(record):
+    # A record lists who answered. An older one has a flag for every client.
+    return len(record["answered"]) if listed else sum(record["answered"])
+
 def composed(*given, own=run.composition):
     algorithm, plan = own(*given)
     type(algorithm).evaluate = lambda *given, **named: Evaluation(accuracy=0.0, loss=0.0)
@@ -82,7 +92,7 @@ def used():
 def turn(record):
     global began
     cpu, wall = (after - before for after, before in zip(used(), began))
-    print(json.dumps({"cpu": cpu, "wall": wall, "answered": sum(record["answered"])}), flush=True)
+    print(json.dumps({"cpu": cpu, "wall": wall, "answered": answered(record)}), flush=True)
     if not sys.stdin.readline():
         raise SystemExit
     began = used()
