@@ -24,13 +24,13 @@ def accuracy(
 ) -> Figure:
     """Accuracy over rounds, one line per arm; with several seeds the mean and a band of one deviation.
 
-    metrics: columns arm, round, accuracy and, where there are several, seed. Rows without accuracy are left
-    out. target: drawn as a line; the round at which each arm's (mean) curve first reaches it is marked, and
-    named in the legend.
+    metrics: columns arm, round, accuracy and, where there are several, seed. A round of an arm is left out
+    unless every seed that played it has an accuracy. target: drawn as a line; the round at which each arm's
+    (mean) curve first reaches it is marked, and named in the legend.
     Raises DataError for missing columns or an empty frame.
     """
     # Dropped before arms are listed: a line through nan would have gaps, and an arm without values no line.
-    data = checked(metrics, ("arm", "round", "accuracy")).dropna(subset=["accuracy"])
+    data = evaluated(checked(metrics, ("arm", "round", "accuracy")))
     arms = arms_of(data)
     colours = colours or arm_colours(arms)
     figure = blank(height=4.2)
@@ -97,7 +97,7 @@ def bytes_and_time(metrics: pd.DataFrame, *, colours: Mapping[str, str] | None =
         curve = _by_round(data[data["arm"] == arm], ["accuracy", "megabytes", "seconds"])
         cost = {"megabytes": curve["megabytes"].cumsum(), "minutes": curve["seconds"].cumsum() / 60}
         # Costs add up over all rounds, also over those in which nobody measured accuracy.
-        seen = curve["accuracy"].notna()
+        seen = curve.index.isin(evaluated(data[data["arm"] == arm])["round"])
         for axes, (name, total) in zip(panels, cost.items(), strict=True):
             # One legend serves both panels: a label in each would list every arm twice.
             label = arm if name == "megabytes" else "_nolegend_"
@@ -119,6 +119,13 @@ def bytes_and_time(metrics: pd.DataFrame, *, colours: Mapping[str, str] | None =
     panels[0].set_ylabel("accuracy (share, 0 to 1)")
     legend(figure, arms)
     return figure
+
+
+def evaluated(metrics: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the rounds in which every seed that played them was evaluated, arm by arm."""
+    # A seed that ended early was tested in a round that the others were not: it would stand for all of them.
+    keys = [name for name in ("arm", "round") if name in metrics.columns]
+    return metrics[metrics["accuracy"].notna().groupby([metrics[name] for name in keys]).transform("all")]
 
 
 def _seeds(data: pd.DataFrame) -> int:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from securefl.core.release import PARTIES
 from securefl.report import run_page
+from securefl.report.plots import evaluated
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
 from securefl.study.run import ArmRun, arm_folder
@@ -111,22 +112,18 @@ def _figures(run: ArmRun) -> Iterator[dict[str, Any]]:
 
 
 def rounds_to(target: float | None, metrics: pd.DataFrame) -> int | None:
-    """The first round whose accuracy, meant over the seeds, reaches `target`.
-
-    A round is passed over unless every seed that played it was evaluated.
-    """
+    """The first round whose accuracy, meant over the seeds, reaches `target`."""
     if target is None:
         return None
-    rounds = metrics.groupby("round")["accuracy"]
-    mean = rounds.mean()
-    reached = mean.index[(mean >= target) & (rounds.count() == rounds.size())]
+    mean = evaluated(metrics).groupby("round")["accuracy"].mean()
+    reached = mean.index[mean >= target]
     return int(reached[0]) if len(reached) else None
 
 
 def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmRun]) -> run_page.ArmSummary:
     own = metrics[metrics["arm"] == name]
     run = next(run for run in runs if run.arm.name == name)
-    mean = own.groupby("round")["accuracy"].mean()
+    mean = evaluated(own).groupby("round")["accuracy"].mean()
     per_seed = own.groupby("seed")[["bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"]]
     totals = per_seed.sum().mean()
     return run_page.ArmSummary(

@@ -16,6 +16,7 @@ from support.tiny_study import FEDAVG, run, text
 
 from securefl.core.errors import ConfigError
 from securefl.engines.account import Account
+from securefl.report import plots
 from securefl.study import results, run_report
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
@@ -130,3 +131,17 @@ def test_the_forecast_mentions_it() -> None:
     said = "Models are tested every 2 rounds, and after the last one."
     assert said in list(lines(study(2), []))
     assert not any("tested every" in line for line in lines(study(1), []))
+
+
+def test_a_seed_that_ended_early_does_not_stand_for_the_others() -> None:
+    rounds = [
+        ("A", 0, 1, math.nan),
+        ("A", 0, 2, 0.8),
+        *(("A", 1, n, math.nan) for n in (1, 2)),
+        ("A", 1, 3, 0.5),
+    ]
+    metrics = pd.DataFrame(rounds, columns=["arm", "seed", "round", "accuracy"])
+    assert list(plots.evaluated(metrics)["round"]) == [3]
+    assert results.rounds_to(0.6, metrics) is None
+    (legend,) = plots.accuracy(metrics, target=0.6).legends
+    assert legend.get_texts()[0].get_text() == "A (target not reached)"
