@@ -52,6 +52,15 @@ def forking() -> Iterator[None]:
         yield
 
 
+def silent() -> None:
+    """In a forked process: print nowhere from now on.
+
+    Whoever draws bars has put a writer with a lock in the place of these files. In the copy that lock may be
+    held for ever, and a warning would wait for it.
+    """
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
+
+
 def end_with_parent() -> None:
     """In a process of `multiprocessing`: end at once when the process that started this one has ended.
 

@@ -43,6 +43,7 @@ class Budget:
         self._running = Running(terms.delta)
         self._known: dict[object, float] = {}
         self._spent: dict[tuple[Counts, str], float] = {}
+        self._room = _LARGEST_MEMORY
 
     def epsilon(self, holder: str, party: str) -> float:
         """Epsilon this holder has spent against `party`, at the ledger's delta."""
@@ -51,11 +52,14 @@ class Budget:
     def worst(self, party: str) -> float:
         """The largest epsilon over all holders against `party`; 0 for an empty ledger."""
         # A study's clients have few histories between them, however many clients there are.
-        return max((self._of(own, party) for own in self._releases.histories()), default=0.0)
+        histories = list(self._releases.histories())
+        # Room for those of all parties: a memory that is emptied in mid-scan would remember nothing.
+        self._room = max(_LARGEST_MEMORY, 4 * len(histories))
+        return max((self._of(own, party) for own in histories), default=0.0)
 
     def _of(self, counts: Counts, party: str) -> float:
         if (counts, party) not in self._spent:
-            if len(self._spent) > _LARGEST_MEMORY:
+            if len(self._spent) > self._room:
                 self._spent.clear()
             self._spent[counts, party] = self._epsilon(_events(counts, party))
         return self._spent[counts, party]

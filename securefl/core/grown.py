@@ -39,7 +39,8 @@ class Grown(Mapping[K, V]):
         return value
 
     def __iter__(self) -> Iterator[K]:
-        return islice(iter(self._table), self._size)
+        # A copy of the keys: the table may grow while somebody reads this state.
+        return iter(tuple(islice(self._table, self._size)))
 
     def __len__(self) -> int:
         return self._size

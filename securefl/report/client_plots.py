@@ -95,7 +95,9 @@ def divergence(scores: pd.DataFrame) -> Figure:
     panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
     meshes = []
     for axes, arm in zip(panels, arms, strict=True):
-        meshes.append(_divergence_panel(axes, data[data["arm"] == arm], qualities, norm))
+        meshes.append(
+            _divergence_panel(axes, data[data["arm"] == arm], qualities, norm, int(data["round"].max()))
+        )
         axes.set_title(arm, fontsize=11, loc="left")
     panels[-1].set_xlabel("round")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -104,9 +106,13 @@ def divergence(scores: pd.DataFrame) -> Figure:
     return figure
 
 
-def _divergence_panel(axes: Axes, data: pd.DataFrame, qualities: Sequence[str], norm: LogNorm) -> QuadMesh:
+def _divergence_panel(
+    axes: Axes, data: pd.DataFrame, qualities: Sequence[str], norm: LogNorm, last: int
+) -> QuadMesh:
     quality = data.groupby("client")["quality"].first()
-    table = data.pivot_table(index="client", columns="round", values="divergence").ffill(axis=1)
+    table = data.pivot_table(index="client", columns="round", values="divergence")
+    # A number holds until the client's next one, also through rounds in which nobody's changed.
+    table = table.reindex(columns=range(int(table.columns.min()), last + 1)).ffill(axis=1)
     median = table.median(axis=1)
     place = {name: i for i, name in enumerate(qualities)}
     order = sorted(quality.index, key=lambda client: (place[str(quality[client])], median[client]))

@@ -19,7 +19,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any, Final, NoReturn
 
 from securefl.core.errors import WorkerDied
-from securefl.processes import end_with_parent, ending, forking
+from securefl.processes import end_with_parent, ending, forking, silent
 from securefl.study.config import Arm
 from securefl.study.interruption import Interrupted, Stop, Told
 
@@ -116,14 +116,16 @@ class _Shift:
         lane.join()
         del self.running[news]
         news.close()
-        code = lane.exitcode or _FINISHED
-        lane.close()
+        # None: somebody else was told of the end, such as a launcher that ignores SIGCHLD.
+        code = lane.exitcode
+        if code is not None:
+            lane.close()
         if code == _FAILED:
             self.failed = self.failed or (arm, seed)
         elif code not in (_FINISHED, _STOPPED):
             self.died = self.died or (
-                f"The process of {arm.name} under seed {seed} {ending(code)}. If memory ran out, take fewer "
-                "workers. Finished rounds are kept: run the same command again, and it goes on."
+                f"The process of {arm.name} under seed {seed} {ending(code or 0)}. If memory ran out, take "
+                "fewer workers. Finished rounds are kept: run the same command again, and it goes on."
             )
 
     def kill(self) -> None:
@@ -138,6 +140,7 @@ class _Shift:
 def _run(pair: Pair, play: Play, sends: Connection, hears: Connection) -> NoReturn:
     """Play a pair in a forked process, and leave it. What was inherited is the parent's to close."""
     gc.freeze()
+    silent()
     end_with_parent()
     code = _FAILED
     try:

@@ -61,7 +61,7 @@ def run_study(
     Raises ConfigError if another process runs in the folder. Nothing was written or spent then.
     """
     stop = stop or Interruption()
-    hardware = hardware_of(study, folder, (folder / CONFIG).exists(), say)
+    hardware = hardware_of(study, folder, (folder / "arms").exists(), say)
     made = _prepared(study, hardware)
     with alone(folder, say):
         claim(folder, study)

@@ -1,8 +1,13 @@
 """Training several clients in one computation, where their models can stand side by side.
 
 Each client draws its own batches from its own stream, as it would alone, and takes its own number of steps.
-Beside others only the last bits of its model differ, by the order in which a product is summed. Where a
-record's bits matter, in private training, they do not change either (`private_cohorts`).
+Compared with training alone only the last bits of its model differ, by the order in which a product is
+summed.
+
+Those bits must not depend on the other clients. Noise covers what one client or record may move. If all
+others moved with it, over the kinks of their ReLUs, no noise would be sized for that. So all passes have one
+shape: always SLOTS slots, of as many rows as a mini-batch may have, with zeros where there is no record. A
+client has the same bits whoever else is in the wave, and in whichever slot it stands.
 """
 
 from __future__ import annotations
@@ -15,16 +20,17 @@ import torch
 from torch import Tensor
 
 from securefl.core.errors import DataError
+from securefl.training.chunks import UNIT
 from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
 from securefl.training.losses import records
-from securefl.training.models import MLP
-from securefl.training.private_cohorts import SLOTS, fit_privately
-from securefl.training.stack import Back, Stack, stackable, tail_of
+from securefl.training.private_cohorts import SLOTS, fit_privately, require_alike, stack_of
+from securefl.training.stack import Back, Stack, stackable
 from securefl.training.task import Problem
+from securefl.training.threads import one_thread
 
-AT_ONCE: Final = 20
-"""Clients in one computation. More gain little, and each of them takes memory."""
+MOST_ROWS: Final = 1024
+"""Rows of a pass. Clients with larger mini-batches gain nothing by standing side by side."""
 _GATHERED: Final = 2**20
 """Values of records that are gathered at a time: 4 MB."""
 
@@ -38,11 +44,15 @@ def why_alone(problem: Problem) -> str:
 
 
 class Batched:
-    """The trainer that runs alike fits side by side, and leaves the others to `rest`."""
+    """The trainer that runs alike fits side by side, and leaves the others to `rest`.
+
+    Raises ConfigError where torch's kernels do not keep slots and rows apart.
+    """
 
     def __init__(self, rest: Trainer) -> None:
         self._rest = rest
         self._stackable: dict[Problem, bool] = {}
+        self._tried: set[tuple[Problem, bool]] = set()
 
     def __call__(self, fits: Sequence[Fit]) -> list[Fitted]:
         came: dict[int, Fitted] = {}
@@ -51,15 +61,20 @@ class Batched:
             groups.setdefault(self._alike(fit), []).append(place)
         alone = groups.pop(None, [])
         for places in groups.values():
-            private = fits[places[0]].problem.private is not None
-            # Clients of like sizes stand together, and few rows of a batch are empty.
+            self._try(fits[places[0]])
+            run = fit_together if fits[places[0]].problem.private is None else fit_privately
+            # Clients of like sizes stand together, and few slots wait for the others.
             places.sort(key=lambda place: -len(fits[place].job.x))
-            most = SLOTS if private else AT_ONCE
-            for together in (places[at : at + most] for at in range(0, len(places), most)):
-                own = [fits[place] for place in together]
-                came |= zip(together, fit_privately(own) if private else fit_together(own), strict=True)
+            for together in (places[at : at + SLOTS] for at in range(0, len(places), SLOTS)):
+                came |= zip(together, run([fits[place] for place in together]), strict=True)
         came |= zip(alone, self._rest([fits[place] for place in alone]) if alone else [], strict=True)
         return [came[place] for place in range(len(fits))]
+
+    def _try(self, fit: Fit) -> None:
+        """Try the kernels that this training takes, once in a run."""
+        if (kind := (fit.problem, fit.under_head)) not in self._tried:
+            require_alike(fit, _rows_of(fit.problem))
+            self._tried.add(kind)
 
     def _alike(self, fit: Fit) -> Hashable:
         """What fits must share to run side by side. None for a fit that must run alone, as on a GPU."""
@@ -67,6 +82,10 @@ class Batched:
         if problem not in self._stackable:
             self._stackable[problem] = not why_alone(problem)
         if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
+            return None
+        if fit.start.shape != problem.initial.shape:  # the training that runs alone says so
+            return None
+        if problem.private is None and problem.local.batch_size > MOST_ROWS:
             return None
         try:
             records(x, y, problem.loss)
@@ -82,40 +101,44 @@ class Batched:
 
 
 def fit_together(fits: Sequence[Fit]) -> list[Fitted]:
-    """Train these clients side by side, without privacy. They are alike, and each has records."""
-    problem, config = fits[0].problem, fits[0].problem.local
-    # The longest training comes first: who still trains is always in the first slots.
-    order = sorted(range(len(fits)), key=lambda place: -config.batches(len(fits[place].job.x)))
-    fits = [fits[place] for place in order]
-    model = problem.module(fits[0].start)
-    assert isinstance(model, MLP)
+    """Train at most SLOTS alike clients side by side, without privacy per record. Each has records."""
+    config = fits[0].problem.local
+    lasts = [config.batches(len(fit.job.x)) for fit in fits]
     optimizer = optimizer_of(config, fits[0].job.round - 1)
-    total = torch.zeros(len(fits))
-    with torch.no_grad():
-        stack = Stack(model, [fit.start for fit in fits], tail_of(fits[0]), slots=len(fits))
+    came: dict[int, Fitted] = {}
+    with torch.no_grad(), one_thread():
+        stack = stack_of(fits[0], [fit.start for fit in fits])
         start = stack.values.clone() if config.proximal else None
-        for x, y, weights in _batches(fits):
-            active = len(x)
-            values = stack.values[:active]
+        total = torch.zeros(SLOTS)
+        for number, (x, y, weights) in enumerate(_batches(fits), start=1):
             back = stack.back(x, y, weights)
-            total[:active] += (back.losses * weights).sum(1)
+            total += (back.losses * weights).sum(1)
             if config.plain:
                 stack.descend(back, optimizer.rate)
-                continue
-            gradient = _gradient(stack, back, values)
-            if config.weight_decay:
-                gradient.add_(values, alpha=config.weight_decay)
-            if start is not None:
-                gradient.add_(values - start[:active], alpha=config.proximal)
-            optimizer.step(values, gradient)
-        fine = torch.isfinite(total) & stack.finite()
-    came = [stack.vector(slot) if fine[slot] else diverged(optimizer.rate) for slot in range(len(fits))]
-    return [came[order.index(place)] for place in range(len(fits))]
+            else:
+                gradient = _gradient(stack, back)
+                if config.weight_decay:
+                    gradient.add_(stack.values, alpha=config.weight_decay)
+                if start is not None:
+                    gradient.add_(stack.values - start, alpha=config.proximal)
+                optimizer.step(stack.values, gradient)
+            # Taken at its last step: the slot moves on, by momentum or decay, until all have ended.
+            ended = [slot for slot, last in enumerate(lasts) if last == number]
+            fine = stack.finite() & torch.isfinite(total) if ended else total
+            came |= {slot: stack.vector(slot) if fine[slot] else diverged(optimizer.rate) for slot in ended}
+    return [came[slot] for slot in range(len(fits))]
 
 
-def _gradient(stack: Stack, back: Back, values: Tensor) -> Tensor:
-    """The gradients of the first m slots, in the form of their values (m, trained)."""
-    gradient = torch.empty_like(values)
+def _rows_of(problem: Problem) -> int:
+    """The rows of a pass: a public number, and a multiple of UNIT (`chunks`)."""
+    if problem.private is not None:
+        return problem.private.chunk
+    return -(-problem.local.batch_size // UNIT) * UNIT
+
+
+def _gradient(stack: Stack, back: Back) -> Tensor:
+    """The gradients of all slots, in the form of their values (SLOTS, trained)."""
+    gradient = stack.zeros(torch.float32)
     for (given, slope), (weight, bias) in zip(back.layers, stack.views(gradient), strict=True):
         torch.bmm(slope.transpose(1, 2), given, out=weight)
         torch.sum(slope, 1, out=bias)
@@ -123,29 +146,32 @@ def _gradient(stack: Stack, back: Back, values: Tensor) -> Tensor:
 
 
 def _batches(fits: Sequence[Fit]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Mini-batches of the first m clients, those that still train: records, targets and weights.
+    """Mini-batches of all slots, until no client has one left: records, targets and weights.
 
     Rows without a record are zero and weigh nothing. A record weighs 1 / (records of its mini-batch).
     """
-    config = fits[0].problem.local
-    columns = [records(fit.job.x, fit.job.y, fit.problem.loss) for fit in fits]
+    problem, rows = fits[0].problem, _rows_of(fits[0].problem)
+    columns = [records(fit.job.x, fit.job.y, problem.loss) for fit in fits]
     columns = [(x.flatten(1), y) for x, y in columns]
-    draws = [list(_places(len(fit.job.x), config, fit.job.rng)) for fit in fits]
-    rows = max(len(batch) for own in draws for batch in own)
+    draws = [list(_places(len(fit.job.x), problem.local, fit.job.rng)) for fit in fits]
     # Several steps are gathered at a time: small ones would take longer to gather than to compute.
-    steps = max(1, _GATHERED // (len(fits) * rows * columns[0][0].shape[1]))
-    for at in range(0, len(draws[0]), steps):
-        here = [own[at : at + steps] for own in draws if len(own) > at]
-        x, y = (column.new_empty((len(here), steps * rows, *column.shape[1:])) for column in columns[0])
-        weights = torch.zeros(len(here), steps * rows)
-        for slot, (own, (inputs, targets)) in enumerate(zip(here, columns, strict=False)):
+    steps = max(1, _GATHERED // (SLOTS * rows * columns[0][0].shape[1]))
+    for at in range(0, max(map(len, draws)), steps):
+        x, y = (column.new_empty((SLOTS, steps * rows, *column.shape[1:])) for column in columns[0])
+        weights = torch.zeros(SLOTS, steps * rows)
+        x[len(fits) :] = y[len(fits) :] = 0
+        here = [own[at : at + steps] for own in draws]
+        for slot, (own, (inputs, targets)) in enumerate(zip(here, columns, strict=True)):
+            if not own:
+                x[slot] = y[slot] = 0
+                continue
             places, chosen = _rows(own, rows), torch.cat(own)
             _gather(inputs, chosen, places, x[slot])
             _gather(targets, chosen, places, y[slot])
             weights[slot, places] = torch.cat([torch.full((len(batch),), 1 / len(batch)) for batch in own])
-        for step in range(len(here[0])):
-            active, part = sum(len(own) > step for own in here), slice(step * rows, (step + 1) * rows)
-            yield x[:active, part], y[:active, part], weights[:active, part]
+        for step in range(max(map(len, here))):
+            part = slice(step * rows, (step + 1) * rows)
+            yield x[:, part], y[:, part], weights[:, part]
 
 
 def _gather(column: Tensor, chosen: Tensor, places: Tensor, to: Tensor) -> None:

@@ -180,7 +180,12 @@ class Hardware:
 
         keeps_apart: the verdict (see `kink_verdicts`). Raises ConfigError if the run must stay on the GPU.
         """
-        if self.gpu is None or self._trusted or keeps_apart(self.gpu, say=self._say):
+        try:
+            fits = self.gpu is None or self._trusted or keeps_apart(self.gpu, say=self._say)
+        except RuntimeError as error:  # nothing is remembered of a test that did not end
+            self.leave(error)
+            return
+        if fits:
             self._trusted = True
             return
         told = f"{self.words} does not keep records apart, so it bears no epsilon per record"

@@ -101,8 +101,9 @@ def _again(fit: Fit) -> Fit:
 
 def _fitted(fit: Fit) -> Fitted:
     problem, job = fit.problem, fit.job
-    model = problem.module(fit.start)
     try:
+        # A start of another length, such as of a broadcast that a server made up, costs its client alone.
+        model = problem.module(fit.start)
         with activated(model, fit.activation), frozen(*([last_dense(model)] if fit.under_head else [])):
             if problem.private is not None:
                 from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import

@@ -19,7 +19,10 @@ from securefl.core.errors import DataError
 from securefl.storage import files
 from securefl.training.devices import Gpu
 
-_CODE: Final = ("chunks", "devices", "dpsgd", "heads", "kinks", "per_record")
+_CODE: Final = (
+    *("audits", "chunks", "devices", "dpsgd", "heads", "kinks", "losses", "per_record", "tensors", "threads"),
+    "vector",
+)
 """The modules that a verdict is about."""
 
 

@@ -9,7 +9,7 @@ shape:
 - Every slot's memory begins at the same alignment.
 
 A record's clipped gradient then has the same bits whatever else is in its batch, whoever else is in the wave
-and in whichever slot its client stands. `require_alike` tries that on public records before the first pass.
+and in whichever slot its client stands. `require_alike` tries that on public records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from securefl.training.per_record import SLACK
 from securefl.training.stack import Stack, tail_of
 from securefl.training.threads import one_thread
 
-SLOTS: Final = 8
+SLOTS: Final = 10
 """Clients in one pass, whether there are as many or not."""
 Batch = tuple[Tensor, Tensor]
 """One client's drawn records (b, inputs) and targets (b,) or (b, targets). b may be 0."""
@@ -46,9 +46,8 @@ def fit_privately(fits: Sequence[Fit]) -> list[Fitted]:
     config = problem.private
     assert config is not None
     with torch.no_grad(), one_thread():
-        stack = _stack(fits[0], [fit.start for fit in fits])
+        stack = stack_of(fits[0], [fit.start for fit in fits])
         columns = [records(fit.job.x, fit.job.y, problem.loss) for fit in fits]
-        require_alike(fits[0], columns[0], config.chunk)
         sources = [fit.job.source or Source() for fit in fits]
         optimizer = optimizer_of(config)
         start = stack.values.clone() if config.proximal else None
@@ -73,7 +72,8 @@ def fit_privately(fits: Sequence[Fit]) -> list[Fitted]:
     return [stack.vector(slot) if fine[slot] else diverged(config.learning_rate) for slot in range(len(fits))]
 
 
-def _stack(fit: Fit, vectors: Sequence[Float32s]) -> Stack:
+def stack_of(fit: Fit, vectors: Sequence[Float32s]) -> Stack:
+    """These models (d,) in the first slots, as this fit and those alike train them."""
     model = fit.problem.module(fit.start)
     assert isinstance(model, MLP)
     return Stack(model, vectors, tail_of(fit), slots=SLOTS)
@@ -125,18 +125,19 @@ def _clipped(
     return parts, torch.isfinite(norms) & torch.isfinite(back.losses)
 
 
-def require_alike(fit: Fit, columns: Batch, rows: int) -> None:
+def require_alike(fit: Fit, rows: int) -> None:
     """Try two public records in all places of all slots, and one of them among zeros.
 
-    columns: only their shapes and types are used. Raises ConfigError if a record's gradient depends on its
-    place, on its slot, or on other records. Torch is then built with kernels that this module cannot use.
+    Of the fit's records only shapes and types are used. Raises ConfigError if a record's gradient depends on
+    its place, on its slot, or on other records. Torch is then built with kernels that slots cannot use.
     """
-    stack = _stack(fit, [fit.problem.initial] * SLOTS)
+    columns = records(fit.job.x, fit.job.y, fit.problem.loss)
+    stack = stack_of(fit, [fit.problem.initial] * SLOTS)
     full, alone = (_factors(stack, probe, rows) for probe in probes_of(columns, SLOTS * rows))
     if not stay_apart(full, alone):
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got others: clients cannot "
-            'be trained privately side by side here. Set training = "sequential" under [runtime].'
+            'be trained side by side here. Set training = "sequential" under [runtime].'
         )
 
 

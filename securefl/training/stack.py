@@ -112,7 +112,8 @@ class Stack:
 
     def vector(self, slot: int) -> Float32s:
         """A slot's whole model (d,)."""
-        vector: Float32s = self._whole[slot].numpy()
+        # A copy: a view would hold the memory of all slots for as long as one client keeps its model.
+        vector: Float32s = self._whole[slot].numpy().copy()
         return vector
 
     def views(self, of: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -131,7 +132,7 @@ class Stack:
         """A pass of the first m slots forward and backward.
 
         x: (m, rows, inputs). y: (m, rows) labels, or (m, rows, targets). weights: (m, rows), of the records'
-        losses in what is minimised.
+        losses in what is minimised. A row without weight holds no record: its factors and its loss are 0.
         """
         inputs = [x]
         *hidden, (weight, bias) = ((w[: len(x)], b[: len(x)]) for w, b in self._layers)
@@ -149,6 +150,12 @@ class Stack:
             layers.append((inputs[at], slope))
             if at:
                 slope = torch.bmm(slope, hidden[at][0])
+        empty = weights == 0
+        if empty.any():
+            # Set to 0, not multiplied: at a row of zeros a model may overflow, and zero times nan is nan.
+            losses = losses.masked_fill(empty, 0)
+            hole = empty[:, :, None]
+            layers = [(given.masked_fill(hole, 0), slope.masked_fill(hole, 0)) for given, slope in layers]
         return Back(losses, layers[::-1])
 
     def _features(self, body: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import gc
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NoReturn
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 
 from securefl.core.errors import DataError, WorkerDied
-from securefl.processes import can_fork, ending, forking
+from securefl.processes import can_fork, ending, forking, silent
 from securefl.training.fit import Fit, Fitted, fitted, one_by_one
 from securefl.training.threads import one_thread
 
@@ -45,7 +46,7 @@ class Forked:
             return one_by_one(fits)
         # Modules are built, and what private training imports is imported, once for all processes.
         for fit in {id(fit.problem): fit for fit in fits}.values():
-            fit.problem.module(fit.start)
+            fit.problem.module(fit.problem.initial)
         with one_thread():
             return _together(fits, _shares(fits, self.workers))
 
@@ -161,8 +162,10 @@ class _Children:
         """End those that are left. They hold nothing that anybody waits for."""
         while self._running:
             child = self._running.pop()
-            os.kill(child, 9)
-            os.waitpid(child, 0)
+            # Ctrl-C may have come between the wait for this one and its leaving the list.
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, 9)
+                os.waitpid(child, 0)
 
 
 def _work(board: _Board, fits: Sequence[Fit], share: Sequence[int], parent: int) -> NoReturn:
@@ -171,6 +174,7 @@ def _work(board: _Board, fits: Sequence[Fit], share: Sequence[int], parent: int)
         # What was inherited is the parent's to end: a database that a collector closed here would lose its
         # log.
         gc.freeze()
+        silent()
         for place in share:
             if os.getppid() != parent:  # nobody is left to read the results
                 break

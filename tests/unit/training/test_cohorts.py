@@ -18,8 +18,9 @@ from securefl.core.streams import stream
 from securefl.protocols.fedlog.bodies import Clustering
 from securefl.protocols.fedlog.statistic import Clipping
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.cohorts import AT_ONCE, Batched, why_alone
+from securefl.training.cohorts import MOST_ROWS, Batched, why_alone
 from securefl.training.fit import Fit, Fitted, one_by_one
+from securefl.training.private_cohorts import SLOTS
 from securefl.training.task import Problem
 
 CLIENTS, SHAPE, CLASSES = 10, (6, 5), 4
@@ -100,7 +101,8 @@ def steps_apart(here: Problem, one: Sequence[Fitted], other: Sequence[Fitted]) -
         {"momentum": 0.5, "weight_decay": 0.01, "proximal": 0.1, "decay": 0.5},
         {"epochs": None, "steps": 7},
         {"batch_size": 1000},
-        {"batch_size": 1, "epochs": None, "steps": 20},
+        {"batch_size": 33},
+        {"batch_size": 1, "epochs": None, "steps": 8},
     ],
 )
 @pytest.mark.parametrize("kind", ["classification", "regression"])
@@ -147,7 +149,7 @@ def test_a_penalty_changes_what_is_learnt() -> None:
 
 
 def test_more_clients_than_stand_together() -> None:
-    here, many = problem(local()), records(2 * AT_ONCE + 3, "classification")
+    here, many = problem(local()), records(2 * SLOTS + 3, "classification")
     together, alone = (vectors(run(fits(here, many))) for run in (Batched(one_by_one), one_by_one))
     np.testing.assert_allclose(together, alone, atol=1e-6)
 
@@ -205,6 +207,62 @@ def test_others_are_left_to_the_other_trainer() -> None:
     pictures = [(np.zeros((4, 1, 28, 28), np.float32), np.arange(4))] * 2
     Batched(rest)(fits(images, pictures))
     assert left == [0, 1], "convolutions do not stand side by side"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"momentum": 0.5, "weight_decay": 0.01, "proximal": 0.1},
+        {"optimizer": "adam", "learning_rate": 1e-3},
+        {"epochs": None, "steps": 7, "batch_size": 40},
+    ],
+)
+def test_a_client_has_the_same_bits_whoever_is_beside_it(changes: dict[str, Any]) -> None:
+    """Noise covers what one client moves. If the others' bits moved with it, it would cover too little."""
+    here, train = problem(local(**changes)), Batched(one_by_one)
+    own = fits(here)
+    together = train(own)
+    for left in ([4], [9, 0], [2, 3, 5, 7], [8, 6, 4, 2, 0]):
+        for k, found in zip(left, train([fits(here)[k] for k in left]), strict=True):
+            np.testing.assert_array_equal(found, together[k])
+
+
+def test_a_row_without_a_record_adds_nothing_where_the_model_overflows() -> None:
+    """At a row of zeros this model is infinite, and at the records it is not."""
+    here = problem(local(learning_rate=1e-3, epochs=1))
+    start = here.initial.copy()
+    width = int(np.prod(SHAPE))
+    start[: 16 * width] = -3e38 / width
+    start[16 * width : 16 * width + 16] = 3e38
+    start[16 * width + 16 : 16 * width + 16 + 8 * 16] = 1.0
+    x = np.full((5, *SHAPE), 1.0, np.float32)
+    own = [replace(fit, start=start) for fit in fits(here, [(x, np.arange(5) % CLASSES)])]
+    (alone,) = one_by_one(own)
+    (beside,) = Batched(one_by_one)([replace(own[0], job=replace(own[0].job, rng=stream(0, "client", 2, 0)))])
+    assert isinstance(alone, np.ndarray)
+    assert isinstance(beside, np.ndarray)
+    np.testing.assert_allclose(beside, alone, rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [0, 1, 667, 669])
+def test_a_start_of_another_length_costs_its_client_alone(length: int) -> None:
+    here = problem(local())
+    own = fits(here)
+    own[3] = replace(own[3], start=np.zeros(length, np.float32))
+    came = Batched(one_by_one)(own)
+    assert [isinstance(one, DataError) for one in came] == [k == 3 for k in range(CLIENTS)]
+
+
+def test_large_mini_batches_are_left_to_the_other_trainer() -> None:
+    left: list[int] = []
+
+    def rest(given: Sequence[Fit]) -> list[Fitted]:
+        left.extend(fit.job.client for fit in given)
+        return one_by_one(given)
+
+    Batched(rest)(fits(problem(local(batch_size=MOST_ROWS + 1))))
+    assert left == list(range(CLIENTS))
 
 
 def test_two_kinds_of_bodies_train_in_one_wave() -> None:

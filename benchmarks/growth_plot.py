@@ -1,0 +1,48 @@
+"""Draws docs/growth.png from what `benchmarks/growth.py --write` kept.
+
+python benchmarks/growth_plot.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = ("growth_none", "growth_local")
+WORDS = {"none": "no noise", "local": "noise by each client"}
+
+
+def main() -> None:
+    figure, (time, memory) = plt.subplots(1, 2, figsize=(9, 3.6))
+    for kept, colour in zip(KEPT, ("tab:blue", "tab:orange"), strict=True):
+        file = ROOT / "benchmarks" / "results" / f"{kept}.json"
+        if not file.exists():
+            continue
+        cells = sorted(json.loads(file.read_text())["cells"], key=lambda cell: cell["cohort"])
+        cohorts = [cell["cohort"] for cell in cells]
+        words = WORDS[cells[0]["noise"]]
+        for when, style in (("early", "o-"), ("late", "s--")):
+            rounds = [cell["cohort"] * cell[f"ms_{when}"] / 1e3 for cell in cells]
+            time.loglog(cohorts, rounds, style, color=colour, label=f"{words}, {when} round")
+        clients = sorted({cell["clients"] for cell in cells})
+        largest = [max(cell["mib_late"] for cell in cells if cell["clients"] == n) for n in clients]
+        memory.loglog(clients, largest, "s-", color=colour, label=words)
+    ends = (1, 10_000)
+    time.loglog(ends, [0.003 * end for end in ends], ":", color="grey", label="3 ms a client")
+    time.set(xlabel="cohort", ylabel="CPU seconds of a round")
+    memory.set(xlabel="clients", ylabel="MiB beyond the imports")
+    for axes in (time, memory):
+        axes.grid(alpha=0.3, which="both")
+        axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(ROOT / "docs" / "growth.png", dpi=120)
+
+
+if __name__ == "__main__":
+    main()
