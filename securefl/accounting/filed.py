@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from securefl.accounting.alike import Alike, Counts
-from securefl.accounting.chain import head
+from securefl.accounting.chain import Head
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import ReleaseKey
 from securefl.storage.database import Database
@@ -19,8 +19,10 @@ class Filed:
     thousand others.
     """
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, newest: Callable[[], Head]) -> None:
+        """newest: the newest link of the chain, of a change at hand too."""
         self._db = db
+        self._newest = newest
         self._counts: Alike[str] = Alike()
         self._at: int | None = None
 
@@ -46,7 +48,7 @@ class Filed:
         self._at = None
 
     def _now(self) -> Alike[str]:
-        at = head(self._db.rows).count
+        at = self._newest().count
         if at != self._at:
             query = "SELECT holder, name, charge, COUNT(*) FROM releases GROUP BY holder, name, charge"
             self._counts = Alike()

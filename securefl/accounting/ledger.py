@@ -26,13 +26,12 @@ from securefl.accounting.chain import Head, head, move, replay
 from securefl.accounting.events import dump_charge
 from securefl.accounting.filed import Filed
 from securefl.accounting.note import Note
-from securefl.accounting.store import IDENTITY, KIND, Terms, connect, now
+from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, row_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.core.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
 from securefl.core.wire import Header, encode
 
 T = TypeVar("T")
-_KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
 
 __all__ = ["Head", "Ledger", "Terms", "now"]
 
@@ -44,7 +43,8 @@ class Ledger:
         self.terms = terms
         self._clock = clock
         self._db = connect(path, terms)
-        self._filed = Filed(self._db)
+        self._link: Head | None = None
+        self._filed = Filed(self._db, self._newest)
         self._budget = Budget(self._filed, terms)
         try:
             with self._db.explaining():
@@ -70,9 +70,15 @@ class Ledger:
         except BaseException:
             self._filed.forget()
             raise
+        finally:
+            self._link = None
         # After the commit, never before: a note ahead of its ledger would refuse an honest one for ever.
         with self._db.explaining():
             self._note.write(self.head)
+
+    def _newest(self) -> Head:
+        """The newest link. That of a change at hand is on file when the change is."""
+        return self._link or head(self._db.rows)
 
     def __enter__(self) -> Ledger:
         return self
@@ -147,7 +153,7 @@ class Ledger:
 
     def _stands(self, key: ReleaseKey, charge: Charge) -> bool:
         """Whether this charge is on file for this key."""
-        row = self._db.row(f"SELECT charge FROM releases WHERE {_KEY}", _row(key))
+        row = self._db.row(f"SELECT charge FROM releases WHERE {KEY}", row_of(key))
         if row is not None and row[0] != dump_charge(charge):
             raise LocalProtocolError(
                 f"Expected a new key for {key.name!r} of {key.holder}, got round {key.round}, stage "
@@ -157,8 +163,8 @@ class Ledger:
         return row is not None
 
     def _insert(self, key: ReleaseKey, charge: Charge, *, introduction: bool) -> None:
-        parts = (*_row(key), dump_charge(charge), int(introduction), self._clock())
-        link = self._link = self._link.then(*parts)
+        parts = (*row_of(key), dump_charge(charge), int(introduction), self._clock())
+        link = self._link = self._newest().then(*parts)
         # `_stands` asked before anything of this wave was written. A key that the wave names twice is refused
         # here, by the table's UNIQUE.
         try:
@@ -177,7 +183,7 @@ class Ledger:
 
         A release without noise and in the clear may be sent again with any content: its charge is infinite.
         """
-        row = self._db.row(f"SELECT committed, content FROM releases WHERE {_KEY}", _row(release.key))
+        row = self._db.row(f"SELECT committed, content FROM releases WHERE {KEY}", row_of(release.key))
         return row is None or row[0] is None or bytes(row[1]) == release.content
 
     def send(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
@@ -219,8 +225,8 @@ class Ledger:
     def _commits(self, release: Release) -> bool:
         """Commit a reservation of this charge. Return whether it was open, or committed with this content."""
         row = self._db.row(
-            f"SELECT reserved, committed, content FROM releases WHERE {_KEY} AND charge = ?",
-            (*_row(release.key), dump_charge(release.charge)),
+            f"SELECT reserved, committed, content FROM releases WHERE {KEY} AND charge = ?",
+            (*row_of(release.key), dump_charge(release.charge)),
         )
         if row is None:
             return False
@@ -229,7 +235,7 @@ class Ledger:
             # Without fingerprints all contents look alike. A charge that stands for any allows it.
             may_repeat = bool(release.content) or release.charge in (NO_COST, UNPROTECTED)
             return may_repeat and bytes(content) == release.content
-        link = self._link = self._link.then(reserved, release.content)
+        link = self._link = self._newest().then(reserved, release.content)
         self._db.run(
             "UPDATE releases SET committed = ?, content = ? WHERE reserved = ?",
             (link.count, release.content, reserved),
@@ -257,7 +263,7 @@ class Ledger:
 
     def state(self, key: ReleaseKey) -> str | None:
         """The state of this key's release: "reserved", "committed", or None if it is unknown."""
-        row = self._db.row(f"SELECT committed FROM releases WHERE {_KEY}", _row(key))
+        row = self._db.row(f"SELECT committed FROM releases WHERE {KEY}", row_of(key))
         return None if row is None else "reserved" if row[0] is None else "committed"
 
     def sessions(self) -> list[bytes]:
@@ -277,10 +283,6 @@ class Ledger:
         state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
         columns = f"holder, session, round, stage, attempt, name, charge, {state}, at"
         return self._db.rows(f"SELECT {columns} FROM releases ORDER BY reserved")
-
-
-def _row(key: ReleaseKey) -> tuple[str, bytes, int, int, int, str]:
-    return (key.holder, key.session, key.round, key.stage, key.attempt, key.name)
 
 
 def _by_holder(of: Iterable[tuple[ReleaseKey, T]]) -> dict[str, list[tuple[ReleaseKey, T]]]:

@@ -12,7 +12,7 @@ from sys import float_info
 from securefl.accounting.chain import first, move, whole
 from securefl.accounting.note import noted
 from securefl.core.errors import ConfigError
-from securefl.core.release import PARTIES, Adjacency, Unit
+from securefl.core.release import PARTIES, Adjacency, ReleaseKey, Unit
 from securefl.storage.database import Database, Kind
 
 KIND = Kind(
@@ -120,3 +120,11 @@ def _agree(db: Database, terms: Terms) -> None:
 
 def _written(terms: Terms) -> dict[str, str]:
     return {field.name: repr(getattr(terms, field.name)) for field in fields(terms)}
+
+
+KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"
+"""Finds the row of one release, by `row_of` its key."""
+
+
+def row_of(key: ReleaseKey) -> tuple[str, bytes, int, int, int, str]:
+    return (key.holder, key.session, key.round, key.stage, key.attempt, key.name)

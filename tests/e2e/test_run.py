@@ -59,7 +59,10 @@ def test_tables_have_a_row_for_every_observation(finished: Path) -> None:
     assert participation.groupby(["arm", "seed"])["answered"].sum().tolist() == [6, 6, 6, 6]
     assert set(metrics["survivors_lost"]) == {0}
     assert set(participation["quality"]) >= {"clean", "blurred"}
-    assert len(pd.read_csv(finished / "figures.csv")) == 2 * 2 * 6
+    figures = pd.read_csv(finished / "figures.csv")
+    # A row for every change: in round 1 of all six clients, later of the three that were asked.
+    assert len(figures) == 2 * 6 + 2 * 3
+    assert set(figures["arm"]) == {"FedProf"}
 
 
 def test_epsilon_is_honest_in_every_output(finished: Path) -> None:

@@ -38,7 +38,9 @@ CLAIM = DPSGD(
 TRAINED = [train_privately, train_beside_another]
 
 
-@pytest.mark.parametrize("train", TRAINED)
+@pytest.mark.parametrize(
+    "train", [train_privately, pytest.param(train_beside_another, marks=pytest.mark.slow)]
+)
 def test_the_claim_holds_along_its_curve_and_is_nearly_reached(train: Train) -> None:
     """False alarm 1e-6 at each of three deltas. About 0.60, 0.78 and 0.83 of the claims are reached."""
     found = audit(CLAIM, runs=200, train=train)

@@ -54,7 +54,8 @@ def account_of(of: Study, records: list[dict[str, Any]]) -> Account:
 def never_below(of: Study, folder: Path, records: list[dict[str, Any]]) -> None:
     account, plan = account_of(of, records), composition(of, of.arms[0], world(of))[1]
     with Ledger(arm_folder(folder, of.arms[0], of.study.seeds[0]) / "ledger.sqlite", plan.terms()) as ledger:
-        filed = {k: Filed(ledger._db).counted(client_name(k)) for k in range(of.data.clients)}
+        anew = Filed(ledger._db, lambda: ledger.head)
+        filed = {k: anew.counted(client_name(k)) for k in range(of.data.clients)}
     assert any(filed.values())
     for client, own in filed.items():
         counted = dict(account.counted(str(client)))

@@ -307,7 +307,7 @@ def test_a_bad_call_does_not_end_the_ask_at_hand() -> None:
     _, party = engine(replace(OPEN, sum="masked"))
     names = list(party.names)
     party.call(names, said(PLACE, AskCall(most_bytes=9, most_elements=9)))
-    party._contributing._news[0] = {"seen": np.ones(1)}
+    party._contributing.values._news[0] = {"seen": np.ones(1)}
     huge = AskCall(most_bytes=2**40, most_elements=9)
     with pytest.raises(RemoteProtocolError, match="at most"):
         party.call(names, said(replace(PLACE, stage=1), huge))

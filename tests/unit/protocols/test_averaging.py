@@ -164,8 +164,8 @@ def test_multiplicities_weigh_the_mean(problem: Problem) -> None:
     """Scheme II: K draws with replacement, mean of 1 / K each."""
     algorithm = FedAvgRP(fraction=1.0).build(problem)
     clients = Clients()
-    after = one_round(algorithm, clients)
-    draws = after.memory["cohort"]
+    round_ = played(algorithm, clients)
+    after, draws = round_.state, np.array([round_.drawn.get(k, 0) for k in range(CLIENTS)])
     assert draws.sum() == CLIENTS
     assert draws.max() > 1, "choose another seed: nobody was drawn twice"
     expected = problem.initial + float(draws @ np.arange(1, CLIENTS + 1)) / CLIENTS

@@ -108,7 +108,9 @@ def test_first_come_prefers_those_not_picked_last_then_the_fast() -> None:
     assert list(first_come(seconds, np.zeros(5), 3)) == [0, 2, 4]
     last = np.array([1.0, 0.0, 1.0, 0.0, 0.0])
     assert list(first_come(seconds, last, 4)) == [4, 3, 1, 0]
-    chosen = FirstCome().choose(state(cohort=last), Population(clients=5, seconds=seconds), 2, rng())
+    chosen = FirstCome().choose(
+        state(cohort=np.flatnonzero(last)), Population(clients=5, seconds=seconds), 2, rng()
+    )
     assert set(chosen) == {4, 3}
 
 
