@@ -21,7 +21,7 @@ from securefl.study import run_report
 
 
 def wait(gate: Path) -> None:
-    print("At hand.", file=sys.stderr, flush=True)
+    print("At hand.", file=sys.__stderr__, flush=True)
     while not gate.exists():
         time.sleep(0.02)
 
