@@ -132,7 +132,8 @@ class Stack:
         """A pass of the first m slots forward and backward.
 
         x: (m, rows, inputs). y: (m, rows) labels, or (m, rows, targets). weights: (m, rows), of the records'
-        losses in what is minimised. A row without weight holds no record: its factors and its loss are 0.
+        losses in what is minimised. A row without weight holds no record and is zero in x: its factors and
+        its loss are 0.
         """
         inputs = [x]
         *hidden, (weight, bias) = ((w[: len(x)], b[: len(x)]) for w, b in self._layers)
@@ -155,7 +156,11 @@ class Stack:
             # Set to 0, not multiplied: at a row of zeros a model may overflow, and zero times nan is nan.
             losses = losses.masked_fill(empty, 0)
             hole = empty[:, :, None]
-            layers = [(given.masked_fill(hole, 0), slope.masked_fill(hole, 0)) for given, slope in layers]
+            layers = [
+                # the records themselves are zero there already
+                (given if given is x else given.masked_fill(hole, 0), slope.masked_fill(hole, 0))
+                for given, slope in layers
+            ]
         return Back(losses, layers[::-1])
 
     def _features(self, body: Tensor) -> Tensor:
