@@ -349,7 +349,9 @@ def test_a_model_that_is_no_longer_finite_is_not_taken_for_one_that_mixes() -> N
 # The canary -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("train", [train_privately, train_beside_another])
+@pytest.mark.parametrize(
+    "train", [train_privately, pytest.param(train_beside_another, marks=pytest.mark.slow)]
+)
 def test_the_canary_passes_what_is_computed_in_chunks(train: kinks.Train) -> None:
     """False alarm 1e-6."""
     found = kinks.audit(STEP_OF_ONE, delta=1e-3, train=train)
