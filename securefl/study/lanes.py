@@ -116,16 +116,17 @@ class _Shift:
         lane.join()
         del self.running[news]
         news.close()
-        # None: somebody else was told of the end, such as a launcher that ignores SIGCHLD.
+        # None under a launcher that ignores SIGCHLD. The records say how far the lane came. The parent plays
+        # what is left.
         code = lane.exitcode
         if code is not None:
             lane.close()
         if code == _FAILED:
             self.failed = self.failed or (arm, seed)
-        elif code not in (_FINISHED, _STOPPED):
+        elif code not in (None, _FINISHED, _STOPPED):
             self.died = self.died or (
-                f"The process of {arm.name} under seed {seed} {ending(code or 0)}. If memory ran out, take "
-                "fewer workers. Finished rounds are kept: run the same command again, and it goes on."
+                f"The process of {arm.name} under seed {seed} {ending(code)}. If memory ran out, take fewer "
+                "workers. Finished rounds are kept: run the same command again, and it goes on."
             )
 
     def kill(self) -> None:

@@ -117,26 +117,25 @@ class Stack:
         return vector
 
     def views(self, of: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Weights (m, outputs, inputs) and biases (m, outputs) of the trained layers in (m, trained)."""
+        """Weights (slots, outputs, inputs) and biases (slots, outputs) of the trained layers in `of`."""
         return [_views(of, *place) for place in self._places[: self._trained]]
 
     def descend(self, back: Back, rate: float) -> None:
-        """One step of plain SGD, w <- w - rate * gradient, of the slots of this pass."""
+        """One step of plain SGD, w <- w - rate * gradient, of all slots."""
         # In one product with the weights: gradients on their own would be written and read once more.
-        m = len(back.losses)
-        for (given, slope), (weight, bias) in zip(back.layers, self.views(self.values[:m]), strict=True):
+        for (given, slope), (weight, bias) in zip(back.layers, self.views(self.values), strict=True):
             weight.baddbmm_(slope.transpose(1, 2), given, alpha=-rate)
             bias.sub_(slope.sum(1), alpha=rate)
 
     def back(self, x: Tensor, y: Tensor, weights: Tensor) -> Back:
-        """A pass of the first m slots forward and backward.
+        """A pass of all slots forward and backward.
 
-        x: (m, rows, inputs). y: (m, rows) labels, or (m, rows, targets). weights: (m, rows), of the records'
-        losses in what is minimised. A row without weight holds no record and is zero in x: its factors and
-        its loss are 0.
+        x: (slots, rows, inputs). y: (slots, rows) labels, or (slots, rows, targets). weights: (slots, rows),
+        of the records' losses in what is minimised. A row without weight holds no record and is zero in x.
+        Its factors and its loss are 0.
         """
         inputs = [x]
-        *hidden, (weight, bias) = ((w[: len(x)], b[: len(x)]) for w, b in self._layers)
+        *hidden, (weight, bias) = self._layers
         for w, b in hidden:
             inputs.append(_dense(inputs[-1], w, b).relu_())
         body = inputs[-1]
