@@ -127,6 +127,7 @@ def test_what_cannot_be_written_is_told_by_its_own_name(tmp_path: Path) -> None:
 WRITERS = {"write_text", "write_bytes", "to_csv", "to_json", "savefig", "savez", "savetxt"}
 IN_MEMORY = {
     ("securefl/data/fetching.py", "open"),
+    ("securefl/processes.py", "open"),
     ("securefl/storage/files.py", "fdopen"),
     ("securefl/he/ring.py", "write_bytes"),
     ("securefl/core/arrays.py", "savez"),
@@ -135,7 +136,7 @@ IN_MEMORY = {
     ("securefl/report/tables.py", "savefig"),
     ("securefl/report/tables.py", "to_csv"),
 }
-"""Writers of a buffer, of text, of a file without a name or in a temporary folder, and the one itself."""
+"""Writers of a buffer, of text, of nothing, of a file without a name or in a temporary folder; ours."""
 
 
 def writes(call: ast.Call) -> str | None:

@@ -376,13 +376,14 @@ def unpadded(model: nn.Module, x: Any, y: Any, config: DPSGD, loss: Any, source:
     return config.event
 
 
-@pytest.mark.parametrize("inputs", [64, 784])
-def test_the_canary_catches_a_batch_in_one_product(inputs: int) -> None:
+@pytest.mark.parametrize(("inputs", "runs"), [(64, 400), (784, 100)])
+def test_the_canary_catches_a_batch_in_one_product(inputs: int, runs: int) -> None:
+    """3.1 is claimed. With 64 inputs two records flip: 100 runs prove 2.8 to 5.2, 400 prove 6 and more."""
     with on_threads(1):
         if kinks.dense(inputs) is None:
             pytest.skip("no kernel of this machine changes with the number of rows")
         found = kinks.audit(
-            replace(STEP_OF_ONE, clip_norm=0.1), delta=1e-3, runs=100, inputs=inputs, train=unpadded
+            replace(STEP_OF_ONE, clip_norm=0.1), delta=1e-3, runs=runs, inputs=inputs, train=unpadded
         )
     assert not found.passed
 
