@@ -19,13 +19,11 @@ from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import PublicKey, SecretKey, Signature
 from securefl.core.legible import require_legible
 from securefl.core.release import SERVER
-from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, SigningKey, verify
+from securefl.core.signing import SIGNATURE_BYTES, Agree, AgreementKey, SigningKey, Verify, verify
 from securefl.core.wire import Header
 
 LABEL = b"securefl/secagg/2|"
 LEAST_BITS, MOST_BITS = 8, 64
-Verify = Callable[[PublicKey, Signature, bytes], None]
-
 
 # One encoding -----------------------------------------------------------------------------------
 
@@ -75,6 +73,7 @@ class Roster:
 
     members: tuple[Member, ...]
     verify: Verify = field(default=verify, compare=False)
+    agree: Agree = field(default=AgreementKey.agree, compare=False)
 
     def __post_init__(self) -> None:
         names = [member.name for member in self.members]
@@ -149,7 +148,8 @@ class Directory:
         session: 32 bytes; another session has other keys.
         server, key_holder: their lasting keys; None for a key holder that takes no part.
         members: the clients of these names, in their order. KeyError for a name that is not pinned.
-        verify: how a member's signature is checked. Whoever pins the keys says it, and could name any key.
+        verify, agree: how signatures are checked, and how two members come to the secret that they share.
+            Whoever pins the keys says it, and could name any key.
 
     Raises ConfigError for a session of another length, and for a server that is its own key holder.
     """
@@ -159,6 +159,7 @@ class Directory:
     key_holder: Member | None
     members: Callable[[Sequence[str]], Sequence[Member]]
     verify: Verify = verify
+    agree: Agree = AgreementKey.agree
 
     def __post_init__(self) -> None:
         if len(self.session) != 32:
@@ -172,7 +173,7 @@ class Directory:
     def roster(self, cohort: Iterable[str]) -> Roster:
         """The pinned keys of a cohort. CryptoError for a client whose keys are not pinned."""
         try:
-            return Roster(tuple(self.members(sorted(cohort))), self.verify)
+            return Roster(tuple(self.members(sorted(cohort))), self.verify, self.agree)
         except KeyError as unknown:
             raise CryptoError(f"Expected clients whose keys are pinned, got {unknown}.") from None
 
@@ -199,9 +200,8 @@ class Question:
         session: 32 bytes, of the run.
         round: the round in which it is asked. 0 for an introduction, which is asked once in a session.
         name: the name of the value.
-        ask: which of the declared asks it is: 0 in its rounds, i for the i-th introduction.
-        again: how often it was put anew after an answer was lost. Only a noised value is, with a charge each
-            time.
+        ask: 0 in its rounds, i for the i-th introduction.
+        again: how often it was put anew after an answer was lost, if it is noised, with a charge each time.
     """
 
     session: bytes

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from securefl.core.entropy import derived
+from securefl.core.entropy import derived, extracted
 from securefl.core.errors import CryptoError
 from securefl.core.keys import PublicKey, SecretKey, Signature
 
 SIGNATURE_BYTES: Final = 64
 _KEY_BYTES: Final = 32
+Verify = Callable[[PublicKey, Signature, bytes], None]
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,23 @@ class AgreementKey:
     def public(self) -> PublicKey:
         return PublicKey(self._own.public_key().public_bytes_raw())
 
-    def agree(self, other: PublicKey, purpose: bytes, *, length: int = _KEY_BYTES) -> SecretKey:
-        """`length` bytes that the two owners alone know, for one purpose. CryptoError for a weak key."""
+    def agree(self, other: PublicKey, purpose: bytes) -> SecretKey:
+        """32 bytes that the two owners alone know, for one purpose. CryptoError for a weak key."""
         try:
             shared = self._own.exchange(X25519PublicKey.from_public_bytes(other.raw))
         except ValueError:
             raise CryptoError("The other key cannot be agreed with.") from None
-        return SecretKey(HKDF(SHA256(), length, salt=None, info=purpose).derive(shared))
+        return extracted(shared, purpose)
 
     @cached_property
     def _own(self) -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(self.secret.reveal())
+
+
+class Agree(Protocol):
+    """How the owner of a key comes to the secret that it shares with another, for one purpose."""
+
+    def __call__(self, own: AgreementKey, other: PublicKey, purpose: bytes, /) -> SecretKey: ...
 
 
 def seal(to: PublicKey, plain: bytes, context: bytes, *, secret: SecretKey | None = None) -> bytes:

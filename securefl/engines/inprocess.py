@@ -7,6 +7,7 @@ moves their messages, and collects what each noted for the person at this machin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from securefl.algorithm import Offer
 from securefl.core.agreement import Directory, Member
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.core.signing import verify
 from securefl.core.wire import Header
 from securefl.engines.drive import Drive
 from securefl.engines.network import Network
@@ -106,8 +106,9 @@ class InProcess:
                 found.update(zip(own, party.members(session, own), strict=True))
             return [found[name] for name in names]
 
-        check = verify if self._once is None else self._once.verify
-        directory = Directory(session, self.server.member(session), holder, members, check)
+        directory = Directory(session, self.server.member(session), holder, members)
+        if self._once is not None:
+            directory = replace(directory, verify=self._once.verify, agree=self._once.agree)
         self.server.enter(directory)
         for party in self._parties:
             party.enter(directory)

@@ -1,8 +1,10 @@
-"""What a simulation does once for all its parties: read the same bytes, and check the same signature.
+"""What a simulation does once for all its parties: read the same bytes, check a signature, agree on a key.
 
 Each party of a simulation stands for a machine of its own, on which it would do both itself. Here one result
 serves them all, because it cannot differ: it follows from the arguments alone, and it is remembered by all of
 them. So a receiver with other limits, at another place or with another message in mind has its own result.
+
+Two owners of keys come to one secret. The second one takes what the first one worked out.
 
 Formal guarantees:
 - What fails is not remembered. It fails again, for each party.
@@ -20,7 +22,8 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from securefl.core import signing, wire
-from securefl.core.keys import PublicKey, Signature
+from securefl.core.keys import PublicKey, SecretKey, Signature
+from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header, Limit
 from securefl.core.wire.kinds import KEYS, element
 
@@ -36,9 +39,10 @@ class Once:
     def __init__(self) -> None:
         self._messages: dict[tuple[Any, ...], Any] = {}
         self._signed: set[tuple[bytes, bytes, bytes]] = set()
+        self._agreed: dict[tuple[frozenset[bytes], bytes], SecretKey] = {}
 
     def __len__(self) -> int:
-        return len(self._messages) + len(self._signed)
+        return len(self._messages) + len(self._signed) + len(self._agreed)
 
     def decode(self, data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
         """As `wire.decode`. The sender is not remembered: only an error names it."""
@@ -59,10 +63,19 @@ class Once:
             signing.verify(public, signature, message)
             self._signed.add(key)
 
+    def agree(self, own: AgreementKey, other: PublicKey, purpose: bytes) -> SecretKey:
+        """As `own.agree`. Both sides come to the same secret, and the second one takes the first one's."""
+        key = (frozenset((own.public.raw, other.raw)), purpose)
+        # Taken once, by the other side: a cohort of K has K^2 of them.
+        if (found := self._agreed.pop(key, None)) is None:
+            found = self._agreed[key] = own.agree(other, purpose)
+        return found
+
     def forget(self) -> None:
         """The exchange is over."""
         self._messages.clear()
         self._signed.clear()
+        self._agreed.clear()
 
 
 @cache

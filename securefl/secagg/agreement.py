@@ -42,7 +42,8 @@ class Channels:
             # smaller number first, so that both members derive the same secret
             pair = u32(min(self.own, other), max(self.own, other))
             purpose = tagged(b"channel", self.session + self.roster.digest, pair)
-            self._secrets[other] = self.identity.channel.agree(self.roster.members[other].channel, purpose)
+            theirs = self.roster.members[other].channel
+            self._secrets[other] = self.roster.agree(self.identity.channel, theirs, purpose)
         return self._secrets[other]
 
 
@@ -126,7 +127,8 @@ class ClosedRoster:
     def mask_seed(self, own: int, key: AgreementKey, other: int) -> SecretKey:
         """The seed of the mask that two members share. Raises CryptoError for a weak key."""
         pair = u32(min(own, other), max(own, other))
-        return key.agree(self.entries[other].key, tagged(b"mask", self.context, pair))
+        purpose = tagged(b"mask", self.context, pair)
+        return self.agreement.roster.agree(key, self.entries[other].key, purpose)
 
     def input_of(self, member: int, dealers: Sequence[int]) -> bytes:
         """The bytes that a member signs with its masked input.

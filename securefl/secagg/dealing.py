@@ -7,7 +7,6 @@ hashes to the bytes sealed for it. So a holder that opens what its dealer signed
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from securefl.core.agreement import digest, fields, tagged, u32
-from securefl.core.entropy import Random
+from securefl.core.entropy import Random, extracted
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Commitment, Guarded, SecretKey, Share, Signature
 from securefl.secagg.agreement import Channels, ClosedRoster
@@ -101,9 +100,7 @@ def deal(
 def share_key(closed: ClosedRoster, channels: Channels, dealer: int, holder: int) -> SecretKey:
     """The key of the one message from dealer to holder, derived by either of them."""
     other = holder if channels.own == dealer else dealer
-    # One block of HKDF-SHA-256 (RFC 5869) without salt: a tenth of the library object's time.
-    extracted = hmac.digest(bytes(32), channels.secret(other).reveal(), "sha256")
-    return SecretKey(hmac.digest(extracted, _bound(closed, dealer, holder) + b"\x01", "sha256"))
+    return extracted(channels.secret(other).reveal(), _bound(closed, dealer, holder))
 
 
 def unseal(sealed: Share, key: SecretKey, closed: ClosedRoster, dealer: int, holder: int) -> Pair:

@@ -18,7 +18,7 @@ from securefl.core.agreement import Directory, Identity, Roster
 from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.keys import PublicKey, SecretKey, Signature
 from securefl.core.release import SERVER
-from securefl.core.signing import SigningKey
+from securefl.core.signing import AgreementKey, SigningKey
 from securefl.core.wire import Header, Limit, encode
 from securefl.engines.door import Given
 from securefl.engines.drive import Drive
@@ -147,6 +147,49 @@ def test_after_a_good_signature_a_bad_one_is_refused_and_each_time() -> None:
     once.verify(KEY.public, good, b"yes")
 
 
+# Agreements -------------------------------------------------------------------------------------
+
+ALICE, BOB, EVE = (AgreementKey(SecretKey(bytes([own]) * 32)) for own in (1, 2, 3))
+
+
+def test_two_owners_agree_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[bytes] = []
+    own = AgreementKey.agree
+
+    def counted(key: AgreementKey, other: PublicKey, purpose: bytes) -> SecretKey:
+        worked.append(purpose)
+        return own(key, other, purpose)
+
+    monkeypatch.setattr(AgreementKey, "agree", counted)
+    once = Once()
+    for purpose in (b"mask", b"channel"):
+        one, other = once.agree(ALICE, BOB.public, purpose), once.agree(BOB, ALICE.public, purpose)
+        assert one.reveal() == other.reveal() == own(ALICE, BOB.public, purpose).reveal()
+    assert worked == [b"mask", b"channel"]
+    assert not len(once)  # both sides have theirs
+
+
+def test_nobody_takes_the_secret_of_two_others() -> None:
+    once = Once()
+    once.agree(ALICE, BOB.public, b"mask")
+    for own, other, purpose in (
+        (EVE, BOB, b"mask"),
+        (EVE, ALICE, b"mask"),
+        (ALICE, EVE, b"mask"),
+        (BOB, ALICE, b"mas"),
+    ):
+        found = once.agree(own, other.public, purpose)
+        assert found.reveal() == own.agree(other.public, purpose).reveal()
+
+
+def test_a_weak_key_is_refused_each_time() -> None:
+    once = Once()
+    for _ in range(2):
+        with pytest.raises(CryptoError):
+            once.agree(ALICE, PublicKey(bytes(32)), b"mask")
+    assert not len(once)
+
+
 # Who has it -------------------------------------------------------------------------------------
 
 
@@ -172,6 +215,8 @@ def test_a_party_on_its_own_reads_and_checks_everything() -> None:
     assert directory.verify is signing.verify
     assert directory.roster(["client-0000"]).verify is signing.verify
     assert Roster((member,)).verify is signing.verify
+    assert directory.agree is directory.roster(["client-0000"]).agree is AgreementKey.agree
+    assert Roster((member,)).agree is AgreementKey.agree
     # who else checks does not make another roster of it
     assert [field.name for field in fields(Roster) if field.compare] == ["members"]
 
