@@ -26,6 +26,8 @@ from securefl.training.task import Problem
 Aggregation = Literal["full", "partial"]
 Cohort = Mapping[int, int]
 """Chosen clients, and how often each was drawn."""
+Chosen = Generator[Ask, Answers, tuple[Cohort, State]]
+"""A choice: what it asks before, and the cohort and the state that it ends in."""
 
 
 def known_or_mean(sizes: Floats) -> Floats:
@@ -41,7 +43,9 @@ def known_or_mean(sizes: Floats) -> Floats:
 class Selection(Protocol):
     """Who takes part.
 
-    `watch` has the numbers asked of every client once, and of the cohort in every round.
+    `watch` has the numbers asked of every client once, and of the cohort in every round. `choose` may ask for
+    more before it ends in the cohort and the state: what it learns, it remembers there. `number` is the
+    round's. What it asks again in a round bears a number of its own (`Ask.number`).
     """
 
     @property
@@ -50,8 +54,8 @@ class Selection(Protocol):
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]: ...
 
     def choose(
-        self, state: State, population: Population, count: int, rng: np.random.Generator
-    ) -> Cohort: ...
+        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
+    ) -> Chosen: ...
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         """The figures behind the choice for an observer, by name, (N,)."""
@@ -67,8 +71,11 @@ class Uniform:
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (), {}
 
-    def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
-        return gumbel_top_k(population.among(np.zeros(population.clients)), count, rng)
+    def choose(
+        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
+    ) -> Chosen:
+        yield from ()
+        return gumbel_top_k(population.among(np.zeros(population.clients)), count, rng), state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {}
@@ -188,7 +195,8 @@ class Averaging:
         state = yield from self._introduce(state, population, watch, public)
         if self.aggregation == "full":
             state = yield from self._count_records(state, population)
-        cohort = self.selection.choose(state, population, self._count(population.clients), rng)
+        count = self._count(population.clients)
+        cohort, state = yield from self.selection.choose(state, population, count, number, rng)
         update = Sum(self.update.sends, len(state.broadcast))
         due = tuple(each for each in watch if each.sends.due(number))
         answers = yield Ask(

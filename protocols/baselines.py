@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securefl.algorithm import Algorithm, Offer, Population, State
-from securefl.protocols.averaging import Averaging, Cohort, Uniform, check_fraction, known_or_mean
+from securefl.protocols.averaging import Averaging, Chosen, Uniform, check_fraction, known_or_mean
 from securefl.protocols.contributions import LARGEST_LOSS, LOSS, SIZE, Loss, Size
 from securefl.protocols.selection import by_valuation, first_come, with_replacement
 from securefl.rounds import Each, Floats
@@ -28,9 +28,13 @@ class BySize:
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (), {}
 
-    def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+    def choose(
+        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
+    ) -> Chosen:
+        yield from ()
         # log-weights, so that -inf can say who must not be drawn
-        return with_replacement(population.among(np.log(known_or_mean(state.memory["size"]))), count, rng)
+        log_sizes = np.log(known_or_mean(state.memory["size"]))
+        return with_replacement(population.among(log_sizes), count, rng), state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {}
@@ -133,10 +137,13 @@ class FirstCome:
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (), {}
 
-    def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+    def choose(
+        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
+    ) -> Chosen:
+        yield from ()
         # Negated twice: `among` gives the retired -inf, and here the slowest must come last.
         last = np.isin(np.arange(population.clients), state.memory["cohort"]).astype(np.float64)
-        return first_come(-population.among(-population.seconds), last, count)
+        return first_come(-population.among(-population.seconds), last, count), state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {}
@@ -181,10 +188,13 @@ class ByLoss:
     def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
         return (self._loss.ask,), {}
 
-    def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+    def choose(
+        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
+    ) -> Chosen:
+        yield from ()
         # the paper's valuation: sqrt(n_k) times the mean loss
         valuations = np.sqrt(known_or_mean(state.memory[SIZE.name])) * state.memory[LOSS.name]
-        return by_valuation(
+        drawn = by_valuation(
             population.among(valuations),
             count,
             excluded=self.excluded,
@@ -192,6 +202,7 @@ class ByLoss:
             explored=self.explored,
             rng=rng,
         )
+        return drawn, state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {"loss": state.memory[LOSS.name]}

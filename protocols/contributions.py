@@ -32,8 +32,8 @@ SIZE = Sends(
     reveals="its number of records",
     on_model=False,
     sensitivity={("record", "replace-one"): 0.0, ("record", "add-remove"): 1.0},
-    extra=1,
     every=0,
+    introductions=1,
 )
 COUNT = Sends(
     name="count",
@@ -49,7 +49,7 @@ COUNT = Sends(
         ("client", "replace-one"): 0.0,
     },
 )
-LOSS = Sends(name="loss", how="each", reveals="the mean loss of the model on its records", extra=1)
+LOSS = Sends(name="loss", how="each", reveals="the mean loss of the model on its records", introductions=1)
 LARGEST_LOSS = 1e6
 """A public bound that clients clip their loss to."""
 _OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
@@ -140,7 +140,8 @@ class Size:
 
     def compute(self, job: Job) -> Value:
         units = round(1 / self.sends.grid.step)  # finer than whole records: little noise would round to none
-        return Value(integers=np.array([len(job.x) * units], dtype=np.int64), after_noise=self._possible)
+        records = len(job.x) + (0 if job.held is None else len(job.held[0]))
+        return Value(integers=np.array([records * units], dtype=np.int64), after_noise=self._possible)
 
     def _possible(self, noised: Floats) -> Value:
         return Value(clear=np.clip(noised, 1, self.problem.records))
@@ -168,7 +169,7 @@ class Count:
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """Mean loss of the broadcast model on the client's records.
+    """Mean loss of the broadcast model on the client's held-out records, or on all if it holds out none.
 
     bound: a record's largest loss, public. Without it the mean cannot be noised, for one record moves it
     without bound.
@@ -183,11 +184,14 @@ class Loss:
 
     def compute(self, job: Job) -> Value:
         model, loss = self.problem.module(job.broadcast), self.problem.loss
+        x, y = (job.x, job.y) if job.held is None else job.held
         if self.bound is None:
-            return Value(clear=np.array([min(mean_loss(model, job.x, job.y, loss), LARGEST_LOSS)]))
+            return Value(clear=np.array([min(mean_loss(model, x, y, loss), LARGEST_LOSS)]))
         losses = Losses(bound=self.bound)
+        # without such a record it sends noised zeros all the same: silence would tell that it has none
+        own = record_losses(model, x, y, loss) if len(x) else np.zeros(0)
         return Value(
-            integers=losses.sums(record_losses(model, job.x, job.y, loss)),
+            integers=losses.sums(own),
             after_noise=lambda noised: Value(clear=np.array([losses.mean(noised)])),
         )
 

@@ -76,10 +76,11 @@ class Job:
     """The inputs of a client when it computes a value: its records, the broadcast, and its kept state.
 
     `kept` is the state kept before this Ask. Changes apply once the exchange is over, so that a retry
-    computes the same value. `rng` is the client's own stream for this round. `round` counts from 1. `count`
-    is the number of records as others may know it. `introduction` is that of the Ask. If it is not 0, nothing
-    is trained. `source` gives the randomness of private training, the same if the round is cut off and played
-    again. None draws from the operating system.
+    computes the same value. `rng` is the client's own stream for this round and this number. `round` counts
+    from 1. `count` is the number of records as others may know it. `introduction` and `number` are those of
+    the Ask. If `introduction` is not 0, nothing is trained. `source` gives the randomness of private
+    training, the same if the round is cut off and played again. None draws from the operating system. `held`
+    are the x and y of records that are never trained on. Without a hold-out it is None.
     """
 
     client: int
@@ -92,7 +93,9 @@ class Job:
     kept: Kept = field(default_factory=dict)
     count: int = 0
     introduction: int = 0
+    number: int = 0
     source: Source | None = None
+    held: tuple[NDArray[Any], NDArray[Any]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

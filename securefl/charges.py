@@ -39,8 +39,8 @@ def events_of(plan: Plan, sent: Sequence[Sends], party: str, rounds: int) -> Cou
     """The releases to a party of a client that takes part in all of so many rounds and introductions."""
     events: Counter[DpEvent] = Counter()
     for sends in sent:
-        events[charge_of(plan, sends).by_party()[party]] += sends.asked(rounds) - sends.extra
-        events[charge_of(plan, sends, trained=False).by_party()[party]] += sends.extra
+        events[charge_of(plan, sends).by_party()[party]] += sends.asked(rounds) - sends.introductions
+        events[charge_of(plan, sends, trained=False).by_party()[party]] += sends.introductions
     return +events  # a Counter's plus drops the events that occur 0 times
 
 

@@ -39,7 +39,7 @@ class Broadcast:
     arrays: tuple[NDArray[np.float64], ...]
 
 
-@message("order", version=2, sender="server")
+@message("order", version=3, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """What a client is to send.
@@ -48,6 +48,7 @@ class Order:
         wants: names of the values it sends now.
         sums: names of the values that it gives to a hidden sum afterwards.
         introduction: which introduction of its values this is, from 1; 0 for an Ask of the rounds.
+        number: which Ask of its values this is within its round; 0 for an introduction.
         again: how often the sums were put anew after an answer was lost.
         members: numbers of the cohort, ascending; where nothing is hidden, this client's alone.
         draws: how often each of them was drawn, at least once.
@@ -59,6 +60,7 @@ class Order:
     wants: tuple[str, ...]
     sums: tuple[str, ...]
     introduction: int
+    number: int
     again: int
     members: tuple[int, ...]
     draws: tuple[int, ...]

@@ -46,8 +46,11 @@ class Sends:
         training: the cost of the training before it, if a model was broadcast. Its unit is the record, to add
             or remove.
         sensitivity: in L2, by (unit, adjacency). It is unbounded for a pair that is absent.
-        extra: how often it is asked for in a whole run, beyond once in `every` rounds.
         every: it is asked for in rounds whose number this divides. 0 is in no round.
+        introductions: how often it is asked for in a whole run before anything is trained. These are charged
+            without the training that other releases follow.
+        further: how often it is asked for in a whole run beyond once in `every` rounds, as number 1, 2 and so
+            on of a round. These are charged like that of the round itself.
         once: it cannot change in a session (the same records, nothing trained, nothing broadcast). Each
             client gives it once: two sums of it over two sets of clients would differ by a client's value.
         cohort: the least number of clients that are asked for one sum of it. 0 if that is not known
@@ -64,8 +67,9 @@ class Sends:
     training: DpEvent | None = None
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
     grid: Grid = field(default_factory=Grid)
-    extra: int = 0
     every: int = 1
+    introductions: int = 0
+    further: int = 0
     once: bool = False
     cohort: int = 0
 
@@ -80,7 +84,7 @@ class Sends:
         """The most often a client is asked for it, in as many rounds."""
         if self.once:
             return 1
-        return (rounds // self.every if self.every else 0) + self.extra
+        return (rounds // self.every if self.every else 0) + self.introductions + self.further
 
 
 @dataclass(frozen=True)
@@ -227,6 +231,8 @@ class Ask:
         public: further arrays that every client of the cohort may know.
         weights: the weights of values in the sums. None is 1 each.
         introduction: which introduction of its values this is, from 1. 0 for an Ask of the rounds.
+        number: which Ask of its values this is within its round. A client draws from another stream for each
+            number. Stages and attempts do not count: a retry has the number of what it repeats.
     """
 
     cohort: tuple[int, ...]
@@ -236,8 +242,14 @@ class Ask:
     public: Mapping[str, Floats] = field(default_factory=dict)
     weights: ByDraws | ByCount | None = None
     introduction: int = 0
+    number: int = 0
 
     def __post_init__(self) -> None:
+        if min(self.introduction, self.number) < 0 or (self.introduction and self.number):
+            raise LocalProtocolError(
+                f"Expected an introduction or a number within the round, got introduction "
+                f"{self.introduction} and number {self.number}."
+            )
         if isinstance(self.weights, ByDraws) and set(self.weights.draws) != set(self.cohort):
             raise LocalProtocolError(
                 f"Expected draws of the cohort {self.cohort} alone, got {sorted(self.weights.draws)}."

@@ -99,7 +99,7 @@ def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, cl
         sensitivity=found,
         grid=GRID,
         on_model=False,
-        extra=body.introductions,
+        introductions=body.introductions,
         once=body.once,
         cohort=clients,
     )

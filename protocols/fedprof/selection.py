@@ -10,7 +10,7 @@ import numpy as np
 
 from securefl.algorithm import Offer, Population, State
 from securefl.profiles import Anchor, Query, query
-from securefl.protocols.averaging import Cohort, known_or_mean
+from securefl.protocols.averaging import Chosen, known_or_mean
 from securefl.protocols.contributions import Size
 from securefl.protocols.fedprof.statistic import RepresentationProfile
 from securefl.protocols.selection import gumbel_top_k, with_replacement
@@ -65,10 +65,13 @@ class ByProfile:
             return np.where(np.isnan(divergence), np.nan, np.log(sizes / sizes.sum()))
         return -np.asarray(self.alpha, dtype=np.float64) * divergence
 
-    def choose(self, state: State, population: Population, count: int, rng: np.random.Generator) -> Cohort:
+    def choose(
+        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
+    ) -> Chosen:
+        yield from ()
         draw: Callable[[Floats, int, np.random.Generator], dict[int, int]]
         draw = with_replacement if self.replacement else gumbel_top_k
-        return draw(population.among(self.log_weights(state)), count, rng)
+        return draw(population.among(self.log_weights(state)), count, rng), state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         """The newest known divergence, at least 0: smaller ones are the noise of encrypted scores."""

@@ -60,8 +60,8 @@ def profile_sends(variant: Variant = Variant.FULL, clip: Clip | None = None, ref
         reveals_encrypted=_ENCRYPTED[variant],
         sensitivity={} if clip is None else _CLIPPED,
         grid=GRID,
-        extra=1,
         every=refresh,
+        introductions=1,
     )
 
 

@@ -19,8 +19,8 @@ Rows = Callable[[str], Iterable[tuple[Any, ...]]]
 # A row is two links: when it was reserved, and when it was committed. Its columns are in one of them each, so
 # no column can be edited unseen.
 _RESERVED = (
-    "SELECT reserved, holder, session, round, stage, attempt, name, charge, introduction, at FROM releases "
-    "ORDER BY reserved"
+    "SELECT reserved, holder, session, round, stage, attempt, name, charge, introduction, number, at "
+    "FROM releases ORDER BY reserved"
 )
 _COMMITTED = (
     "SELECT committed, reserved, content FROM releases WHERE committed IS NOT NULL ORDER BY committed"

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from securefl.accounting.alike import Alike, Counts
 from securefl.accounting.chain import Head
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import ReleaseKey
 from securefl.storage.database import Database
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Which of the declared asks of its value a release answers.
+
+    introduction, number: as in `rounds.Ask`. most: how many introductions, or further asks, a holder was
+    promised at most. None is not counted.
+    """
+
+    introduction: int = 0
+    number: int = 0
+    most: int | None = None
 
 
 class Filed:
@@ -57,19 +71,69 @@ class Filed:
             self._at = at
         return self._counts
 
-    def introduced(self, counted: Mapping[ReleaseKey, int]) -> BudgetExceeded | None:
-        """Return why a holder's introductions are used up, or None if they are not."""
-        # They are counted over all sessions, since an asker that restarts could otherwise take training for
-        # an introduction again and again. The attempt is left out: a retry introduces nothing new.
-        for key, most in counted.items():
-            query = (
-                "SELECT session, round, stage FROM releases WHERE holder = ? AND name = ? AND introduction"
-            )
-            done = {(bytes(row[0]), *row[1:]) for row in self._db.rows(query, (key.holder, key.name))}
-            asked = {(k.session, k.round, k.stage) for k in counted if k.name == key.name}
-            if asked - done and len(asked | done) > most:
+    def misasked(self, which: Mapping[ReleaseKey, Asked]) -> BudgetExceeded | None:
+        """Return why a holder is asked otherwise than was declared, or None if it is not."""
+        for key, asked in which.items():
+            refusal = self._misplaced(key, asked, which) or self._used_up(key, asked, which)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _misplaced(
+        self, key: ReleaseKey, asked: Asked, which: Mapping[ReleaseKey, Asked]
+    ) -> BudgetExceeded | None:
+        """A question of a round has one stage, and a stage one question of each value.
+
+        Two stages with one number would draw one stream twice, with two models. Two numbers at one stage
+        would make a retry out of another question.
+        """
+        query = (
+            "SELECT stage, introduction, number FROM releases "
+            "WHERE holder = ? AND session = ? AND round = ? AND name = ?"
+        )
+        done = self._db.rows(query, (key.holder, key.session, key.round, key.name))
+        beside = [
+            (other.stage, said.introduction, said.number)
+            for other, said in which.items()
+            if (other.session, other.round, other.name) == (key.session, key.round, key.name)
+        ]
+        for stage, introduction, number in (*done, *beside):
+            same = (introduction, number) == (asked.introduction, asked.number)
+            if same != (stage == key.stage):
                 return BudgetExceeded(
-                    f"{key.holder}: expected at most {most} declared introductions of {key.name!r}, got one "
-                    f"more after {len(done)}. Ask for it in a round, where its training is charged."
+                    f"{key.holder}: expected one stage for each Ask of {key.name!r} in round {key.round}, "
+                    f"got number {asked.number} (introduction {asked.introduction}) at stage {key.stage} "
+                    f"after number {number} (introduction {introduction}) at stage {stage}. Ask under a "
+                    "number of its own."
                 )
         return None
+
+    def _used_up(
+        self, key: ReleaseKey, asked: Asked, which: Mapping[ReleaseKey, Asked]
+    ) -> BudgetExceeded | None:
+        """More introductions, or further asks, than were declared. A retry is the Ask that it repeats."""
+        if asked.most is None:
+            return None
+        # Introductions are counted over all sessions, since an asker that restarts could otherwise take
+        # training for an introduction again and again. Further asks cost what a round's cost: each run has
+        # its own. The attempt is left out: a retry asks nothing new.
+        kind = "introduction > 0" if asked.introduction else "number > 0 AND session = ?"
+        query = f"SELECT session, round, stage FROM releases WHERE holder = ? AND name = ? AND {kind}"
+        values = (key.holder, key.name, *(() if asked.introduction else (key.session,)))
+        done = {(bytes(row[0]), *row[1:]) for row in self._db.rows(query, values)}
+        new = {
+            (other.session, other.round, other.stage)
+            for other, said in which.items()
+            if other.name == key.name and bool(said.introduction) == bool(asked.introduction)
+        }
+        if not new - done or len(new | done) <= asked.most:
+            return None
+        what, remedy = (
+            ("introductions", "Ask for it in a round, where its training is charged.")
+            if asked.introduction
+            else ("further asks", "Ask for it once a round, or declare more (`further`).")
+        )
+        return BudgetExceeded(
+            f"{key.holder}: expected at most {asked.most} declared {what} of {key.name!r}, got one more "
+            f"after {len(done)}. {remedy}"
+        )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from securefl.accounting.budget import Budget
 from securefl.accounting.chain import Head, head, move, replay
 from securefl.accounting.events import dump_charge
-from securefl.accounting.filed import Filed
+from securefl.accounting.filed import Asked, Filed
 from securefl.accounting.note import Note
 from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, row_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
@@ -33,7 +33,7 @@ from securefl.core.wire import Header, encode
 
 T = TypeVar("T")
 
-__all__ = ["Head", "Ledger", "Terms", "now"]
+__all__ = ["Asked", "Head", "Ledger", "Terms", "now"]
 
 
 class Ledger:
@@ -116,7 +116,7 @@ class Ledger:
     def reserve(
         self,
         wants: Sequence[tuple[ReleaseKey, Charge]],
-        introductions: Mapping[ReleaseKey, int] | None = None,
+        asked: Mapping[ReleaseKey, Asked] | None = None,
     ) -> Mapping[str, BudgetExceeded]:
         """Reserve a wave of charges durably. Of each holder it reserves all charges, or none.
 
@@ -124,31 +124,30 @@ class Ledger:
         the same content, which tells nothing new.
 
         Args:
-            introductions: the keys that are introductions, and how many of that name were declared. An
-                introduction is charged without the training that other releases follow. A retry is the same
-                introduction.
+            asked: which of the declared asks each key answers. A key without one is not counted.
 
         Returns:
-            The refused holders, each with the reason: its budget or schedule does not bear the charges, or
-            its introductions are used up. Nothing is reserved for a refused holder.
+            The refused holders, each with the reason: its budget or schedule does not bear the charges, its
+            introductions or further asks are used up, or one question was put at two places of a round.
+            Nothing is reserved for a refused holder.
 
         Raises:
             LocalProtocolError: a key was used before with another charge. Nothing is reserved then.
         """
         refused: dict[str, BudgetExceeded] = {}
-        introduced = _by_holder((introductions or {}).items())
+        said = _by_holder((asked or {}).items())
         with self._changing():
-            for holder, asked in _by_holder(wants).items():
-                charges = [(key, charge) for key, charge in asked if not self._stands(key, charge)]
-                counted = dict(introduced.get(holder, ()))
-                refusal = self._filed.introduced(counted) or self.refusal(
+            for holder, own in _by_holder(wants).items():
+                charges = [(key, charge) for key, charge in own if not self._stands(key, charge)]
+                which = dict(said.get(holder, ()))
+                refusal = self._filed.misasked(which) or self.refusal(
                     holder, [(key.name, charge) for key, charge in charges]
                 )
                 if refusal is not None:
                     refused[holder] = refusal
                     continue
                 for key, charge in charges:
-                    self._insert(key, charge, introduction=key in counted)
+                    self._insert(key, charge, which.get(key, Asked()))
         return refused
 
     def _stands(self, key: ReleaseKey, charge: Charge) -> bool:
@@ -162,14 +161,15 @@ class Ledger:
             )
         return row is not None
 
-    def _insert(self, key: ReleaseKey, charge: Charge, *, introduction: bool) -> None:
-        parts = (*row_of(key), dump_charge(charge), int(introduction), self._clock())
+    def _insert(self, key: ReleaseKey, charge: Charge, asked: Asked) -> None:
+        parts = (*row_of(key), dump_charge(charge), asked.introduction, asked.number, self._clock())
         link = self._link = self._newest().then(*parts)
         # `_stands` asked before anything of this wave was written. A key that the wave names twice is refused
         # here, by the table's UNIQUE.
         try:
             self._db.run(
-                "INSERT INTO releases VALUES (?, NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'')", (link.count, *parts)
+                "INSERT INTO releases VALUES (?, NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'')",
+                (link.count, *parts),
             )
         except sqlite3.IntegrityError:
             raise LocalProtocolError(

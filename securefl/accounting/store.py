@@ -17,7 +17,7 @@ from securefl.storage.database import Database, Kind
 
 KIND = Kind(
     name="ledger",
-    version=6,
+    version=7,
     tables=(
         "CREATE TABLE terms (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
         # the newest link of the chain (see `chain`)
@@ -27,7 +27,7 @@ KIND = Kind(
         "CREATE TABLE releases (reserved INTEGER PRIMARY KEY, committed INTEGER UNIQUE, "
         "holder TEXT NOT NULL, session BLOB NOT NULL, round INTEGER NOT NULL, stage INTEGER NOT NULL, "
         "attempt INTEGER NOT NULL, name TEXT NOT NULL, charge TEXT NOT NULL, introduction INTEGER NOT NULL, "
-        "at TEXT NOT NULL, content BLOB NOT NULL, "
+        "number INTEGER NOT NULL, at TEXT NOT NULL, content BLOB NOT NULL, "
         "UNIQUE (holder, session, round, stage, attempt, name)) STRICT",
     ),
     lost="What is known of earlier releases is lost with it: restore the folder it is in from one backup, or "

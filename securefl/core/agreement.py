@@ -22,7 +22,7 @@ from securefl.core.release import SERVER
 from securefl.core.signing import SIGNATURE_BYTES, Agree, AgreementKey, SigningKey, Verify, verify
 from securefl.core.wire import Header
 
-LABEL = b"securefl/secagg/2|"
+LABEL = b"securefl/secagg/3|"
 LEAST_BITS, MOST_BITS = 8, 64
 
 # One encoding -----------------------------------------------------------------------------------
@@ -197,11 +197,10 @@ class Question:
     Stage and attempt are not part of it: a server that calls another attempt puts the same question again.
 
     Attributes:
-        session: 32 bytes, of the run.
+        session, name: 32 bytes, of the run; the name of the value.
         round: the round in which it is asked. 0 for an introduction, which is asked once in a session.
-        name: the name of the value.
-        ask: 0 in its rounds, i for the i-th introduction.
-        again: how often it was put anew after an answer was lost, if it is noised, with a charge each time.
+        ask: i for the i-th introduction; in a round the number within it. Only introductions have round 0.
+        again: how often it was put anew after an answer was lost. Only noised values are, charged each time.
     """
 
     session: bytes
@@ -215,6 +214,7 @@ class Question:
 class Vector:
     """One vector to be summed modulo 2^bits. No coordinate of any client exceeds `bound` in magnitude.
 
+    ask: which introduction it is. number: which Ask of the round it is. One of them is 0.
     once: the value cannot change in a session, so a client lets it be opened once in a session.
     """
 
@@ -225,18 +225,21 @@ class Vector:
     ask: int = 0
     again: int = 0
     once: bool = False
+    number: int = 0
 
     def __post_init__(self) -> None:
-        if not LEAST_BITS <= self.bits <= MOST_BITS or not 0 < self.length < 2**32 or self.bound < 1:
-            raise ConfigError(f"Expected a length, a bound and {LEAST_BITS} to {MOST_BITS} bits, got {self}.")
+        fits = LEAST_BITS <= self.bits <= MOST_BITS and 0 < self.length < 2**32 and self.bound >= 1
+        if not fits or (self.ask and self.number):
+            raise ConfigError(f"Expected a length, a bound, 8 to 64 bits, and `ask` or `number`, got {self}.")
 
     def question(self, header: Header) -> Question:
         """Which question this vector answers, in an aggregation at that place."""
-        return Question(header.session, 0 if self.ask else header.round, self.name, self.ask, self.again)
+        at = 0 if self.ask else header.round
+        return Question(header.session, at, self.name, self.ask or self.number, self.again)
 
     def encoded(self) -> bytes:
-        numbers = (self.length, self.bits, self.bound, self.ask, self.again, self.once)
-        return fields(self.name.encode(), struct.pack("<IIQIIB", *numbers))
+        numbers = (self.length, self.bits, self.bound, self.ask, self.again, self.number, self.once)
+        return fields(self.name.encode(), struct.pack("<IIQIIIB", *numbers))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,12 @@ def stream(seed: int, *labels: str | int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words.tolist())))
 
 
+def client_stream(seed: int, number: int, client: int, ask: int = 0) -> np.random.Generator:
+    """A client's own stream for one Ask of a round: `number` is the round's, `ask` the Ask's within it."""
+    # The first Ask of a round keeps the name that it had when a round asked once.
+    return stream(seed, "client", number, client, *([ask] if ask else []))
+
+
 def public_seed(seed: int, *labels: str | int) -> int:
     """A 63-bit integer seed named like a stream, for libraries that want a number."""
     return int(stream(seed, *labels).integers(2**63 - 1))

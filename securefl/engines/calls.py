@@ -81,7 +81,7 @@ class AskCall:
             ) from None
 
 
-@message("sum-call", version=1, sender="server")
+@message("sum-call", version=2, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class SumCall:
     """An attempt at a hidden sum begins.
@@ -89,7 +89,7 @@ class SumCall:
     Attributes:
         members: numbers of who is called, ascending. ordered: size of the cohort that was ordered.
         names, lengths: of the vectors.
-        introduction, again: of the questions; clients have them from their orders.
+        introduction, number, again: of the questions; clients have them from their orders.
         task: digest of what the cohort was told, as the server tells it.
         key: the key holder's key of this attempt, as it said it. Empty if the attempt has none.
     """
@@ -99,6 +99,7 @@ class SumCall:
     names: tuple[str, ...]
     lengths: tuple[int, ...]
     introduction: int
+    number: int
     again: int
     task: bytes
     key: bytes = b""
@@ -111,8 +112,9 @@ class SumCall:
         fits = fits and len(set(self.names)) == len(self.names)
         known = all(name in offers and offers[name].how == "sum" for name in self.names)
         # each stands in the signed agreement as four bytes
-        counts = (self.ordered, self.introduction, self.again)
-        if not fits or not known or len(self.task) != 32 or not all(0 <= one < 2**31 for one in counts):
+        counts = (self.ordered, self.introduction, self.number, self.again)
+        counts_fit = all(0 <= one < 2**31 for one in counts) and not (self.introduction and self.number)
+        if not fits or not known or len(self.task) != 32 or not counts_fit:
             raise RemoteProtocolError(
                 f"Expected sums among {sorted(offers)} with a length each, got {self.names}.", sender=SERVER
             )

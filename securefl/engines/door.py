@@ -15,6 +15,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from securefl import scores, sums
@@ -22,7 +23,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm import Job
 from securefl.charges import charge_of
 from securefl.core.errors import BudgetExceeded, ConfigError
-from securefl.core.streams import stream
+from securefl.core.streams import client_stream
 from securefl.core.wire import Header
 from securefl.engines.inprocess import simulated
 from securefl.engines.observer import Log
@@ -100,7 +101,7 @@ class Door:
             gives,
             self.ledger,
             records,
-            rng=lambda number, client: stream(seed, "client", number, client),
+            rng=partial(client_stream, seed),
             scores=scoring,
             journal=self._journal,
         )

@@ -6,10 +6,8 @@ moves their messages, and collects what each noted for the person at this machin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm import Offer
@@ -22,7 +20,7 @@ from securefl.engines.network import Network
 from securefl.engines.observer import Log
 from securefl.engines.once import Once
 from securefl.engines.party.clients import ClientParty
-from securefl.engines.party.computing import Records
+from securefl.engines.party.computing import Records, Streams
 from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.engines.server import ServerParty
 from securefl.messages import client_name
@@ -166,7 +164,8 @@ def simulated(
     ledger: Ledger,
     records: Sequence[Records],
     *,
-    rng: Callable[[int, int], np.random.Generator],
+    rng: Streams,
+    held: Sequence[Records] | None = None,
     journal: Journal | None = None,
     scores: ScoreWay | None = None,
     kept: Mapping[int, Kept] | None = None,
@@ -179,8 +178,9 @@ def simulated(
     Args:
         offers: what clients may be asked for.
         records: x and y of each client, client 0 first.
-        rng: a client's own stream, from (round, client).
+        rng: a client's own stream, from (round, client, number of the Ask within the round).
         scores: the plan's way of scoring; None where it opens numbers in the clear.
+        held: of each client, the x and y that it tests on and never trains on; None without a hold-out.
         kept, culprits, spare: as they were when an earlier run of this session ended.
         trainer: runs the clients' local training.
     """
@@ -192,7 +192,16 @@ def simulated(
     sends = {offer.sends.name: offer.sends for offer in offers}
     numbered = dict(enumerate(records))
     clients = ClientParty(
-        plan, offers, ledger, journal, numbered, rng=rng, scores=scores, kept=kept, trainer=trainer
+        plan,
+        offers,
+        ledger,
+        journal,
+        numbered,
+        rng=rng,
+        held=None if held is None else dict(enumerate(held)),
+        scores=scores,
+        kept=kept,
+        trainer=trainer,
     )
     server = ServerParty(
         plan,

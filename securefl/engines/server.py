@@ -221,6 +221,7 @@ class ServerParty:
             header=header,
             sums=ask.sums,
             introduction=ask.introduction,
+            number=ask.number,
             again=again,
             cohort=tuple(sorted(map(client_name, cohort))),
             ordered=len(ask.cohort),
@@ -232,6 +233,7 @@ class ServerParty:
             names=tuple(question.sends.name for question in ask.sums),
             lengths=tuple(question.size for question in ask.sums),
             introduction=ask.introduction,
+            number=ask.number,
             again=again,
             task=told,
         )

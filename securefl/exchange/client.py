@@ -116,12 +116,21 @@ class Client:
         return order
 
     def _check_declared(self, order: Order, sends: Sends) -> None:
-        """Refuse to be asked more often than declared: in its rounds, and as an introduction."""
-        due = sends.due(self.header.round) if order.introduction == 0 else order.introduction <= sends.extra
-        if not due or order.introduction < 0:
+        """Refuse to be asked otherwise than declared: in its rounds, as an introduction, or further.
+
+        How often that was before, the ledger knows.
+        """
+        introduction, number = order.introduction, order.number
+        if introduction:
+            due = number == 0 and 0 < introduction <= sends.introductions
+        elif number:
+            due = 0 < number <= sends.further
+        else:
+            due = sends.due(self.header.round)
+        if not due:
             raise _refusal(
-                f"Expected {sends.name!r} to be asked for as declared, got introduction {order.introduction} "
-                f"in round {self.header.round}."
+                f"Expected {sends.name!r} to be asked for as declared, got introduction {introduction}, "
+                f"number {number} in round {self.header.round}."
             )
         if not 0 <= order.again <= self.plan.spare or (order.again and not noised(self.plan, sends)):
             raise _refusal(

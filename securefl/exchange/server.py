@@ -255,6 +255,7 @@ def order_of(ask: Ask, members: Sequence[int], *, hidden: bool, again: int = 0) 
         wants=each if hidden else (*sums, *each),
         sums=sums if hidden else (),
         introduction=ask.introduction,
+        number=ask.number,
         again=again,
         members=tuple(members),
         draws=tuple(drawn.get(k, 1) for k in members),

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from securefl.core.errors import LocalProtocolError
 
-_LABEL: Final = b"securefl/secagg/2|offsets|"
+_LABEL: Final = b"securefl/secagg/3|offsets|"
 
 
 @dataclass(frozen=True)

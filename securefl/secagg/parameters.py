@@ -40,7 +40,7 @@ from securefl.secagg.graph import spectral_ratio
 
 Mode = Literal["active", "semi-honest"]
 MODES: Final = ("active", "semi-honest")
-_LABEL: Final = b"securefl/secagg/2|parameters|"
+_LABEL: Final = b"securefl/secagg/3|parameters|"
 
 
 @dataclass(frozen=True, kw_only=True)

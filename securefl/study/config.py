@@ -67,12 +67,14 @@ class StudySection:
 @dataclass(frozen=True, kw_only=True)
 class DataSection:
     """source: a data set's name. clients: N. records: how many training records there are in all, drawn by
-    the seed, by default the whole set. download: fetch missing files first."""
+    the seed, by default the whole set. holdout: share of each client's records that it tests on and never
+    trains on. download: fetch missing files first."""
 
     source: str
     clients: int
     partition: Partition
     records: int | None = None
+    holdout: float = 0.0
     download: bool = False
 
     def __post_init__(self) -> None:
@@ -80,6 +82,8 @@ class DataSection:
             raise ValueError(f"Expected clients >= 1, got {self.clients}.")
         if self.records is not None and self.records < 1:
             raise ValueError(f"Expected records >= 1, got {self.records}.")
+        if not 0 <= self.holdout < 1:
+            raise ValueError(f"Expected 0 <= holdout < 1, got {self.holdout}.")
         if self.source not in NAMES:
             raise ValueError(
                 f"Expected source among {', '.join(NAMES)}, got {self.source!r}{near(self.source, NAMES)}."

@@ -126,11 +126,11 @@ class PrivacySection:
         noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
         # A spare attempt at a noised sum is a release with fresh noise, so it is counted beforehand.
         releases = {s.name: s.asked(rounds) + (self.spare if s.how == "sum" else 0) for s in sends}
-        # Introductions (`extra`) precede training, so training is counted for the other releases alone.
+        # Introductions precede training, so training is counted for the other releases alone.
         spent: Counter[DpEvent] = Counter()
         for s in sends:
             if s.training is not None and self.unit == "record":
-                spent[s.training] += releases[s.name] - s.extra
+                spent[s.training] += releases[s.name] - s.introductions
         return Plan(
             sum=self.sum,
             scores=self.scores,

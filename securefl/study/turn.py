@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm import Algorithm, Played, State, play
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
-from securefl.core.streams import stream
+from securefl.core.streams import client_stream, stream
 from securefl.core.wire import Header
 from securefl.engines.inprocess import simulated
 from securefl.engines.network import Network
@@ -59,7 +60,8 @@ class Turn:
             algorithm.offers,
             ledger,
             world.records,
-            rng=lambda number, client: stream(world.seed, "client", number, client),
+            rng=partial(client_stream, world.seed),
+            held=world.held,
             scores=score_way(
                 plan,
                 parameters=study.privacy.parameters,

@@ -14,6 +14,7 @@ from securefl.algorithm import Population
 from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
 from securefl.data import Dataset, Split, load, unrelated
+from securefl.data.holdout import held_out
 from securefl.engines.party.computing import Records
 from securefl.rounds import Floats
 from securefl.study import cost
@@ -25,7 +26,10 @@ from securefl.training.task import Problem
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class World:
-    """Everything that does not depend on the arm. The same seed gives the same world."""
+    """Everything that does not depend on the arm. The same seed gives the same world.
+
+    records: what each client trains on. held: what it tests on and never trains on, None without a hold-out.
+    """
 
     seed: int
     problem: Problem
@@ -33,6 +37,7 @@ class World:
     quality: tuple[str, ...]
     cost_model: cost.CostModel
     devices: cost.Devices
+    held: Sequence[Records] | None = None
 
     @cached_property
     def tests(self) -> Sequence[Records]:
@@ -116,6 +121,7 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
     for client, (part, kind) in enumerate(zip(parts, quality, strict=True)):
         own = study.corruption.apply(split.train.take(part), kind, stream(seed, "corrupt", client), other)
         records.append((own.x, own.y))
+    kept, held = _parted(records, study.data.holdout, public_seed(seed, "holdout"))
     train = split.train
     problem = Problem(
         model=study.model,
@@ -135,10 +141,24 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
     return World(
         seed=seed,
         problem=problem,
-        records=records,
+        records=kept,
         quality=quality,
         cost_model=_cost(study, preset.model, train.shape),
         devices=preset.law.draw(clients, stream(seed, "devices")),
+        held=held,
+    )
+
+
+def _parted(
+    records: Sequence[Records], share: float, seed: int
+) -> tuple[Sequence[Records], Sequence[Records] | None]:
+    """What each client trains on, and what it holds out."""
+    if not share:
+        return records, None
+    out = [held_out(x, y, share, seed) for x, y in records]
+    return (
+        [(x[~own], y[~own]) for (x, y), own in zip(records, out, strict=True)],
+        [(x[own], y[own]) for (x, y), own in zip(records, out, strict=True)],
     )
 
 

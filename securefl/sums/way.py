@@ -37,7 +37,7 @@ class Attempt:
 
     Attributes:
         sums: what is summed.
-        introduction, again: of the questions; `again` counts how often they were put anew.
+        introduction, number, again: of the questions; `again` counts how often they were put anew.
         cohort: names of who is called; a subset of the cohort that was ordered.
         ordered: size of that cohort.
         task: digest of what this party told the cohort, or was told.
@@ -46,6 +46,7 @@ class Attempt:
     header: Header
     sums: tuple[Sum, ...]
     introduction: int
+    number: int
     again: int
     cohort: tuple[str, ...]
     ordered: int
@@ -70,6 +71,7 @@ class Attempt:
                 bound=question.sends.grid.limit,
                 ask=self.introduction,
                 again=self.again,
+                number=self.number,
                 once=question.sends.once,
             )
             for question in self.sums

@@ -90,7 +90,7 @@ def run(
             algorithm.offers,
             ledger,
             [(np.ones((1, 1)), np.zeros(1))] * CLIENTS,
-            rng=lambda number, client: np.random.default_rng(0),
+            rng=lambda number, client, ask: np.random.default_rng(0),
             scores=way,
         )
         each = Each(PROFILE, query(BASELINE, ANCHOR, BOUNDS), variant, BOUNDS)

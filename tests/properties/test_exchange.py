@@ -101,7 +101,7 @@ def run(
             algorithm.offers,
             ledger,
             [(own[k], np.zeros(len(own[k]))) for k in range(CLIENTS)],
-            rng=lambda number, client: np.random.default_rng(0),
+            rng=lambda number, client, ask: np.random.default_rng(0),
         )
         network = Network(faults, rng=np.random.default_rng(seed), tamper=tamper)
         answers, log = engine.ask(ASK, header(number=number), network)
@@ -359,7 +359,7 @@ def test_the_ledger_is_on_disk_before_the_bytes_exist(tmp_path: Path) -> None:
             algorithm.offers,
             ledger,
             records,
-            rng=lambda number, client: np.random.default_rng(0),
+            rng=lambda number, client, ask: np.random.default_rng(0),
         )
 
         def tamper(sender: str, to: str, data: bytes) -> bytes:

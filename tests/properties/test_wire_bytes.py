@@ -49,6 +49,7 @@ servers = st.one_of(
         wants=st.lists(words, max_size=3).map(tuple),
         sums=st.lists(words, max_size=3).map(tuple),
         introduction=whole,
+        number=whole,
         again=whole,
         members=st.lists(whole, max_size=3).map(tuple),
         draws=st.lists(whole, max_size=3).map(tuple),

@@ -27,7 +27,7 @@ from securefl.core.agreement import Directory, Member
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import PublicKey
 from securefl.core.release import KEY_HOLDER, SERVER
-from securefl.core.streams import stream
+from securefl.core.streams import client_stream
 from securefl.engines.drive import Drive, Parcel
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.key_holder import KeyHolderParty
@@ -86,7 +86,7 @@ class Own:
             Ledger(folder / f"{name}.ledger", self.plan.terms()),
             Journal(folder / f"{name}.journal", random=constant(name)),
             {number: self.world.records[number]},
-            rng=lambda at, client: stream(seed, "client", at, client),
+            rng=partial(client_stream, seed),
             scores=self.scores,
         )
 

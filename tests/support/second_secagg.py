@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 PRIME = 2**256 + 297
-LABEL = b"securefl/secagg/2|"
+LABEL = b"securefl/secagg/3|"
 
 
 class Refused(Exception):
@@ -117,7 +117,10 @@ def ascends(members: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class Vector:
-    """`ask` and `again` say which of the declared asks it is, `once` that it cannot change in a session."""
+    """`ask`, `number` and `again` say which of the declared asks it is.
+
+    `once` says that it cannot change in a session.
+    """
 
     name: str
     length: int
@@ -126,9 +129,10 @@ class Vector:
     ask: int = 0
     again: int = 0
     once: bool = False
+    number: int = 0
 
     def encoded(self) -> bytes:
-        numbers = u32(self.length, self.bits) + u64(self.bound) + u32(self.ask, self.again)
+        numbers = u32(self.length, self.bits) + u64(self.bound) + u32(self.ask, self.again, self.number)
         return fields(self.name.encode(), numbers + bytes([self.once]))
 
 
@@ -198,7 +202,7 @@ class Agreed:
 
     def questions(self) -> tuple[tuple[int, str, int, int], ...]:
         """Round, name, ask and again of what each vector answers."""
-        return tuple((0 if v.ask else self.round, v.name, v.ask, v.again) for v in self.vectors)
+        return tuple((0 if v.ask else self.round, v.name, v.ask or v.number, v.again) for v in self.vectors)
 
     def identity(self, number: int) -> bytes:
         demand(0 <= number < len(self.members), "not a member of the pinned roster")

@@ -9,6 +9,7 @@ from securefl.messages import Order
 PLAIN: dict[str, Any] = {
     "sums": (),
     "introduction": 0,
+    "number": 0,
     "again": 0,
     "members": (1,),
     "draws": (1,),

@@ -46,6 +46,7 @@ def attempt(ask: Ask, cohort: Sequence[int], header: Header, task: bytes = bytes
         header=header,
         sums=ask.sums,
         introduction=ask.introduction,
+        number=ask.number,
         again=0,
         cohort=tuple(sorted(map(client_name, cohort))),
         ordered=len(ask.cohort),

@@ -33,12 +33,12 @@ def cohort(label: str, clients: int, *, closed: Sequence[int], **parameters: Any
     members = [
         {"name": f"client-{n:03d}"} | {kind: drawn(label, kind, n) for kind in kinds} for n in range(clients)
     ]
-    # name, length, bits, bound, ask, again, once
+    # name, length, bits, bound, ask, again, once, number
     vectors = [
-        ["update", 5, 32, 10**6, 0, 0, False],
-        ["count", 1, 20, 100, 0, 2, False],
-        ["wide", 3, 61, 2**50, 1, 0, True],
-        ["odd", 4, 13, 80, 0, 0, False],
+        ["update", 5, 32, 10**6, 0, 0, False, 0],
+        ["count", 1, 20, 100, 0, 2, False, 3],
+        ["wide", 3, 61, 2**50, 1, 0, True, 0],
+        ["odd", 4, 13, 80, 0, 0, False, 0],
     ]
     place = {"session": drawn(label, "session"), "round": 7, "attempt": 1, "stage": 2}
     told = {"plan": drawn(label, "plan"), "task": drawn(label, "task")}
@@ -475,7 +475,7 @@ def refused(accepted: Sequence[Given]) -> list[Given]:
         return by[name]["given"]
 
     found: list[Given] = []
-    odd = [*COHORTS["five"]["vectors"][:3], ["odd", 4, 13, 820, 0, 0, False]]
+    odd = [*COHORTS["five"]["vectors"][:3], ["odd", 4, 13, 820, 0, 0, False, 0]]
     twice = [*COHORTS["five"]["members"][:4], COHORTS["five"]["members"][3] | {"name": "client-004"}]
 
     def bad(name: str, base: str, first: str, reason: str, *changes: tuple[Sequence[str | int], Any]) -> None:

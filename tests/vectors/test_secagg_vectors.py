@@ -108,7 +108,7 @@ def agreed(given: Given) -> Agreement:
         failure=0.0,
         security=math.inf,
     )
-    columns = ("name", "length", "bits", "bound", "ask", "again", "once")
+    columns = ("name", "length", "bits", "bound", "ask", "again", "once", "number")
     vectors = [Vector(**dict(zip(columns, row, strict=True))) for row in of["vectors"]]
     return Agreement(
         header=Header(bytes.fromhex(of["session"]), of["round"], of["attempt"], of["stage"]),

@@ -35,10 +35,11 @@ from securefl.sums.two_server.way import KeyHolderPart
 FILE = Path(__file__).parent / "two_server" / "sum.json"
 MEMBERS, LEAST = 4, 3
 # name, length, bits, bound, ask, again, once
+COLUMNS = ("name", "length", "bits", "bound", "ask", "again", "once", "number")
 VECTORS = (
-    ("update", 5, 32, 10**6, 0, 0, False),
-    ("count", 3, 20, 100, 0, 2, False),
-    ("wide", 2, 61, 2**50, 1, 0, True),
+    ("update", 5, 32, 10**6, 0, 0, False, 0),
+    ("count", 3, 20, 100, 0, 2, False, 1),
+    ("wide", 2, 61, 2**50, 1, 0, True, 0),
 )
 VALUES = [
     [[(k + 1) * (-1) ** i * bound // (i + 5) for i in range(length)] for _, length, _, bound, *_ in VECTORS]
@@ -225,12 +226,7 @@ PART = KeyHolderPart(
 AGREED = Agreement(
     header=Header(TERMS.session, 7, 1, 2),
     roster=agreement.Roster(tuple(identity(k).member() for k in range(MEMBERS))),
-    vectors=tuple(
-        agreement.Vector(
-            **dict(zip(("name", "length", "bits", "bound", "ask", "again", "once"), row, strict=True))
-        )
-        for row in VECTORS
-    ),
+    vectors=tuple(agreement.Vector(**dict(zip(COLUMNS, row, strict=True))) for row in VECTORS),
     plan=TERMS.plan,
     task=TERMS.task,
     holder=PublicKey(TERMS.holder),

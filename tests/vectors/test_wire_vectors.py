@@ -40,7 +40,8 @@ MESSAGES: dict[str, Any] = {
     "order": Order(
         wants=("update", "profile"),
         sums=("count",),
-        introduction=1,
+        introduction=0,
+        number=3,
         again=2,
         members=(3, 7),
         draws=(1, 2),

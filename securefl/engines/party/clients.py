@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm import Offer
@@ -19,7 +17,7 @@ from securefl.core.wire import Header, Limit
 from securefl.engines.calls import AskCall, SumCall, heard
 from securefl.engines.drive import Drive
 from securefl.engines.observer import Log
-from securefl.engines.party.computing import Records, Task
+from securefl.engines.party.computing import Records, Streams, Task
 from securefl.engines.party.contributing import Contributing
 from securefl.engines.party.fitting import of_kind, of_size
 from securefl.exchange import Client, Contribute
@@ -44,7 +42,8 @@ class ClientParty:
         ledger: of the plan's terms. It is in front of every byte that depends on records.
         journal: where it notes what it must not do twice, or otherwise, in a hidden sum.
         records: x and y by client number.
-        rng: a client's own stream, from (round, client).
+        rng: a client's own stream, from (round, client, number of the Ask within the round).
+        held: by client number, the x and y that are never trained on; None without a hold-out.
         scores: the plan's way of scoring, with parameters as everybody has them; None in the clear.
         kept: by client number, what each has kept on its device so far.
         most: the largest order or broadcast that it takes.
@@ -61,7 +60,8 @@ class ClientParty:
         journal: Journal,
         records: Mapping[int, Records],
         *,
-        rng: Callable[[int, int], np.random.Generator],
+        rng: Streams,
+        held: Mapping[int, Records] | None = None,
         scores: ScoreWay | None = None,
         kept: Mapping[int, Kept] | None = None,
         most: Limit = MOST,
@@ -86,6 +86,7 @@ class ClientParty:
             ledger,
             journal,
             records,
+            held=held,
             rng=rng,
             kept=kept or {},
             log=self.log,
@@ -235,6 +236,7 @@ class ClientParty:
             header=header,
             sums=tuple(Sum(self._sends[name], sizes[name]) for name in said.sums),
             introduction=said.introduction,
+            number=said.number,
             again=said.again,
             cohort=tuple(sorted(map(client_name, call.members))),
             ordered=len(said.members),

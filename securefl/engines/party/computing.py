@@ -16,7 +16,7 @@ from securefl.core.entropy import derived
 from securefl.core.errors import DataError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
-from securefl.core.wire import Header
+from securefl.core.wire import Header, encode
 from securefl.dp.noise import Source
 from securefl.engines.observer import Log
 from securefl.exchange import Contribute
@@ -26,6 +26,8 @@ from securefl.rounds import Kept, Value
 from securefl.training.fit import Fit, Fits, Fitted, Trainer
 
 Records = tuple[NDArray[Any], NDArray[Any]]
+Streams = Callable[[int, int, int], np.random.Generator]
+"""A client's own stream, from the round, the client, and the number of the Ask within the round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,8 @@ class Computing:
         offers: Mapping[str, Offer],
         records: Mapping[int, Records],
         *,
-        rng: Callable[[int, int], np.random.Generator],
+        held: Mapping[int, Records] | None,
+        rng: Streams,
         kept: Mapping[int, Kept],
         log: Log,
         trainer: Trainer,
@@ -61,6 +64,7 @@ class Computing:
         self._offers = offers
         self._fits = {name: offer for name, offer in offers.items() if isinstance(offer, Fits)}
         self._records = records
+        self._held = held
         self._rng = rng
         self._log = log
         self._trainer = trainer
@@ -91,8 +95,9 @@ class Computing:
         x, y = self._records[client]
         if not self._plan.hidden:  # one wave, in which every value is computed
             return x, y
-        found = hashlib.sha256(np.ascontiguousarray(x).data)
-        found.update(np.ascontiguousarray(y).data)
+        found = hashlib.sha256()
+        for part in (x, y, *(() if self._held is None else self._held[client])):
+            found.update(np.ascontiguousarray(part).data)
         if self._seen.setdefault(client, found.digest()) != found.digest():
             raise DataError(
                 "Expected one set of records in an Ask, but the records changed: it abstains. Ask in another "
@@ -102,7 +107,8 @@ class Computing:
 
     def count(self, client: int) -> int:
         """A client's number of records as others may know it."""
-        return self._plan.count(len(self._records[client][0]))
+        held = 0 if self._held is None else len(self._held[client][0])
+        return self._plan.count(len(self._records[client][0]) + held)
 
     def train(self, wave: Sequence[tuple[Task, SecretKey | None]]) -> None:
         """Run the local training behind these values, all clients' at once. `value` goes on from there."""
@@ -141,10 +147,6 @@ class Computing:
         """What a client computes this value from."""
         at, order, broadcast = task.header, task.order.order, task.order.broadcast
         x, y = self._records[task.client]
-        # By the question, not by the attempt: every attempt at it draws the same batches and the same noise,
-        # and so has the same value.
-        question = _question(task, name)
-        training = b"training|%d|%d|" % (question.ask, question.again) + name.encode()
         return Job(
             client=task.client,
             round=at.round,
@@ -152,11 +154,13 @@ class Computing:
             y=y,
             broadcast=broadcast.model,
             public=dict(zip(broadcast.names, broadcast.arrays, strict=True)),
-            rng=self._rng(at.round, task.client),
+            rng=self._rng(at.round, task.client, order.number),
             kept=self.kept.get(task.client, {}),
             count=self.count(task.client),
             introduction=order.introduction,
-            source=None if secret is None else Source(derived(secret, training)),
+            number=order.number,
+            held=None if self._held is None else self._held[task.client],
+            source=None if secret is None else _source(task, name, secret),
         )
 
     def _counted(self, client: int, value: Value) -> Value:
@@ -174,4 +178,14 @@ class Computing:
 def _question(task: Task, name: str) -> Question:
     at, order = task.header, task.order.order
     number = 0 if order.introduction else at.round
-    return Question(at.session, number, name, order.introduction, order.again)
+    return Question(at.session, number, name, order.introduction or order.number, order.again)
+
+
+def _source(task: Task, name: str, secret: SecretKey) -> Source:
+    """The randomness of private training for one question and one broadcast."""
+    at, order = task.header, task.order.order
+    # By the question, not by the attempt: every attempt at it draws the same noise, and so has the same
+    # value. By the broadcast too: of two models under one draw of noise, the difference would be open.
+    told = hashlib.sha256(encode(Header(at.session, at.round, 0, 0), task.order.broadcast)).digest()
+    which = b"training|%d|%d|%d|" % (order.introduction, order.number, order.again)
+    return Source(derived(secret, which + told + name.encode()))

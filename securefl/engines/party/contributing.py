@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
-import numpy as np
-
-from securefl.accounting.ledger import Ledger
+from securefl.accounting.ledger import Asked, Ledger
 from securefl.algorithm import Offer
 from securefl.charges import charge_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError
 from securefl.core.keys import SecretKey
 from securefl.core.release import EXPOSED, NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
 from securefl.engines.observer import Log
-from securefl.engines.party.computing import Computing, Records, Task
+from securefl.engines.party.computing import Computing, Records, Streams, Task
 from securefl.messages import Order, client_name
 from securefl.plan import Plan
 from securefl.protect import protect
@@ -37,7 +35,8 @@ class Contributing:
         journal: Journal,
         records: Mapping[int, Records],
         *,
-        rng: Callable[[int, int], np.random.Generator],
+        held: Mapping[int, Records] | None,
+        rng: Streams,
         kept: Mapping[int, Kept],
         log: Log,
         trainer: Trainer,
@@ -47,7 +46,9 @@ class Contributing:
         self._ledger = ledger
         self._journal = journal
         self._log = log
-        self.values = Computing(plan, offers, records, rng=rng, kept=kept, log=log, trainer=trainer)
+        self.values = Computing(
+            plan, offers, records, held=held, rng=rng, kept=kept, log=log, trainer=trainer
+        )
 
     def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
         """Each client's releases, or None; all charges are reserved first."""
@@ -101,13 +102,7 @@ class Contributing:
         """Reserve the charges of a wave; which clients' ledgers refuse, and why."""
         return self._ledger.reserve(
             [want for own in wants.values() for want in own],
-            {
-                key: self._offers[key.name].sends.extra
-                for task in tasks
-                if task.order.order.introduction
-                for key, _ in wants.get(task.client, ())
-                if self._counts(key.name)
-            },
+            {key: self._asked(task, key.name) for task in tasks for key, _ in wants.get(task.client, ())},
         )
 
     def _scheduled(self, task: Task) -> bool:
@@ -120,12 +115,19 @@ class Contributing:
             for name in task.wants
         ]
 
-    def _counts(self, name: str) -> bool:
-        """Whether introductions of this value are counted: they are if they cost less than a release.
+    def _asked(self, task: Task, name: str) -> Asked:
+        """Which of the declared asks this is, and how many like it there may be.
 
-        If both cost the same, a number that was lost on its way may be asked for again.
+        Introductions are counted if they cost less than a release. If both cost the same, a number that was
+        lost on its way may be asked for again.
         """
-        return self._offers[name].sends.training is not None
+        order, sends = task.order.order, self._offers[name].sends
+        most = None
+        if order.number:
+            most = sends.further
+        elif order.introduction and sends.training is not None:
+            most = sends.introductions
+        return Asked(introduction=order.introduction, number=order.number, most=most)
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
         """The secrets of noise and private training, by client. Empty if nothing is private or hidden."""

@@ -97,6 +97,7 @@ class KeyHolderParty:
                 header=header,
                 sums=sums,
                 introduction=call.introduction,
+                number=call.number,
                 again=call.again,
                 cohort=tuple(sorted(map(client_name, call.members))),
                 ordered=call.ordered,

@@ -38,7 +38,7 @@ PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a s
 LOSS = Sends(name="loss", how="each", reveals="it")
 OPEN = Plan(delta=1e-5, schedule=9, unprotected=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
 FOR_ONE = Order(
-    wants=(), sums=(), introduction=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
+    wants=(), sums=(), introduction=0, number=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
 )
 GIVES = [
     Given(OWN, lambda job: Value(clear=np.full(SIZE, float(job.x.sum())))),
@@ -54,7 +54,7 @@ def records() -> list[tuple[Any, Any]]:
 def engine(plan: Plan, own: Any = None, gives: Any = GIVES) -> tuple[InProcess, ClientParty]:
     """All clients as one party, and their engine, in the session."""
     scores = way_of(plan, parameters="strong", asks=9, clients=CLIENTS)
-    rng = lambda number, client: np.random.default_rng(0)  # noqa: E731
+    rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
     ledger = Ledger(":memory:", plan.terms())
     whole = simulated(plan, gives, ledger, own or records(), rng=rng, scores=scores)
     whole._enter(SESSION)
@@ -81,6 +81,7 @@ def sums(**changes: Any) -> SumCall:
         "names": ("own",),
         "lengths": (SIZE,),
         "introduction": 0,
+        "number": 0,
         "again": 0,
         "task": bytes(32),
     }
@@ -129,7 +130,7 @@ def test_a_parcel_that_comes_before_the_drive_began_is_lost() -> None:
 def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> None:
     """The ledger has the place with another charge: it says so, and the party goes on."""
     trained = Sends(
-        name="own", how="each", reveals="it", reads="nothing", training=GaussianDpEvent(1.0), extra=1
+        name="own", how="each", reveals="it", reads="nothing", training=GaussianDpEvent(1.0), introductions=1
     )
     plan = replace(OPEN, unit="record", adjacency="add-remove", unprotected=())
     gives, journal = [Given(trained, lambda job: Value(clear=np.ones(1)))], Journal()
@@ -139,7 +140,7 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
         whole, _ = engine(plan, gives=gives)
         directory = whole._clients[0]._directory
         assert directory is not None
-        rng = lambda number, client: np.random.default_rng(0)  # noqa: E731
+        rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
         party = ClientParty(plan, gives, ledger, journal, {0: records()[0]}, rng=rng)
         party.enter(directory)
         call = AskCall(most_bytes=10**6, most_elements=99)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from securefl.accounting.events import steps_event
-from securefl.accounting.ledger import Ledger, Terms
+from securefl.accounting.ledger import Asked, Ledger, Terms
 from securefl.algorithm import Job
 from securefl.charges import reach
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
@@ -27,7 +27,7 @@ GRID = Grid(step=2.0**-10, bound=2.0**10)
 STEP = Sends(
     name="step", how="sum", reveals="a step", sensitivity={("record", "add-remove"): 1.0}, grid=GRID, cohort=5
 )
-TRAINED = replace(STEP, training=steps_event(0.5, 0.4, 100), reads="trained", extra=2)
+TRAINED = replace(STEP, training=steps_event(0.5, 0.4, 100), reads="trained", introductions=2)
 PLAN = Plan(
     sum="masked",
     dropout=0.2,
@@ -63,7 +63,8 @@ def ask(sends: Sends, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> Ask:
         {"cohort": 3},
         {"grid": Grid()},
         {"training": None},
-        {"extra": 99},
+        {"introductions": 99},
+        {"further": 99},
         {"once": True},
         {"name": "another"},
     ],
@@ -112,14 +113,17 @@ def test_a_retry_is_the_same_introduction_and_a_wave_counts_together(tmp_path: P
     def key(attempt: int, stage: int = 0, holder: str = "a") -> ReleaseKey:
         return ReleaseKey(holder, b"s" * 32, 1, stage, attempt, "step")
 
+    first, second = (Asked(introduction=number, most=1) for number in (1, 2))
     terms = Terms(unit="record", adjacency="add-remove", delta=1e-5)
     with Ledger(tmp_path / "l.sqlite", terms) as ledger:
         for attempt in (0, 1):
-            assert ledger.reserve([(key(attempt), NO_COST)], {key(attempt): 1}) == {}
-        assert set(ledger.reserve([(key(0, 1), NO_COST)], {key(0, 1): 1})) == {"a"}
+            assert ledger.reserve([(key(attempt), NO_COST)], {key(attempt): first}) == {}
+        assert set(ledger.reserve([(key(0, 1), NO_COST)], {key(0, 1): second})) == {"a"}
         both = [key(0, 0, "b"), key(0, 1, "b")]
-        assert set(ledger.reserve([(k, NO_COST) for k in both], dict.fromkeys(both, 1))) == {"b"}
-        assert ledger.reserve([(both[1], NO_COST)], {both[1]: 1}) == {}, "the refused wave left nothing"
+        assert set(
+            ledger.reserve([(k, NO_COST) for k in both], dict(zip(both, (first, second), strict=True)))
+        ) == {"b"}
+        assert ledger.reserve([(both[1], NO_COST)], {both[1]: second}) == {}, "the refused wave left nothing"
 
 
 def test_a_cohort_below_what_shares_were_sized_for_is_not_asked(tmp_path: Path) -> None:

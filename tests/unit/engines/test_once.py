@@ -230,7 +230,7 @@ def masked() -> Any:
         [Given(sends, lambda job: Value(clear=np.ones(3)))],
         Ledger(":memory:", plan.terms()),
         [(np.ones((1, 2)), np.zeros(1))] * 4,
-        rng=lambda number, client: np.random.default_rng(0),
+        rng=lambda number, client, ask: np.random.default_rng(0),
     )
 
 

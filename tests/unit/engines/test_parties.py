@@ -51,7 +51,7 @@ def records() -> list[tuple[Any, Any]]:
 def engine(plan: Plan, own: Any = None, compute: Any = None) -> tuple[InProcess, Ledger]:
     ledger = Ledger(":memory:", plan.terms())
     offers = [given() if compute is None else given(compute)]
-    rng = lambda number, client: np.random.default_rng(0)  # noqa: E731
+    rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
     return simulated(plan, offers, ledger, own or records(), rng=rng), ledger
 
 
@@ -63,7 +63,7 @@ def client(plan: Plan, numbers: Any = (0,), ledger: Ledger | None = None) -> Cli
         ledger or Ledger(":memory:", plan.terms()),
         Journal(),
         {k: own[k] for k in numbers},
-        rng=lambda number, who: np.random.default_rng(0),
+        rng=lambda number, who, ask: np.random.default_rng(0),
     )
 
 
@@ -96,6 +96,7 @@ def call(**changes: Any) -> SumCall:
         "names": ("own",),
         "lengths": (SIZE,),
         "introduction": 0,
+        "number": 0,
         "again": 0,
         "task": bytes(32),
     }
@@ -379,7 +380,7 @@ def test_records_that_change_between_waves_are_not_summed(what: str) -> None:
     ledger = Ledger(":memory:", replace(MASKED, unprotected=("own", "loss")).terms())
     plan = replace(MASKED, unprotected=("own", "loss"))
     offers = [Given(SENDS, compute), Given(two, lambda job: Value(clear=np.array([float(job.x.sum())])))]
-    rng = lambda number, who: np.random.default_rng(0)  # noqa: E731
+    rng = lambda number, who, ask: np.random.default_rng(0)  # noqa: E731
     whole = simulated(plan, offers, ledger, own, rng=rng)
     answers, log = whole.ask(replace(ASK, each=(Each(two),)), PLACE)
     assert answers.survivors == (0, 2, 3)

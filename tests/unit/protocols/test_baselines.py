@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.choices import cohort_of
 
 from securefl.algorithm import Job, Population, State
 from securefl.protocols.averaging import Averaging, Update
@@ -87,7 +88,7 @@ def test_active_fl_values_by_root_of_records_times_loss(problem: Problem) -> Non
         {"size": np.array([1.0, 100.0, 4.0, 9.0]), "loss": np.array([2.0, 1.0, 3.0, 2.0])},
     )
     population = Population(clients=4, seconds=np.ones(4))
-    assert by_loss.choose(known, population, 1, np.random.default_rng(0)) == {1: 1}
+    assert cohort_of(by_loss, known, population, 1, np.random.default_rng(0)) == {1: 1}
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5, float("nan"), float("inf")])

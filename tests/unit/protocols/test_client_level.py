@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.hiding import Concealed
 from securefl.core.release import ReleaseKey
-from securefl.core.streams import stream
+from securefl.core.streams import client_stream, stream
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
 from securefl.engines.inprocess import simulated
@@ -244,7 +245,7 @@ def test_who_cannot_be_enough_is_not_asked(tmp_path: Path) -> None:
             algorithm.offers,
             ledger,
             here.records,
-            rng=lambda number, client: stream(1, "client", number, client),
+            rng=partial(client_stream, 1),
         )
         model = here.problem.initial
         sends = algorithm.offers[0].sends

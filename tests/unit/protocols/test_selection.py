@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.choices import cohort_of
 
 from securefl.algorithm import Population, State
 from securefl.core.errors import ConfigError
@@ -73,7 +74,7 @@ def test_alpha_zero_draws_the_very_sets_of_fedavg() -> None:
     divergences = np.array([3.0, 1e6, 0.0, 1.0, 250.0, 7.0])
     population = Population(clients=6, seconds=np.ones(6))
     for seed in range(100):
-        mine = by_profile(0.0).choose(state(profile=divergences), population, 3, rng(seed))
+        mine = cohort_of(by_profile(0.0), state(profile=divergences), population, 3, rng(seed))
         assert mine == gumbel_top_k(np.zeros(6), 3, rng(seed))
 
 
@@ -96,8 +97,9 @@ def test_theorem_1_weighs_by_share_of_records() -> None:
 def test_replacement_draws_with_multiplicities() -> None:
     population = Population(clients=2, seconds=np.ones(2))
     near = state(profile=[0.0, 100.0])
-    assert by_profile(10.0, replacement=True).choose(near, population, 5, rng()) == {0: 5}
-    assert by_profile(10.0).choose(near, population, 2, rng()) == {0: 1, 1: 1}
+    twice = by_profile(10.0, replacement=True)
+    assert cohort_of(twice, near, population, 5, rng()) == {0: 5}
+    assert cohort_of(by_profile(10.0), near, population, 2, rng()) == {0: 1, 1: 1}
 
 
 # Baselines --------------------------------------------------------------------------------------
@@ -108,9 +110,8 @@ def test_first_come_prefers_those_not_picked_last_then_the_fast() -> None:
     assert list(first_come(seconds, np.zeros(5), 3)) == [0, 2, 4]
     last = np.array([1.0, 0.0, 1.0, 0.0, 0.0])
     assert list(first_come(seconds, last, 4)) == [4, 3, 1, 0]
-    chosen = FirstCome().choose(
-        state(cohort=np.flatnonzero(last)), Population(clients=5, seconds=seconds), 2, rng()
-    )
+    population = Population(clients=5, seconds=seconds)
+    chosen = cohort_of(FirstCome(), state(cohort=np.flatnonzero(last)), population, 2, rng())
     assert set(chosen) == {4, 3}
 
 
@@ -154,15 +155,16 @@ def test_nobody_who_has_retired_is_chosen() -> None:
     ]
     for rule in rules:
         for seed in range(40):
-            assert set(rule.choose(known, population, 3, rng(seed))) <= {1, 3}
-        assert not rule.choose(known, replace(population, retired=frozenset(range(4))), 3, rng())
+            assert set(cohort_of(rule, known, population, 3, rng(seed))) <= {1, 3}
+        nobody = replace(population, retired=frozenset(range(4)))
+        assert not cohort_of(rule, known, nobody, 3, rng())
     assert population.everyone() == (1, 3)
 
 
 def test_by_size_draws_a_client_of_unknown_size_as_an_average_one() -> None:
     population = Population(clients=3, seconds=np.ones(3))
     sizes = state(size=[1.0, np.nan, 3.0])
-    draws = [BySize(None).choose(sizes, population, 1, rng(seed)) for seed in range(600)]
+    draws = [cohort_of(BySize(None), sizes, population, 1, rng(seed)) for seed in range(600)]
     counts = np.array([sum(k in drawn for drawn in draws) for k in range(3)])
     # Binomial(600, 1/3): six standard deviations are 70, so this fails by chance once in 10^8 runs.
     assert abs(counts[1] - 200) < 70

@@ -68,7 +68,11 @@ def test_a_turn_is_opened_after_the_one_before_it_was_answered() -> None:
 
 def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
     sends = Sends(
-        name="profile", how="each", reveals="it", sensitivity={("record", "replace-one"): 2.0}, extra=1
+        name="profile",
+        how="each",
+        reveals="it",
+        sensitivity={("record", "replace-one"): 2.0},
+        introductions=1,
     )
     for noise, multiplier in (("none", 0.0), ("local", 3.0)):
         plan = Plan(

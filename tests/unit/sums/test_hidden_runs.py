@@ -261,6 +261,7 @@ def order_for(shown: tuple[int, ...], **changes: Any) -> Order:
         "wants": (),
         "sums": ("update",),
         "introduction": 0,
+        "number": 0,
         "again": 0,
         "members": tuple(range(len(shown))),
         "draws": shown,
