@@ -10,7 +10,7 @@ Privacy (how sums are summed, what is noised) is not among them. It is in the pl
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal, Protocol
 
@@ -81,13 +81,29 @@ class Uniform:
         return {}
 
 
+Gathering = Generator[Ask, Answers, tuple[Floats | None, Answers]]
+"""Ends in the step, None if no sum was opened, and in the answers to the loop's own questions."""
+
+
 class Part(Protocol):
-    """Which part of the models is averaged. Clients keep the rest."""
+    """Which part of the models is averaged, and how totals become a step. Clients keep the rest.
+
+    `initial` is the part before round 1, (d,). The broadcast and the step have its length.
+    `offers` are its values. `cohort` is the least number of clients that are asked for one sum, 0 if that is
+    not known.
+    """
 
     @property
     def initial(self) -> Float32s: ...
 
-    def update(self, cohort: int) -> Offer: ...
+    def offers(self, cohort: int) -> tuple[Offer, ...]: ...
+
+    def gather(self, ask: Ask, population: Population, cohort: int) -> Gathering:
+        """Ask for the part's sums. `ask` has cohort, broadcast, weights and numbers of the round, no sums.
+
+        Clients train in the first Ask. The loop's numbers are asked for in that one.
+        """
+        ...
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation: ...
 
@@ -102,8 +118,11 @@ class Whole:
     def initial(self) -> Float32s:
         return self.problem.initial
 
-    def update(self, cohort: int) -> Offer:
-        return Update(self.problem, cohort)
+    def offers(self, cohort: int) -> tuple[Offer, ...]:
+        return (Update(self.problem, cohort),)
+
+    def gather(self, ask: Ask, population: Population, cohort: int) -> Gathering:
+        return gather_mean(ask, *self.offers(cohort))
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         return self.problem.evaluate(shared)
@@ -132,13 +151,21 @@ def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> ByDraws |
     return ByDraws(cohort) if cohort else None
 
 
-def step_of(aggregation: Aggregation, total: Total) -> Floats:
+def gather_mean(ask: Ask, offer: Offer) -> Gathering:
+    """One sum of values of the broadcast's length, and its step."""
+    answers = yield replace(ask, sums=(Sum(offer.sends, len(ask.broadcast)),))
+    if not answers.survivors:
+        return None, answers
+    return step_of(ask, answers.totals[offer.sends.name]), answers
+
+
+def step_of(ask: Ask, total: Total) -> Floats:
     """The aggregated step: the mean over the survivors (partial), or the plain weighted sum (full).
 
     Full aggregation is w + sum over the selected of (n_k / n)(w_k - w). An absent client counts with the old
     model.
     """
-    if aggregation == "full" or total.weight == 0:
+    if isinstance(ask.weights, ByCount) or total.weight == 0:
         return total.value
     return total.value / total.weight
 
@@ -165,8 +192,9 @@ class Averaging:
         return self.part or Whole(self.problem)
 
     @property
-    def update(self) -> Offer:
-        return self.averaged.update(self._count(self.problem.clients) if not self.replacement else 0)
+    def _least_cohort(self) -> int:
+        """The least number of clients that are asked for one sum, 0 if that is not known."""
+        return 0 if self.replacement else self._count(self.problem.clients)
 
     def _count(self, clients: int) -> int:
         """K."""
@@ -175,7 +203,7 @@ class Averaging:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        own: tuple[Offer, ...] = (self.update, *self.selection.offers)
+        own = (*self.averaged.offers(self._least_cohort), *self.selection.offers)
         counts = (self._count_of_records,) if self.aggregation == "full" else ()
         return (*own, *counts)
 
@@ -197,19 +225,18 @@ class Averaging:
             state = yield from self._count_records(state, population)
         count = self._count(population.clients)
         cohort, state = yield from self.selection.choose(state, population, count, number, rng)
-        update = Sum(self.update.sends, len(state.broadcast))
         due = tuple(each for each in watch if each.sends.due(number))
-        answers = yield Ask(
+        ask = Ask(
             cohort=tuple(sorted(cohort)),
             broadcast=state.broadcast,
-            sums=(update,),
             each=due,
             public=public if due else {},
             weights=weights(self.aggregation, cohort, state),
         )
+        step, answers = yield from self.averaged.gather(ask, population, self._least_cohort)
         state = _learn(state, answers).remember(cohort=np.array(sorted(cohort), np.int64))
-        if answers.survivors:
-            state = self.server.apply(state, step_of(self.aggregation, answers.totals["update"]))
+        if step is not None:
+            state = self.server.apply(state, step)
         figures = self.selection.figures(state)
         return Played(state=state, drawn=cohort, survivors=answers.survivors, figures=figures)
 

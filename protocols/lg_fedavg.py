@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer
+from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Population
 from securefl.core.errors import DataError
-from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.protocols.averaging import Averaging, Gathering, Uniform, check_fraction, gather_mean
 from securefl.protocols.contributions import bounded, to_fit, update_sends
-from securefl.rounds import Float32s, Kept, Sends, Value
+from securefl.rounds import Ask, Float32s, Kept, Sends, Value
 from securefl.training import evaluate, pooled
 from securefl.training.bodies import Bodies
 from securefl.training.fit import Fit, Fitted, fitted
@@ -61,8 +61,11 @@ class LastLayers:
         problem = self.bodies.problem
         return problem.initial[self._shared(problem)]
 
-    def update(self, cohort: int) -> Offer:
-        return LastLayersUpdate(self, cohort)
+    def offers(self, cohort: int) -> tuple[Offer, ...]:
+        return (LastLayersUpdate(self, cohort),)
+
+    def gather(self, ask: Ask, population: Population, cohort: int) -> Gathering:
+        return gather_mean(ask, *self.offers(cohort))
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         # each client's own model, on records like its own: there is no common model to test

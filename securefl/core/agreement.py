@@ -194,8 +194,6 @@ class Directory:
 class Question:
     """One value that is opened as one sum over one set of clients, whatever stage or attempt carries it.
 
-    Stage and attempt are not part of it: a server that calls another attempt puts the same question again.
-
     Attributes:
         session, name: 32 bytes, of the run; the name of the value.
         round: the round in which it is asked. 0 for an introduction, which is asked once in a session.

@@ -103,10 +103,12 @@ def test_full_and_partial_shares() -> None:
         assert isinstance(found, ByDraws)
         assert (found.weight(0, UPDATE), found.weight(0, bounded)) == (plain, scaled)
         assert found.weight(3, bounded) == pytest.approx(1 / draws[0])
-    total = Total(np.array([3.0]), 0.5)
-    assert step_of("full", total) == [3.0]
-    assert step_of("partial", total) == [6.0]
-    assert step_of("partial", Total(np.zeros(1), 0.0)) == [0.0]
+    full, partial = (
+        Ask(cohort=(0,), broadcast=state.broadcast, weights=own) for own in (ByCount(100), ByDraws({0: 1}))
+    )
+    assert step_of(full, Total(np.array([3.0]), 0.5)) == [3.0]
+    assert step_of(partial, Total(np.array([3.0]), 0.5)) == [6.0]
+    assert step_of(partial, Total(np.zeros(1), 0.0)) == [0.0]
 
 
 def test_a_client_of_unknown_size_counts_as_an_average_one_under_full(problem: Problem) -> None:

@@ -35,7 +35,8 @@ def test_lg_fedavg_keeps_each_body_and_takes_the_shared_layers() -> None:
     part = LastLayers(Bodies(here.problem), 1)
     x, y = here.records[0]
     shared = np.arange(330, dtype=np.float32) / 1000
-    value = part.update(0).compute(job(here, x, y, shared))
+    (update,) = part.offers(0)
+    value = update.compute(job(here, x, y, shared))
     assert value.keep is not None
     trained = value.keep["model"]
     np.testing.assert_allclose(value.clear, trained[-330:].astype(np.float64) - shared)
