@@ -84,7 +84,7 @@ class Roster:
         keys = [key.raw for member in self.members for key in (member.identity, member.channel)]
         if len(set(keys)) < len(keys) or any(len(key) != 32 for key in keys):
             # one party under two names would count twice in a quorum, and hide nobody in a sum
-            raise ConfigError("Expected distinct keys of 32 bytes, got others: one party must not stand for two.")
+            raise ConfigError("Expected distinct keys of 32 bytes, got others: one party would count as two.")
 
     @cached_property
     def digest(self) -> bytes:
