@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked import check_ended, noted, wait_for
 from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
 
 from securefl.accounting.ledger import Ledger
@@ -79,10 +80,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results(folder)
 
 
-def check_goes_on(folder: Path, whole: dict[str, Any]) -> None:
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    return noted(monkeypatch)
+
+
+def check_goes_on(folder: Path, whole: dict[str, Any], forks: list[int]) -> None:
     """No process is left, and the same study in the same folder ends as one that nothing stopped."""
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    check_ended(forks)
     check_told(played(2, folder))
     assert results(folder) == whole
 
@@ -110,7 +115,7 @@ def in_round(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[str, bo
 
 @pytest.mark.parametrize("workers", [2, 9])
 def test_lanes_give_the_bits_of_one_process(
-    workers: int, tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    workers: int, tmp_path: Path, whole: dict[str, Any], forks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lanes: list[bool] = []
     with monkeypatch.context() as patched:
@@ -118,11 +123,11 @@ def test_lanes_give_the_bits_of_one_process(
         check_told(played(workers, tmp_path))
     assert lanes == [], "a round was played in this process"
     assert results(tmp_path) == whole
-    check_goes_on(tmp_path, whole)
+    check_goes_on(tmp_path, whole, forks)
 
 
 def test_a_lane_that_is_killed_ends_the_run_and_no_round(
-    tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, whole: dict[str, Any], forks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(arm: str, lane: bool) -> None:
         assert lane
@@ -137,11 +142,11 @@ def test_a_lane_that_is_killed_ends_the_run_and_no_round(
         "The process of FedProf under seed 3 was ended by signal 9 (SIGKILL). If memory ran out, take fewer "
         "workers. Finished rounds are kept: run the same command again, and it goes on."
     )
-    check_goes_on(tmp_path, whole)
+    check_goes_on(tmp_path, whole, forks)
 
 
 def test_an_error_in_a_lane_is_raised_as_in_one_process(
-    tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, whole: dict[str, Any], forks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(arm: str, lane: bool) -> None:
         if arm == "FedProf":
@@ -151,7 +156,7 @@ def test_an_error_in_a_lane_is_raised_as_in_one_process(
         in_round(patched, 2, failing)
         with pytest.raises(DataError, match=r"^The disk is full\.$"):
             played(2, tmp_path)
-    check_goes_on(tmp_path, whole)
+    check_goes_on(tmp_path, whole, forks)
 
 
 def test_an_error_that_passes_costs_nothing(
@@ -167,29 +172,41 @@ def test_an_error_that_passes_costs_nothing(
     assert results(tmp_path) == whole
 
 
-def test_a_request_to_stop_lets_every_lane_finish_its_round(tmp_path: Path, whole: dict[str, Any]) -> None:
+def test_a_request_to_stop_lets_every_lane_finish_its_round(
+    tmp_path: Path, whole: dict[str, Any], forks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     told: list[str] = []
+    asked = tmp_path.with_suffix(".asked")
 
     def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
         if not told:
             os.kill(HERE, signal.SIGINT)
+            asked.touch()
         told.append(arm.name)
 
-    with pytest.raises(Interrupted) as caught, Interruption(said.append) as stop:
-        played(2, tmp_path, tell, stop=stop)
+    def wait(arm: str, lane: bool) -> None:
+        if lane:  # a lane that is done before the request has nothing to finish
+            wait_for(asked)
+
+    with monkeypatch.context() as patched:
+        in_round(patched, ROUNDS, wait)
+        with pytest.raises(Interrupted) as caught, Interruption(said.append) as stop:
+            played(2, tmp_path, tell, stop=stop)
     assert caught.value.exit_code == 130
     assert 1 <= len(told) < 4 * ROUNDS
-    check_goes_on(tmp_path, whole)
+    check_goes_on(tmp_path, whole, forks)
 
 
-def test_any_other_interruption_ends_the_lanes_at_once(tmp_path: Path, whole: dict[str, Any]) -> None:
+def test_any_other_interruption_ends_the_lanes_at_once(
+    tmp_path: Path, whole: dict[str, Any], forks: list[int]
+) -> None:
     def tell(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         played(2, tmp_path, tell)
-    check_goes_on(tmp_path, whole)
+    check_goes_on(tmp_path, whole, forks)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.forked import check_ended, noted
 from support.tiny_training import small_data
 
 from securefl.algorithm import Job
@@ -91,24 +92,9 @@ def check_same(found: list[Fitted], expected: list[Fitted]) -> None:
             np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
-def check_no_child() -> None:
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-
-
 @pytest.fixture
 def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The processes that are forked."""
-    found: list[int] = []
-    fork = os.fork
-
-    def noted() -> int:
-        child = fork()
-        found.append(child)
-        return child
-
-    monkeypatch.setattr(os, "fork", noted)
-    return found
+    return noted(monkeypatch)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 40])
@@ -117,7 +103,7 @@ def test_workers_give_the_bits_of_one_process(workers: int, forks: list[int]) ->
     check_same(Forked(workers)(wave()), one_by_one(wave()))
     assert len(forks) == min(workers, 5) - 1
     assert len(os.listdir("/proc/self/fd")) == before
-    check_no_child()
+    check_ended(forks)
 
 
 def test_convolutions_with_batch_norm_give_the_same_bits() -> None:
@@ -187,7 +173,7 @@ def test_a_client_that_diverges_is_told_as_in_one_process(bad: int) -> None:
 
 
 @pytest.mark.parametrize("bad", range(5))
-def test_another_error_is_raised_as_in_one_process(bad: int) -> None:
+def test_another_error_is_raised_as_in_one_process(bad: int, forks: list[int]) -> None:
     def frozen() -> list[Fit]:
         fits = wave()
         of = problem(ModelConfig(kind="mlp", hidden=()))
@@ -196,7 +182,7 @@ def test_another_error_is_raised_as_in_one_process(bad: int) -> None:
 
     with pytest.raises(ConfigError, match="a model that is all frozen"):
         Forked(2)(frozen())
-    check_no_child()
+    check_ended(forks)
 
 
 # Ends from outside ------------------------------------------------------------------------------------
@@ -225,15 +211,15 @@ def at_training(monkeypatch: pytest.MonkeyPatch, do: Callable[[bool], None]) -> 
     ],
 )
 def test_a_worker_that_ends_early_is_said(
-    end: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch
+    end: Callable[[], None], said: str, forks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_training(monkeypatch, lambda forked: end() if forked else None)
     with pytest.raises(WorkerDied, match=f"A worker process {said}.*If memory ran out, take fewer workers"):
         Forked(3)(wave())
-    check_no_child()
+    check_ended(forks)
 
 
-def test_an_interruption_here_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_here_ends_the_workers(forks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     def do(forked: bool) -> None:
         if forked:
             signal.pause()
@@ -242,7 +228,7 @@ def test_an_interruption_here_ends_the_workers(monkeypatch: pytest.MonkeyPatch) 
     at_training(monkeypatch, do)
     with pytest.raises(KeyboardInterrupt):
         Forked(3)(wave())
-    check_no_child()
+    check_ended(forks)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
