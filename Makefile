@@ -21,7 +21,7 @@ demo: $(VENV)/.installed  ## encrypted FedProf on digits, with a report
 	$(BIN)/securefl demo
 
 test: $(VENV)/.tested  ## all tests but those marked slow
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 slow: $(VENV)/.tested  ## the tests marked slow
 	$(BIN)/pytest -n 2 -m slow

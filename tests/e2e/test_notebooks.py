@@ -23,7 +23,7 @@ from securefl.rounds import Ask, Sum
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
 NAMES = ("encrypted_matching", "foreign_loop", "privacy_utility")
-SECONDS = 180
+SECONDS = 600
 """The longest that one cell may take, on a busy machine too."""
 FOREIGN = ("/work", "/root", "/home", "/tmp", "/Users", "Traceback", "Warning")
 

@@ -54,7 +54,9 @@ def check_goes_on(folder: Path, whole: tuple[Path, list[dict[str, Any]]]) -> Non
     np.testing.assert_array_equal(saved(folder)[0].broadcast, saved(uninterrupted)[0].broadcast, strict=True)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_one_signal_finishes_the_round(
     number: signal.Signals, code: int, tmp_path: Path, whole: tuple[Path, list[dict[str, Any]]]
 ) -> None:
@@ -72,7 +74,10 @@ def test_one_signal_finishes_the_round(
 
 @pytest.mark.parametrize(
     ("first", "second", "code"),
-    [(signal.SIGTERM, signal.SIGINT, 130), (signal.SIGINT, signal.SIGTERM, 143)],
+    [
+        (signal.SIGTERM, signal.SIGINT, 130),
+        pytest.param(signal.SIGINT, signal.SIGTERM, 143, marks=pytest.mark.slow),
+    ],
 )
 def test_two_signals_stop_at_once_and_cost_no_round(
     first: signal.Signals,

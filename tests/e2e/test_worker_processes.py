@@ -43,7 +43,7 @@ def until_ended(pids: list[int]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_lanes_end_with_their_run_however_it_ends(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -322,7 +322,7 @@ def checked(cohort: Cohort, operations: Sequence[Course | Show | Restart]) -> No
     event(f"opened {min(questions, 2)} questions, {min(attempts, 2)} attempts")
 
 
-@examples(200)
+@examples(100)
 @given(cohorts, sequences)
 def test_no_combination_of_opened_sums_has_fewer_honest_clients(cohort: Cohort, operations: Any) -> None:
     checked(cohort, operations)
@@ -468,7 +468,7 @@ def test_the_sequences_open_sums_of_one_question_and_of_several() -> None:
     """A bound on sums that are never opened would be none."""
     seen: Counter[int] = Counter()
 
-    @settings(examples(200), database=None, phases=[Phase.generate])
+    @settings(examples(100), database=None, phases=[Phase.generate])
     @given(cohorts, sequences)
     def counted(cohort: Cohort, operations: Any) -> None:
         questions, _ = played(cohort, operations)
@@ -476,7 +476,7 @@ def test_the_sequences_open_sums_of_one_question_and_of_several() -> None:
 
     counted()
     sequences_in_all = sum(seen.values())
-    assert sequences_in_all >= 200
+    assert sequences_in_all >= 100
     assert seen[0] <= 0.6 * sequences_in_all
     assert sum(seen[n] for n in seen if n >= 2) >= 0.03 * sequences_in_all
 
@@ -599,7 +599,7 @@ def opens(asked_for: Sequence[Requested], journal: type[Journal] = Journal) -> i
     return len(holder.opened)
 
 
-@examples(500)
+@examples(200)
 @given(st.lists(requests, min_size=2, max_size=8))
 def test_the_key_holder_opens_one_total_of_a_question(asked_for: list[Requested]) -> None:
     event(f"opened {opens(asked_for)} questions")

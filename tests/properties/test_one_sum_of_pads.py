@@ -157,7 +157,7 @@ def told(asked_for: Sequence[Requested], journal: type[Journal] = Journal) -> in
     return len(play.told)
 
 
-@examples(200)
+@examples(100)
 @given(st.lists(requests, min_size=2, max_size=8))
 def test_one_sum_of_pads_is_told_of_a_question(asked_for: list[Requested]) -> None:
     event(f"told {told(asked_for)} questions")

@@ -29,7 +29,7 @@ FAULTS = st.builds(
 
 
 @given(FAULTS, st.integers(2, 8), st.sampled_from(["active", "semi-honest"]), st.integers(0, 2**20))
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_a_bad_network_gives_the_exact_sum_or_a_stated_abort(
     faults: Faults, clients: int, mode: Any, seed: int
 ) -> None:
@@ -47,7 +47,7 @@ def test_a_bad_network_gives_the_exact_sum_or_a_stated_abort(
 
 
 @given(st.integers(0, 2**20), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from(["active", "semi-honest"]))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_disorder_and_doubles_alone_lose_nobody(seed: int, duplicate: float, mode: Any) -> None:
     agreed = agreement(5, mode=mode)
     faults = Faults(reorder=True, delay=0.5, duplicate=duplicate, patience=40)
@@ -60,7 +60,7 @@ def test_disorder_and_doubles_alone_lose_nobody(seed: int, duplicate: float, mod
 
 
 @given(st.sets(st.integers(0, 9), max_size=3), st.sets(st.integers(0, 9), max_size=3), st.integers(0, 99))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_whoever_never_speaks_or_abstains_is_not_in_the_sum(
     silent: set[int], abstaining: set[int], seed: int
 ) -> None:
@@ -80,7 +80,7 @@ def test_whoever_never_speaks_or_abstains_is_not_in_the_sum(
 
 
 @given(st.integers(0, 9), st.integers(0, 8 * 5000), st.integers(0, 8))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_flipped_bits_of_one_client_cost_nobody_else(victim: int, bit: int, message: int) -> None:
     agreed = agreement(10, corrupt=0.1, dropout=0.3)
     sent = 0
@@ -144,7 +144,7 @@ def test_stragglers_of_one_attempt_change_nothing_in_the_next(seed: int, mode: A
 
 
 @given(st.integers(0, 2**20), st.sampled_from(["active", "semi-honest"]), st.floats(0.0, 0.4))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_two_attempts_at_one_question_open_one_sum(seed: int, mode: Any, lost: float) -> None:
     """The second attempt is played whatever became of the first, one client fewer, over the same records."""
     faults = Faults(reorder=True, delay=0.5, duplicate=0.5, dropout=lost, patience=6)
