@@ -17,7 +17,7 @@ from securefl.core.wire import Header, Limit
 from securefl.engines.calls import AskCall, SumCall, heard
 from securefl.engines.drive import Drive
 from securefl.engines.observer import Log
-from securefl.engines.party.computing import Records, Streams, Task
+from securefl.engines.party.computing import Computing, Records, Streams, Task
 from securefl.engines.party.contributing import Contributing
 from securefl.engines.party.fitting import of_kind, of_size
 from securefl.exchange import Client, Contribute
@@ -80,18 +80,11 @@ class ClientParty:
         self._numbers = {client_name(k): k for k in sorted(records)}
         self._scoring = scores
         self._most = most
-        self._contributing = Contributing(
-            plan,
-            {offer.sends.name: offer for offer in offers},
-            ledger,
-            journal,
-            records,
-            held=held,
-            rng=rng,
-            kept=kept or {},
-            log=self.log,
-            trainer=trainer,
+        named = {offer.sends.name: offer for offer in offers}
+        values = Computing(
+            plan, named, records, held=held, rng=rng, kept=kept or {}, log=self.log, trainer=trainer
         )
+        self._contributing = Contributing(plan, named, values, ledger, journal, self.log)
         self._orders: dict[int, Contribute] = {}
         self._sizes: dict[str, int] = {}
         self._identities: dict[tuple[bytes, str], Identity] = {}

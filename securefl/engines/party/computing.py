@@ -160,8 +160,19 @@ class Computing:
             introduction=order.introduction,
             number=order.number,
             held=None if self._held is None else self._held[task.client],
-            source=None if secret is None else _source(task, name, secret),
+            source=self._source(task, name, secret),
         )
+
+    def _source(self, task: Task, name: str, secret: SecretKey | None) -> Source | None:
+        """The randomness of private training for one question and one broadcast."""
+        if secret is None or self._offers[name].sends.training is None:
+            return None
+        at, order = task.header, task.order.order
+        # By the question, not by the attempt: every attempt at it draws the same noise, and so has the same
+        # value. By the broadcast too: of two models under one draw of noise, the difference would be open.
+        told = hashlib.sha256(encode(Header(at.session, at.round, 0, 0), task.order.broadcast)).digest()
+        which = b"training|%d|%d|%d|" % (order.introduction, order.number, order.again)
+        return Source(derived(secret, which + told + name.encode()))
 
     def _counted(self, client: int, value: Value) -> Value:
         """The value. How much of it was moved into public bounds is counted for the observer alone.
@@ -179,13 +190,3 @@ def _question(task: Task, name: str) -> Question:
     at, order = task.header, task.order.order
     number = 0 if order.introduction else at.round
     return Question(at.session, number, name, order.introduction or order.number, order.again)
-
-
-def _source(task: Task, name: str, secret: SecretKey) -> Source:
-    """The randomness of private training for one question and one broadcast."""
-    at, order = task.header, task.order.order
-    # By the question, not by the attempt: every attempt at it draws the same noise, and so has the same
-    # value. By the broadcast too: of two models under one draw of noise, the difference would be open.
-    told = hashlib.sha256(encode(Header(at.session, at.round, 0, 0), task.order.broadcast)).digest()
-    which = b"training|%d|%d|%d|" % (order.introduction, order.number, order.again)
-    return Source(derived(secret, which + told + name.encode()))

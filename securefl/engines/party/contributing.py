@@ -11,13 +11,12 @@ from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError
 from securefl.core.keys import SecretKey
 from securefl.core.release import EXPOSED, NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
 from securefl.engines.observer import Log
-from securefl.engines.party.computing import Computing, Records, Streams, Task
+from securefl.engines.party.computing import Computing, Task
 from securefl.messages import Order, client_name
 from securefl.plan import Plan
 from securefl.protect import protect
-from securefl.rounds import Kept, Sends, draw_weight
+from securefl.rounds import Sends, draw_weight
 from securefl.storage.journal import Journal
-from securefl.training.fit import Trainer
 
 _OVER = "The declared schedule is over."
 _AT_ONCE = 100
@@ -31,24 +30,17 @@ class Contributing:
         self,
         plan: Plan,
         offers: Mapping[str, Offer],
+        values: Computing,
         ledger: Ledger,
         journal: Journal,
-        records: Mapping[int, Records],
-        *,
-        held: Mapping[int, Records] | None,
-        rng: Streams,
-        kept: Mapping[int, Kept],
         log: Log,
-        trainer: Trainer,
     ) -> None:
         self._plan = plan
         self._offers = offers
         self._ledger = ledger
         self._journal = journal
         self._log = log
-        self.values = Computing(
-            plan, offers, records, held=held, rng=rng, kept=kept, log=log, trainer=trainer
-        )
+        self.values = values
 
     def contribute_many(self, tasks: Sequence[Task]) -> dict[int, tuple[Release, ...] | None]:
         """Each client's releases, or None; all charges are reserved first."""
