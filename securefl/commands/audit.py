@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
-from securefl.training import single_thread
-from securefl.training.audits import findings as audited
-from securefl.training.devices import Wanted, chosen
+if TYPE_CHECKING:
+    from securefl.training.devices import Wanted
 
 
 @click.command(epilog="Example:  securefl audit --json")
@@ -29,6 +29,10 @@ def audit(device: Wanted, as_json: bool) -> None:
     which flip together where a record's gradient depends on its batch. Exit code 1 if one fails. An honest
     mechanism fails once in 10^5 runs.
     """
+    from securefl.training import single_thread
+    from securefl.training.audits import findings as audited
+    from securefl.training.devices import chosen
+
     # One thread: how a sum is split decides its last bits, and so a verdict would hang on the machine.
     single_thread()
     hardware = chosen(device, say=lambda line: click.echo(line, err=True))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from math import sqrt
+from typing import TYPE_CHECKING
 
 import click
 
-from securefl.core.release import Adjacency
-from securefl.dp import calibration
-from securefl.dp.calibration import Method
+if TYPE_CHECKING:
+    from securefl.core.release import Adjacency
+    from securefl.dp.calibration import Method
 
 
 @click.command(
@@ -52,6 +53,8 @@ def calibrate(
     Prints sigma, sigma over the sensitivity, and the epsilon that the noise of FedLog's Theorem 4 would
     really have.
     """
+    from securefl.dp import calibration
+
     one = _sensitivity(sensitivity, features, bound, unit_l2, adjacency)
     calibration.check_delta(delta, records, force=force)
     sigma = calibration.sigma(epsilon, delta, releases=releases, sensitivity=one, method=method)
@@ -71,6 +74,8 @@ def calibrate(
 def _sensitivity(
     sensitivity: float | None, features: int | None, bound: float | None, unit_l2: bool, adjacency: Adjacency
 ) -> float:
+    from securefl.dp import calibration
+
     if sensitivity is not None:
         if features is not None or bound is not None or unit_l2:
             raise click.UsageError(

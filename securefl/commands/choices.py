@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from securefl.core.errors import ConfigError
-from securefl.matching.options import Options, Word, default_bounds
-from securefl.matching.profile_file import read_profile
 from securefl.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
+
+if TYPE_CHECKING:
+    from securefl.matching.options import Options, Word
 
 FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 OUT = click.Path(path_type=Path, dir_okay=False)
@@ -44,6 +45,9 @@ def chosen_options(
     variant: str | None, params: Word | None, anchor: Path | None, **bounds: float | None
 ) -> Options | None:
     """The options in the flags. If no flag was given it returns None, else defaults complete them."""
+    from securefl.matching.options import Options, default_bounds
+    from securefl.matching.profile_file import read_profile
+
     # None means "what all profiles agree on", so defaults alone must not count as a choice.
     if all(flag is None for flag in (variant, params, anchor, *bounds.values())):
         return None

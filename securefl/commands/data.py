@@ -6,8 +6,6 @@ import json
 
 import click
 
-from securefl.data import NAMES, data_folder, fetch
-
 
 @click.group(epilog="Example:  securefl data list")
 def data() -> None:
@@ -15,9 +13,13 @@ def data() -> None:
 
 
 @data.command(name="fetch", epilog="Example:  securefl data fetch mnist")
-@click.argument("name", type=click.Choice(NAMES))
+@click.argument("name")
 def fetch_command(name: str) -> None:
     """Download data set NAME into $SECUREFL_DATA (default: the user's cache) and check its SHA-256."""
+    from securefl.data import NAMES, fetch
+
+    if name not in NAMES:
+        raise click.BadParameter(f"{name!r} is not one of {', '.join(NAMES)}.", param_hint="NAME")
     for path in fetch(name):
         click.echo(path)
 
@@ -26,6 +28,8 @@ def fetch_command(name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_command(as_json: bool) -> None:
     """The data sets that `[data] source` can name, and the folder they are looked for in."""
+    from securefl.data import NAMES, data_folder
+
     folder = str(data_folder())
     click.echo(json.dumps({"folder": folder, "names": NAMES}) if as_json else "\n".join(NAMES))
     if not as_json:

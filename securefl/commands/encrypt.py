@@ -8,12 +8,6 @@ from typing import Any
 import click
 
 from securefl.commands.choices import FILE, OUT, chosen_options, not_over, tell_floored, with_options
-from securefl.matching import document
-from securefl.matching.evaluator_keys import PUBLIC_KIND, EvaluatorPublic
-from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
-from securefl.matching.keys import PublicKeys
-from securefl.matching.options import Options
-from securefl.matching.profile_file import read_profile
 
 
 @click.command(
@@ -37,6 +31,13 @@ def encrypt(
     --variant mean-only the variances reach the evaluator readable. Compare the fingerprints printed with
     those the key holder and the evaluator tell you.
     """
+    from securefl.matching import document
+    from securefl.matching.evaluator_keys import PUBLIC_KIND, EvaluatorPublic
+    from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
+    from securefl.matching.keys import PublicKeys
+    from securefl.matching.options import Options
+    from securefl.matching.profile_file import read_profile
+
     if (profile is None) == (baseline is None):
         raise click.UsageError("Expected --profile or --baseline, got both or neither. Give one.")
     # Before any work: an output that takes the place of a key or a profile destroys it.

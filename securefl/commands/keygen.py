@@ -7,9 +7,6 @@ from pathlib import Path
 import click
 
 from securefl.core.errors import ConfigError
-from securefl.matching import document
-from securefl.matching.evaluator import Evaluator
-from securefl.matching.key_holder import KeyHolder
 
 
 @click.command(epilog="Example:  securefl keygen --role key-holder --out K")
@@ -25,6 +22,10 @@ def keygen(role: str, out: Path, openings: int) -> None:
     --openings limits how many scores are read, and noise is sized for it. It does not protect the key from an
     evaluator that breaks the protocol: a few hundred openings of its own making read the whole secret key.
     """
+    from securefl.matching import document
+    from securefl.matching.evaluator import Evaluator
+    from securefl.matching.key_holder import KeyHolder
+
     secret, public = (
         ("secret.key", "public.key") if role == "key-holder" else ("evaluator.key", "evaluator.pub")
     )

@@ -7,17 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import click
-from dp_accounting import DpEvent
 
-from securefl.accounting.composition import composable, compose, rdp_epsilon
-from securefl.accounting.events import History
-from securefl.accounting.figures import plain
-from securefl.accounting.listed import LARGEST_EVENTS, count_events
-from securefl.accounting.statement import statement
 from securefl.core.errors import DataError
 from securefl.core.legible import escaped
-from securefl.core.release import PARTIES
-from securefl.dp import calibration
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 
@@ -30,7 +22,11 @@ def ledger() -> None:
 @click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--holder", help="One data holder only; epsilon after each release is per holder anyway.")
 @click.option(
-    "--party", type=click.Choice(list(PARTIES)), default="server", show_default=True, help="Against whom."
+    "--party",
+    type=click.Choice(["server", "key-holder", "others"]),
+    default="server",
+    show_default=True,
+    help="Against whom.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
@@ -39,6 +35,8 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     The head is the last link of a chain over all releases, those of other holders too. A ledger that loses
     or changes anything has another head; note it elsewhere to see that.
     """
+    from securefl.accounting.statement import statement
+
     found = statement(path, party=party, holder=holder)
     if as_json:
         parts = {"count": found.head.count, "head": found.head.digest.hex(), "releases": found.releases}
@@ -70,6 +68,14 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     {"event": "non_private"}
     {"repeat": r, "events": [...]}
     """
+    from dp_accounting import DpEvent
+
+    from securefl.accounting.composition import composable, compose, rdp_epsilon
+    from securefl.accounting.events import History
+    from securefl.accounting.figures import plain
+    from securefl.accounting.listed import LARGEST_EVENTS, count_events
+    from securefl.dp import calibration
+
     calibration.require_delta(delta)
     text = read_text(events, LARGEST_EVENTS)
     try:

@@ -7,9 +7,12 @@ where it refused all.
 
 from __future__ import annotations
 
+import ast
 import errno
 import sys
+from importlib.abc import InspectLoader
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 
 import click
 
@@ -17,9 +20,12 @@ from securefl import __version__
 from securefl.core.errors import SecureFLError
 from securefl.core.legible import escaped
 
+_SENTENCE = 120
+"""The longest line of help on a command that is shown whole."""
+
 
 class Commands(click.Group):
-    """Finds commands by entry point and loads one only when it is called."""
+    """Finds commands by entry point, and loads one only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._points())
@@ -29,9 +35,28 @@ class Commands(click.Group):
         command: click.Command | None = None if point is None else point.load()
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands with the first sentences of their docstrings, read off the source."""
+        points = sorted(self._points().items())
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _sentence(point)) for name, point in points])
+
     @staticmethod
     def _points() -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group="securefl.commands")}
+
+
+def _sentence(point: EntryPoint) -> str:
+    """What a command does, in a sentence. A command that no function of its module defines is loaded."""
+    # To load a command may take seconds, and the list has all of them.
+    spec = find_spec(point.module)
+    loader = None if spec is None else spec.loader
+    source = loader.get_source(point.module) if isinstance(loader, InspectLoader) else None
+    for node in ast.parse(source or "").body:
+        if isinstance(node, ast.FunctionDef) and node.name == point.attr:
+            return click.Command(None, help=ast.get_docstring(node)).get_short_help_str(_SENTENCE)
+    command: click.Command = point.load()
+    return command.get_short_help_str(_SENTENCE)
 
 
 @click.command(

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from securefl.commands.choices import FILE, OUT, chosen_options, not_over, tell_floored, with_options
 from securefl.core.errors import DataError
-from securefl.matching import document
-from securefl.matching.admission import NothingLeft
-from securefl.matching.document import shown
-from securefl.matching.evaluator import KIND as EVALUATOR_KIND
-from securefl.matching.evaluator import Evaluator
-from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
-from securefl.matching.keys import PublicKeys
-from securefl.matching.profile_file import read_profile
-from securefl.matching.sealed import BASELINE, PROFILE, Sealed
+
+if TYPE_CHECKING:
+    from securefl.matching.sealed import Sealed
 
 
 @click.command(
@@ -54,6 +48,16 @@ def match(
     An evaluator that breaks the protocol reads the whole secret key within a few hundred openings;
     --openings limits how much is opened, and does not protect the key.
     """
+    from securefl.matching import document
+    from securefl.matching.admission import NothingLeft
+    from securefl.matching.document import shown
+    from securefl.matching.evaluator import KIND as EVALUATOR_KIND
+    from securefl.matching.evaluator import Evaluator
+    from securefl.matching.keys import KIND as PUBLIC_KEY_KIND
+    from securefl.matching.keys import PublicKeys
+    from securefl.matching.profile_file import read_profile
+    from securefl.matching.sealed import BASELINE, Sealed
+
     not_over(out, public, evaluator, baseline, *profiles)
     keys = PublicKeys.from_document(document.read(public, PUBLIC_KEY_KIND))
     own = Evaluator.from_document(document.read(evaluator, EVALUATOR_KIND))
@@ -84,6 +88,10 @@ def match(
 
 def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int, str]]:
     """Places and contents of the files that can be read, and why the others cannot, by place."""
+    from securefl.matching import document
+    from securefl.matching.document import shown
+    from securefl.matching.sealed import PROFILE, Sealed
+
     places, sealed, refused = [], [], {}
     for place, path in enumerate(profiles):
         try:
@@ -96,5 +104,7 @@ def _sealed(profiles: Sequence[Path]) -> tuple[list[int], list[Sealed], dict[int
 
 
 def _tell_refused(profiles: Sequence[Path], refused: Mapping[int, str]) -> None:
+    from securefl.matching.document import shown
+
     for place in sorted(refused):
         click.echo(f"securefl: {shown(profiles[place])} refused: {refused[place]}", err=True)

@@ -5,14 +5,8 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
 
 from securefl.commands.telling import find, on_workers, with_workers
-from securefl.study import world
-from securefl.study.forecast import as_json, forecast
-from securefl.study.forecast_text import lines
-from securefl.study.session import require_known
-from securefl.training import single_thread
 
 
 @click.command(epilog="Example:  securefl plan fedlog_digits")
@@ -24,6 +18,14 @@ def plan(study: str, workers: int | None, as_json_: bool) -> None:
 
     Bytes and time come from a rehearsal of two rounds per arm with the first seed, of which nothing is kept.
     """
+    from rich.console import Console
+
+    from securefl.study import world
+    from securefl.study.forecast import as_json, forecast
+    from securefl.study.forecast_text import lines
+    from securefl.study.session import require_known
+    from securefl.training import single_thread
+
     single_thread()
     found = on_workers(find(study), workers)
     console = Console(stderr=True, quiet=as_json_)

@@ -6,20 +6,15 @@ import json
 from pathlib import Path
 
 import click
-import numpy as np
 
 from securefl.core.errors import DataError
-from securefl.data import NAMES
 from securefl.storage.files import write
-from securefl.training import profile as profile_of
-from securefl.training.from_files import array_of, model_of, records_of, slice_of
-from securefl.training.vector import load_vector
 
 
 @click.command(
     name="profile", epilog="Example:  securefl profile --data records.npy --model model.toml -o p1.json"
 )
-@click.option("--data", required=True, help=f"Records: a .npy or .csv file, or one of {', '.join(NAMES)}.")
+@click.option("--data", required=True, help="Records: .npy, .csv, or a name of `securefl data list`.")
 @click.option("--model", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True)
 @click.option("--rows", help="Which records, such as 0:100; default all.")
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True)
@@ -29,6 +24,12 @@ def profile(data: str, model: Path, rows: str | None, out: Path) -> None:
     The MODEL file is TOML: a table [model] as in a study (kind, hidden, profiled_layer), and
     a table [weights] with outputs, and seed or weights = "w.npy" (the vector of all parameters).
     """
+    import numpy as np
+
+    from securefl.training import profile as profile_of
+    from securefl.training.from_files import array_of, model_of, records_of, slice_of
+    from securefl.training.vector import load_vector
+
     x = records_of(data)[slice_of(rows)]
     # A mean over no records is nan, and a file of nan would only fail at somebody else.
     if not len(x):

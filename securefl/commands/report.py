@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from securefl.commands.telling import tell_end
-from securefl.study import session
 
 
 @click.command(epilog="Example:  securefl report runs/gas")
@@ -23,4 +22,6 @@ def report(folder: Path, out: Path | None, as_json: bool) -> None:
 
     With --out nothing is written in FOLDER, which may be on read-only media.
     """
+    from securefl.study import session
+
     tell_end(*session.reopen(folder, out), as_json)

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.accounting.ledger import Ledger, Terms
 from securefl.commands.choices import FILE
 from securefl.core.errors import DataError
-from securefl.he.openings import Openings
-from securefl.matching import document
-from securefl.matching.evaluator_keys import PUBLIC_KIND, EvaluatorPublic
-from securefl.matching.key_holder import KIND as SECRET_KIND
-from securefl.matching.key_holder import KeyHolder, Revealed
-from securefl.matching.sealed import SCORES, Scores
+
+if TYPE_CHECKING:
+    from securefl.matching.key_holder import Revealed
 
 
 @click.command(
@@ -38,6 +34,14 @@ def reveal(secret: Path, evaluator: Path, as_json: bool, scores: Path) -> None:
     The evaluator must follow the protocol: requests of its own making read the whole secret key within a few
     hundred openings, and with it every profile. The declared number limits volume, not that.
     """
+    from securefl.accounting.ledger import Ledger, Terms
+    from securefl.he.openings import Openings
+    from securefl.matching import document
+    from securefl.matching.evaluator_keys import PUBLIC_KIND, EvaluatorPublic
+    from securefl.matching.key_holder import KIND as SECRET_KIND
+    from securefl.matching.key_holder import KeyHolder
+    from securefl.matching.sealed import SCORES, Scores
+
     keys = KeyHolder.from_document(document.read(secret, SECRET_KIND))
     server = EvaluatorPublic.from_document(document.read(evaluator, PUBLIC_KIND))
     signed = Scores.from_document(document.read(scores, SCORES))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from securefl.commands.telling import find, on_workers, run_and_tell, with_workers
-from securefl.study.config import slug
-from securefl.training.devices import Wanted
+
+if TYPE_CHECKING:
+    from securefl.training.devices import Wanted
 
 
 @click.command(epilog="Example:  securefl run gas_turbine --out runs/gas")
@@ -33,6 +35,8 @@ def run(study: str, out: Path | None, workers: int | None, device: Wanted | None
     same command again after an interruption: it goes on after the last finished round, and no
     finished round releases anything again.
     """
+    from securefl.study.config import slug
+
     found = on_workers(find(study), workers)
     if device is not None:
         # the text stays as it is, and with it what the run folder is bound to

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from securefl.commands.telling import end_stopped, printing
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.processes import processors
-from securefl.study.config import slug
-from securefl.study.folder_lock import alone
-from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.packaged import text_of
-from securefl.sweep.cells import CONFIG, Sweep, claim, parse_sweep
-from securefl.sweep.progress import Bars
-from securefl.sweep.report import as_json, write
-from securefl.sweep.run import finished, run_cells
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from securefl.sweep.cells import Sweep
 
 
 def find(study: str) -> Sweep:
     """A sweep by path, or by the name of a packaged one."""
+    from securefl.sweep.cells import parse_sweep
+
     try:
         return parse_sweep(text_of(study))
     except ConfigError as error:
@@ -55,6 +55,11 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     folder per cell, results.csv, summary.csv, plots and sweep.html, a page of trade-offs. Run the same
     command again after an interruption: it goes on, and finished cells are not run again.
     """
+    from rich.console import Console
+
+    from securefl.study.config import slug
+    from securefl.study.folder_lock import alone
+
     found = find(study)
     out = out or Path("runs") / f"{slug(found.name)}-sweep"
     console = Console(stderr=True, quiet=as_text)
@@ -65,6 +70,12 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
 
 def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
     """Run what is left of a sweep in its folder, and tell of it."""
+    from securefl.study.interruption import Interrupted, Interruption
+    from securefl.sweep.cells import CONFIG, claim
+    from securefl.sweep.progress import Bars
+    from securefl.sweep.report import as_json, write
+    from securefl.sweep.run import finished, run_cells
+
     claim(out, found)
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
     workers = min(workers, max(1, len(found.cells) - done))

@@ -8,23 +8,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
-from rich.console import Console
 
 from securefl.core.errors import ConfigError
-from securefl.study import results, run_report, session
-from securefl.study.config import Study, parse, read
-from securefl.study.interruption import Interrupted, Interruption
+from securefl.processes import MOST_WORKERS
 from securefl.study.packaged import text_of
-from securefl.study.progress import Bars
-from securefl.study.runtime import MOST_WORKERS
-from securefl.sweep.cells import has_sweep
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from securefl.study import results
+    from securefl.study.config import Study
+    from securefl.study.interruption import Interrupted
 
 
 def find(study: str) -> Study:
     """A study by path, or by the name of a packaged one."""
+    from securefl.study.config import parse, read
+    from securefl.sweep.cells import has_sweep
+
     text = text_of(study)
     if has_sweep(text):
         raise ConfigError(
@@ -50,6 +54,12 @@ def on_workers(study: Study, workers: int | None) -> Study:
 
 def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
     """Run a study with progress on the terminal. It ends with the three sentences, or with JSON."""
+    from rich.console import Console
+
+    from securefl.study import run_report, session
+    from securefl.study.interruption import Interrupted, Interruption
+    from securefl.study.progress import Bars
+
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
     if (out / session.CONFIG).exists():
@@ -69,6 +79,8 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
 
 def printing(console: Console) -> Callable[[str], None]:
     """A function that prints lines for a person on stderr, above the bars, even if the console is quiet."""
+    from rich.console import Console
+
     # `--json` quiets the console; a person who presses Ctrl-C is told all the same what happens
     shown = Console(stderr=True) if console.quiet else console
     return lambda line: shown.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -81,6 +93,8 @@ def end_stopped(interrupted: Interrupted, go_on: str) -> NoReturn:
 
 
 def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
+    from securefl.study import run_report
+
     if as_json:
         click.echo(json.dumps({**run_report.as_json(found), "report": str(page)}, indent=2))
         return

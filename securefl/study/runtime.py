@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from securefl import processes
+from securefl.processes import MOST_WORKERS
 from securefl.training.cohorts import Batched
 from securefl.training.devices import Wanted
 from securefl.training.fit import Trainer, one_by_one
 from securefl.training.workers import Forked
-
-MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def layers(contract: str = "layers", room: str = "") -> list[set[str]]:
 def modules(home: Path) -> set[str]:
     """The modules and packages of a folder."""
     packages = {path.parent.name for path in home.glob("*/__init__.py")}
-    return ({path.stem for path in home.glob("*.py")} | packages) - {"__init__"}
+    return ({path.stem for path in home.glob("*.py")} | packages) - {"__init__", "__main__"}
 
 
 def test_it_names_enough() -> None:
