@@ -26,7 +26,11 @@ def cpu(code: str, words: str, checkout: Path) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     subprocess.run(
-        [sys.executable, "-c", code, *words.split()], env=environment, stdout=subprocess.DEVNULL, check=True
+        [sys.executable, "-c", code, *words.split()],
+        cwd=checkout,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        check=True,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
