@@ -65,7 +65,7 @@ def study(one: Combination, rounds: int = 1) -> Study:
     (name, options), way, noise = one
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
     records = name == "fedlog"
-    sent = {"fedprof": ["profile"], "active_fl": ["loss", "size"]}.get(name, [])
+    sent = {"fedprof": ["profile"], "active_fl": ["loss", "size"], "adds": ["map"]}.get(name, [])
     sent += ["size"] if name in NO_LEAST_COHORT else []
     permitted = str([*(["statistic"] if records else ["update"]), *sent]).replace("'", '"')
     settings = {"sum": f'"{way}"', "against": TRUSTED.get(noise, '["server", "key-holder", "others"]')}
