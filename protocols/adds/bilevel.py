@@ -14,7 +14,7 @@ from securefl.algorithm import Job
 from securefl.core.errors import DataError
 from securefl.data.dataset import hold_out
 from securefl.protocols.adds.divergence import skew
-from securefl.protocols.adds.gates import MOST, Gates, Masks, masked, masks_of
+from securefl.protocols.adds.gates import MOST, Gates, masked
 from securefl.protocols.adds.importance import Criterion, importance
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.rounds import Float32s, Floats
@@ -25,8 +25,8 @@ from securefl.training.optimizers import Adam
 from securefl.training.tensors import in_mode
 from securefl.training.vector import to_vector
 
-_LOOKED_AT: Final = 256
-"""Records that the importance of units is read off, at the begin of each pass."""
+_LOOKED_AT: Final = 64
+"""Records that the importance of units is read off, at the begin of a round and at its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,8 @@ class Search:
         epsilon, cooling: the inexactness in round 1, and the factor on it in each round.
         validation: share of a client's records that rates are searched on. It is redrawn in every round.
         offset: lambda = skew of the client's labels + offset.
+        lasting: whether the lots of units are drawn once a round, or else for each pass.
+        scaled: whether masks are divided by their means.
     """
 
     importance: Criterion
@@ -51,6 +53,8 @@ class Search:
     cooling: float
     validation: float
     offset: float
+    lasting: bool
+    scaled: bool
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= self.initial <= 1:
@@ -90,7 +94,8 @@ def search(supernet: Supernet, config: Search, job: Job) -> Subnet:
     learning, held = redrawn(len(job.x), config.validation, job.rng)
     x, y = job.x[learning], job.y[learning]
     steps = _Steps(supernet, config, job, model, held, (x, y), uneven + config.offset)
-    with masked(model, supernet, steps.draw):
+    steps.look()
+    with masked(model, supernet, steps.gates.draw):
         train(model, x, y, problem.local, problem.loss, job.rng, job.round - 1, before=steps)
     steps.look()
     alpha = steps.alpha.detach().numpy().copy()
@@ -138,18 +143,14 @@ class _Steps:
         self._criterion = criterion_of(problem.loss)
         self._weight = weight
         self._adam = Adam(rate=config.rate)
-        self._passes = -(-len(learning[0]) // problem.local.batch_size)
-        self._at = 0
-        self._looking = False
         initial = min(config.initial, MOST)
         self.alpha = torch.full((len(supernet.sampled),), initial, dtype=torch.float64, requires_grad=True)
         epsilon = config.epsilon * config.cooling ** (job.round - 1)
-        self.gates = Gates(supernet, self.alpha, epsilon, job.rng)
+        self.gates = Gates(
+            supernet, self.alpha, epsilon, job.rng, lasting=config.lasting, scaled=config.scaled
+        )
 
     def __call__(self) -> None:
-        if self._at % self._passes == 0:
-            self.look()
-        self._at += 1
         # The running statistics of batch norm belong to the weights: validation leaves them alone.
         with in_mode(self._model, training=False):
             x, y = self._drawn(self._held, self._supernet.problem.local.batch_size)
@@ -159,16 +160,10 @@ class _Steps:
             self._adam.step(self.alpha, slope)
             self.alpha.clamp_(min(self._config.least, MOST), MOST)
 
-    def draw(self) -> Masks:
-        """The masks of one pass. No unit is masked while units are ranked."""
-        return masks_of(self._supernet, self._supernet.whole) if self._looking else self.gates.draw()
-
     def look(self) -> None:
         """Rank the units anew, on some of the records that weights learn from."""
         seen = self._drawn(self._seen, _LOOKED_AT)
-        self._looking = True
         self.gates.importance = importance(self._config.importance, self._supernet, self._model, *seen)
-        self._looking = False
 
     def _drawn(self, columns: tuple[Tensor, Tensor], size: int) -> tuple[Tensor, Tensor]:
         """At most so many of these records, drawn anew."""

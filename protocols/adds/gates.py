@@ -9,6 +9,9 @@ where b_c is its importance over the layer's largest, and epsilon falls from rou
     dL / d alpha = C sum_c g_c p_c (1 - p_c) / sum_c p_c (1 - p_c),        g_c = dL / d p_c        (Eq. 18)
 
 Masks are Bernoulli(p). In the backward pass they count as p (straight-through).
+
+Two options are not the paper's. There masks are drawn anew for each pass, and are 0 or 1. In few steps that
+trains units which the final subnet drops. And the whole supernet adds up more than any of its subnets did.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ Masks = Mapping[int, Tensor]
 MOST: Final = 1 - 1e-3
 """The largest rate under which anything is drawn. From 1 on, every unit is kept."""
 _CLOSE: Final = 1e-9
+_LEAST_LOT: Final = 1e-9
 _LEAST_SPREAD: Final = 1e-12
 """Of sum p (1 - p), where epsilon is so small that no unit is in doubt."""
 
@@ -87,33 +91,62 @@ def most_important(importance: Floats, alpha: float) -> Mask:
 class Gates:
     """The masks in front of a supernet's units while it is trained.
 
+    A unit is kept if its lot, a uniform number, is below its chance p. Lots are drawn once, or for each pass.
+    Lots that stay let a unit be trained in a row, and the final subnet has the units that were trained: those
+    of the largest b_c + epsilon log((1 - lot) / lot). For a small epsilon those are the most important ones.
+
     Attributes:
         alpha: the rate of each sampled layer, float64 (L,).
         importance: of each sampled layer's units, at most 1.
     """
 
-    def __init__(self, supernet: Supernet, alpha: Tensor, epsilon: float, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        supernet: Supernet,
+        alpha: Tensor,
+        epsilon: float,
+        rng: np.random.Generator,
+        *,
+        lasting: bool,
+        scaled: bool,
+    ) -> None:
         self.alpha = alpha
         self.importance: Sequence[Floats] = [np.ones(own.units) for own in supernet.sampled]
         self._supernet = supernet
         self._epsilon = epsilon
         self._rng = rng
+        self._lots = self._drawn() if lasting else None
+        self._scaled = scaled
+
+    def _drawn(self) -> list[Floats]:
+        return [self._rng.uniform(_LEAST_LOT, 1 - _LEAST_LOT, own.units) for own in self._supernet.sampled]
 
     def subnet(self) -> Mask:
         """The units (J,) of the final subnet."""
-        pairs = zip(self.importance, self.alpha.tolist(), strict=True)
-        return np.concatenate([most_important(importance, alpha) for importance, alpha in pairs])
+        ranks = list(self.importance)
+        if self._lots is not None:
+            ranks = [
+                own + self._epsilon * np.log(1 / lots - 1)
+                for own, lots in zip(ranks, self._lots, strict=True)
+            ]
+        pairs = zip(ranks, self.alpha.tolist(), strict=True)
+        return np.concatenate([most_important(own, alpha) for own, alpha in pairs])
 
     def draw(self) -> Masks:
-        """A fresh mask of each sampled layer, each with a gradient in `alpha`."""
+        """A mask of each sampled layer for one pass, each with a gradient in `alpha`."""
+        lots = self._lots or self._drawn()
         drawn: dict[int, Tensor] = {}
         rates = self.alpha.tolist()
         for place, layer in enumerate(self._supernet.sampled):
             chances = probabilities(self.importance[place], rates[place], self._epsilon)
-            kept = self._rng.random(layer.units) < chances
-            drawn[layer.own.start] = _Kept.apply(  # type: ignore[no-untyped-call]
+            kept = lots[place] < chances
+            if not kept.any():  # nothing would pass the layer
+                kept[np.argmin(lots[place] - chances)] = True
+            mask: Tensor = _Kept.apply(  # type: ignore[no-untyped-call]
                 self.alpha[place], _tensor(chances), _tensor(kept)
             )
+            # as in dropout: the whole supernet then feeds each layer what its subnets did, on the mean
+            drawn[layer.own.start] = mask / float(kept.mean()) if self._scaled else mask
         return drawn
 
 

@@ -25,6 +25,8 @@ class Adds:
     epsilon, cooling: the inexactness of masks in round 1, and the factor on it in each round.
     validation: share of a client's records that rates are searched on, redrawn in every round.
     offset: lambda is the skew of the client's labels, from 0 to 1, plus this.
+    lasting: whether the lots of units are drawn once a round. The paper draws them for each pass.
+    scaled: whether masks are divided by their means, as in dropout. The paper's are not.
     fewest: the least number of clients that an entry is averaged over. Hidden sums may need more.
     """
 
@@ -37,6 +39,8 @@ class Adds:
     cooling: float = 0.98
     validation: float = 0.1
     offset: float = 0.5
+    lasting: bool = True
+    scaled: bool = True
     fewest: int = 1
 
     def __post_init__(self) -> None:
@@ -55,6 +59,8 @@ class Adds:
             cooling=self.cooling,
             validation=self.validation,
             offset=self.offset,
+            lasting=self.lasting,
+            scaled=self.scaled,
         )
 
     def build(self, problem: Problem) -> Algorithm:

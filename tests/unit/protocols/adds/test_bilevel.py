@@ -21,6 +21,8 @@ SEARCH = Search(
     cooling=0.98,
     validation=0.1,
     offset=0.5,
+    lasting=True,
+    scaled=True,
 )
 
 

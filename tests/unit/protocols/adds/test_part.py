@@ -101,7 +101,7 @@ def test_each_entry_is_the_mean_of_those_that_have_it() -> None:
     maps = maps_of(own)
     counts = np.sum([entries for entries, _ in maps.values()], axis=0)
     sums = np.sum([model for _, model in maps.values()], axis=0)
-    assert set(counts) == {0, 1, 2, 3}, "choose another seed: no entry is left out"
+    assert {0, 3} < set(counts), "choose another seed: some entry has nobody, one has all, one has some"
     np.testing.assert_array_equal(step[counts == 0], 0)
     np.testing.assert_allclose(step[counts > 0], (sums / np.maximum(counts, 1))[counts > 0], atol=1e-5)
 
