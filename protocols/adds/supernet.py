@@ -75,7 +75,7 @@ class Supernet:
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """All weighed layers in the order in which they run."""
-        return _chain(self._model, self.problem.shape)
+        return _chain(self._model, self.problem.model.blank(self.problem.shape))
 
     @cached_property
     def _model(self) -> nn.Module:
@@ -129,6 +129,8 @@ class Supernet:
             columns[1].append(front)
             columns[2].append(np.full(size, int(name in trained)))
             columns[3].append(np.full(size, layer.positions if layer is not None and weight else 0))
+            if isinstance(self._model.get_submodule(module), nn.LSTM) and entry.startswith("weight"):
+                columns[3][-1][:] = self.problem.shape[0]  # once for each character
         return tuple(np.concatenate(column) for column in columns)
 
     @property
@@ -154,7 +156,7 @@ class Supernet:
         return int(self._grouped[2][self.kept_groups(units)].sum())
 
     def macs(self, units: Mask) -> int:
-        """The multiplications with weights in one record's forward pass."""
+        """The multiplications with weights in one record's forward pass. An embedding is looked up."""
         return int(self._grouped[3][self.kept_groups(units)].sum())
 
     def rates(self, units: Mask) -> dict[str, float]:
@@ -208,9 +210,9 @@ def _narrow_norm(module: nn.Module, rows: Tensor) -> None:
     module.num_features = len(rows)
 
 
-def _chain(model: nn.Module, shape: tuple[int, ...]) -> tuple[Layer, ...]:
+def _chain(model: nn.Module, blank: Tensor) -> tuple[Layer, ...]:
     """The layers of a model in which each one reads the one before it."""
-    ran = _ran(model, shape)
+    ran = _ran(model, blank)
     weighed = [place for place, (_, module, _) in enumerate(ran) if isinstance(module, _WEIGHED)]
     layers: list[Layer] = []
     first = 0
@@ -269,7 +271,7 @@ def _no_chain(name: str) -> ConfigError:
     )
 
 
-def _ran(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, nn.Module, int]]:
+def _ran(model: nn.Module, blank: Tensor) -> list[tuple[str, nn.Module, int]]:
     """The modules without parts in the order in which they ran, and the places of their output maps."""
     found: list[tuple[str, nn.Module, int]] = []
     handles = []
@@ -282,7 +284,7 @@ def _ran(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, nn.Module,
             handles.append(module.register_forward_hook(note))
     try:
         with in_mode(model, training=False), torch.no_grad():
-            model(torch.zeros((1, *shape)))
+            model(blank)
     finally:
         for handle in handles:
             handle.remove()

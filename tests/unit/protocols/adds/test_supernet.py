@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from support.supernets import CNN, MLP, supernet
+from support.supernets import CNN, MLP, problem, supernet
 from torch import nn
 
 from securefl.core.errors import ConfigError
@@ -105,6 +107,22 @@ def test_the_published_supernet_has_the_published_size() -> None:
     assert net.parameters(net.whole) == pytest.approx(5.68e6, rel=2e-3)
     assert net.macs(net.whole) == pytest.approx(34.68e6, rel=2e-2)
     assert net.units == 64 + 128 + 256 + 1024 + 1024
+
+
+def test_recurrent_layers_and_embeddings_are_whole() -> None:
+    """Units are those of the dense layer behind them; every subnet has all the rest."""
+    text = ModelConfig(kind="char_lstm", width=0.0625)
+    net = Supernet(replace(problem(text), shape=(12,)))
+    assert [(layer.name, layer.units) for layer in net.sampled] == [("fc1", 16)]
+    units = net.whole
+    units[3:] = False
+    sliced, start = net.sliced(net.problem.initial, units), net.problem.module(net.problem.initial)
+    x = torch.randint(0, 10, (4, 12))
+    with torch.no_grad(), masked(start, net, lambda: masks_of(net, units)):
+        torch.testing.assert_close(sliced(x), start(x))
+    lstm = sum(p.numel() for name, p in start.named_parameters() if name.startswith("lstm.weight"))
+    assert net.macs(units) == 12 * lstm + 32 * 3 + 3 * 10
+    assert net.parameters(net.whole) - net.parameters(units) == 13 * (32 + 1 + 10)
 
 
 def test_an_empty_subnet_is_refused() -> None:
