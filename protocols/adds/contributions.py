@@ -26,19 +26,20 @@ MASK: Final = "mask"
 LASTING: Final = ("round", "units", "alpha", "skew")
 """What stays on a device behind its round: an observer of a study looks at it."""
 _WORD: Final = 32
-_ROOM: Final = 2.0**20
-"""The bound of a map that may carry noise."""
+_EXACT: Final = Grid(step=1.0, bound=1.0)
+_NOISY: Final = Grid(step=2.0**-10, bound=2.0**14)
+"""Fine beside any noise, with room for it."""
 
 
 def map_sends(supernet: Supernet, cohort: int) -> Sends:
     """A map has 0 or 1 for each group. So it moves by sqrt(G) at most, whatever becomes of a client."""
     reach = sqrt(supernet.groups)
-    noisy = supernet.problem.local.update_bound is not None
+    noisy = supernet.problem.local.update_bound is not None  # else no update could be noised either
     return replace(
         MAP,
         cohort=cohort,
         sensitivity={("client", "zero-out"): reach, ("client", "replace-one"): reach},
-        grid=Grid(step=1.0, bound=_ROOM if noisy else 1.0),
+        grid=_NOISY if noisy else _EXACT,
     )
 
 
@@ -75,7 +76,9 @@ class Map:
             # Under a bound a client is never silent, which would tell of its records. It trains no entry.
             return Value(integers=np.zeros(supernet.groups, np.int64), keep=_nothing(job, supernet))
         groups = supernet.kept_groups(found.units)
-        return Value(integers=groups.astype(np.int64), keep=_kept(job, found, supernet.entries(groups)))
+        one = round(1 / self.sends.grid.step)
+        kept = _kept(job, found, supernet.entries(groups))
+        return Value(integers=groups.astype(np.int64) * one, keep=kept)
 
 
 @dataclass(frozen=True, eq=False)
