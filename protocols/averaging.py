@@ -98,7 +98,7 @@ class Part(Protocol):
 
     def offers(self, cohort: int) -> tuple[Offer, ...]: ...
 
-    def gather(self, ask: Ask, population: Population, cohort: int) -> Gathering:
+    def gather(self, ask: Ask, population: Population, rng: np.random.Generator, cohort: int) -> Gathering:
         """Ask for the part's sums. `ask` has cohort, broadcast, weights and numbers of the round, no sums.
 
         Clients train in the first Ask. The loop's numbers are asked for in that one.
@@ -121,7 +121,7 @@ class Whole:
     def offers(self, cohort: int) -> tuple[Offer, ...]:
         return (Update(self.problem, cohort),)
 
-    def gather(self, ask: Ask, population: Population, cohort: int) -> Gathering:
+    def gather(self, ask: Ask, population: Population, rng: np.random.Generator, cohort: int) -> Gathering:
         return gather_mean(ask, *self.offers(cohort))
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
@@ -233,7 +233,7 @@ class Averaging:
             public=public if due else {},
             weights=weights(self.aggregation, cohort, state),
         )
-        step, answers = yield from self.averaged.gather(ask, population, self._least_cohort)
+        step, answers = yield from self.averaged.gather(ask, population, rng, self._least_cohort)
         state = _learn(state, answers).remember(cohort=np.array(sorted(cohort), np.int64))
         if step is not None:
             state = self.server.apply(state, step)

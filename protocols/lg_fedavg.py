@@ -64,7 +64,7 @@ class LastLayers:
     def offers(self, cohort: int) -> tuple[Offer, ...]:
         return (LastLayersUpdate(self, cohort),)
 
-    def gather(self, ask: Ask, population: Population, cohort: int) -> Gathering:
+    def gather(self, ask: Ask, population: Population, rng: np.random.Generator, cohort: int) -> Gathering:
         return gather_mean(ask, *self.offers(cohort))
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:

@@ -24,11 +24,14 @@ class Population:
     retired: clients whose ledgers do not bear this round, or that were proven to cheat. They must not be
     asked. All of this is public knowledge. A time that depends on a client's records would be a release. What
     a ledger bears follows from what was asked before.
+    fewest: the least number of contributors that each entry of a sum must have, by the number of clients that
+    are asked. 1 where sums are in the clear.
     """
 
     clients: int
     seconds: Floats
     retired: frozenset[int] = frozenset()
+    fewest: Callable[[int], int] = lambda cohort: 1
 
     def everyone(self) -> tuple[int, ...]:
         """All clients except the retired."""
@@ -100,10 +103,14 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """accuracy: share of records that are right, or `relative_accuracy`. loss: mean over the records."""
+    """accuracy: share of records that are right, or `relative_accuracy`. loss: mean over the records.
+
+    figures: further figures for the observer by name, float64 (N,), nan for a client without one.
+    """
 
     accuracy: float
     loss: float
+    figures: Mapping[str, Floats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

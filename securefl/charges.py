@@ -102,6 +102,19 @@ def fewest_contributions(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int
     return max(enough, honest + plan.knowing(cohort))
 
 
+def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
+    """The least number of contributors that an entry must have to be in a sum over so many clients.
+
+    Clients that do not have the entry hide nothing in it. So the bounds of a cohort hold for those that have
+    it. After the largest dropout two of them are left, and enough honest ones. In the clear nothing is
+    hidden.
+    """
+    if not plan.hidden:
+        return 1
+    lost = cohort - plan.survivors(cohort)
+    return max(plan.least_cohort, lost + max(2, plan.colluding(cohort) + plan.least_honest))
+
+
 def placement(plan: Plan, sends: Sends) -> str:
     """Where noise is added to these values. A client noises a value that nobody sums."""
     return "local" if sends.how == "each" else plan.noise

@@ -90,7 +90,7 @@ def protect(
     return Release(
         key=key,
         unit=plan.unit,
-        form="open" if hidden is None else hidden.form,
+        form=hidden.form if hidden is not None else "sparse" if sends.packed else "open",
         charge=charge,
         _numbers=told if hidden is None else hidden.numbers,
         _sealed=b"" if hidden is None else hidden.sealed,

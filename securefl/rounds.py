@@ -56,6 +56,8 @@ class Sends:
         cohort: the least number of clients that are asked for one sum of it. 0 if that is not known
             beforehand.
         grid: the integers that sums are taken on.
+        packed: whether a sum in the clear travels without its zeros. Hidden sums are dense, since the zeros
+            would tell of the value.
     """
 
     name: str
@@ -72,9 +74,12 @@ class Sends:
     further: int = 0
     once: bool = False
     cohort: int = 0
+    packed: bool = False
 
     def __post_init__(self) -> None:
         require_legible(self.name, "the name of a value")
+        if self.packed and self.how != "sum":
+            raise LocalProtocolError(f"Expected a sum to be packed, got {self.name!r}, one number a client.")
 
     def due(self, number: int) -> bool:
         """Whether it is asked for in this round, from 1."""

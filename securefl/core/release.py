@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, UnaccountedRelease
 from securefl.core.keys import Guarded
 from securefl.core.legible import require_legible
+from securefl.core.sparse import sparse
 
 Unit = Literal["record", "client"]
 Adjacency = Literal["add-remove", "replace-one", "zero-out"]
 """Zero-out: a client's contribution becomes nothing. Cohort and weights are public, and stay."""
-Form = Literal["open", "masked", "encrypted"]
+Form = Literal["open", "masked", "encrypted", "sparse"]
+"""Sparse: open, and written without its zeros."""
 
 SERVER: Final = "server"
 KEY_HOLDER: Final = "key-holder"
@@ -92,7 +94,7 @@ class Release(Guarded):
     Attributes:
         key: who releases what, where in the protocol.
         unit: what one neighbouring data set differs in.
-        form: open (already noised, or unprotected by name), masked or encrypted.
+        form: open or sparse (already noised, or unprotected by name), masked or encrypted.
         charge: what opening it costs against each party.
         content: a fingerprint of the protected value, under a secret of its holder. It is empty if a
             repetition needs no check.
@@ -148,4 +150,6 @@ class Permit:
             raise UnaccountedRelease(
                 f"Expected a committed charge, got none for {release!r}. Send it through Ledger.send."
             )
+        if release.form == "sparse":
+            return release._numbers[:0], sparse(release._numbers)
         return release._numbers, release._sealed

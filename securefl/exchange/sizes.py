@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from securefl.core.sparse import most_bytes
 from securefl.core.wire import Limit
 from securefl.messages import OVERHEAD
 from securefl.rounds import Ask
@@ -14,7 +15,7 @@ def limits(ask: Ask, sealed: int) -> tuple[Limit, Limit]:
     broadcast = 4 * ask.broadcast.size + 8 * sum(a.size for a in ask.public.values())
     order = 2 * 8 * clients
     numbers = 8 * sum(sum(e.lengths()) for e in ask.each)
-    contribution = 4 * sum(s.size for s in ask.sums) + numbers + sealed * len(ask.each)
+    contribution = sum(most_bytes(s.size) for s in ask.sums) + numbers + sealed * len(ask.each)
     return (
         Limit(max(broadcast, order) + OVERHEAD, max(2 * len(ask.public), asked + 2 * clients)),
         Limit(contribution + OVERHEAD, asked),

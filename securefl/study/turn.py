@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm import Algorithm, Played, State, play
+from securefl.charges import fewest_behind_an_entry
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.core.streams import client_stream, stream
 from securefl.core.wire import Header
@@ -99,7 +100,8 @@ class Turn:
             self._logs.append((question, log))
             return answers
 
-        population = replace(self._population, retired=self._out())
+        fewest = partial(fewest_behind_an_entry, self._plan)
+        population = replace(self._population, retired=self._out(), fewest=fewest)
         rng = stream(world.seed, "selection", number)
         played = play(self._algorithm, state, population, number, rng, ask)
         record = self._record(number, played, time.perf_counter() - began, culprits)
@@ -126,10 +128,12 @@ class Turn:
         ended = len(self._out()) == self._population.clients
         seconds, watt_hours = self._cost()
         accuracy = loss = None
+        figures = played.figures
         if section.evaluates(number) or ended:
             devices = Devices(self._world, self._engine.kept)
             evaluation = self._algorithm.evaluate(played.state, devices)
             accuracy, loss = evaluation.accuracy, evaluation.loss
+            figures = {**figures, **evaluation.figures}
         return {
             "arm": self._arm.name,
             "seed": self._world.seed,
@@ -145,7 +149,7 @@ class Turn:
             "ledger": {"count": head.count, "head": head.digest.hex()},
             "selected": sorted(Counter(played.drawn).elements()),
             "answered": sorted(played.survivors),
-            "figures": {name: self._news(name, values) for name, values in played.figures.items()},
+            "figures": {name: self._news(name, values) for name, values in figures.items()},
             "error_bound": self._engine.server.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
@@ -182,13 +186,16 @@ class Turn:
         )
 
     def _client_costs(self, ask: Ask, log: Log) -> cost.ClientCosts:
-        """What one exchange costs each client of its cohort; it trains where it is asked for a sum.
+        """What one exchange costs each client of its cohort; it trains where it is sent a model and
+        asked for a sum.
 
         Real bytes are all charged as communication. With a preset's constant model size the profile is
         charged beside it, and an exchange without a model by its real bytes.
         """
         sent = [question.sends for question in ask.sums]
-        world, trains = self._world, any(s.reads != "nothing" or s.training is not None for s in sent)
+        world = self._world
+        # a second ask of a round goes without a model: its clients have trained
+        trains = len(ask.broadcast) > 0 and any(s.reads != "nothing" or s.training is not None for s in sent)
         profiles = [each for each in ask.each if each.query is not None]
         constant = world.cost_model.model_megabytes if trains else None
         model = replace(world.cost_model, model_megabytes=constant, charge_profile=bool(profiles))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from securefl.algorithm import Population
 from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
-from securefl.data import Dataset, Split, load, unrelated
+from securefl.data import Corruption, Dataset, Split, load, unrelated
 from securefl.data.holdout import held_out
 from securefl.engines.party.computing import Records
 from securefl.rounds import Floats
@@ -109,11 +109,7 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
         raise ConfigError(f"Expected clients <= {len(split.train)} records, got {clients}.")
     other = unrelated(study.corruption, split.train, stream(seed, "irrelevant"))
     _require_public(study, split.train, other)
-    if split.train.x.dtype != np.float32:
-        raise ConfigError(
-            f"Expected records of numbers, got text from {study.data.source!r}, which no model here reads. "
-            "Take another source."
-        )
+    _require_fitting(study, split.train)
     # Each step has a stream of its own, named by its purpose: a change of one changes no other.
     parts = study.data.partition.split(split.train, clients, stream(seed, "partition"))
     quality = study.corruption.assign(clients, stream(seed, "quality"))
@@ -162,6 +158,20 @@ def _parted(
     )
 
 
+def _require_fitting(study: Study, train: Dataset) -> None:
+    """Raises ConfigError for text that the model does not read, or that noise would be put on."""
+    text = train.x.dtype != np.float32
+    if text != study.model.reads_text:
+        raise ConfigError(
+            f"Expected a model that reads {'text' if text else 'numbers'} for {study.data.source!r}, got "
+            f"kind {study.model.kind!r}. {'Take char_lstm.' if text else 'Take another model.'}"
+        )
+    if text and study.corruption != Corruption():
+        raise ConfigError(
+            "Expected no [corruption] of text, got one: it spoils numbers and images. Leave the section out."
+        )
+
+
 def _require_public(study: Study, *datasets: Dataset | None) -> None:
     """Raises ConfigError if a study with a finite epsilon has data prepared by statistics over records."""
     # Such a statistic is a release that nobody accounts: one more record moves what is made of all others.
@@ -190,5 +200,6 @@ def _cost(study: Study, model: cost.CostModel, shape: tuple[int, ...]) -> cost.C
     return replace(
         model,
         model_megabytes=None,
-        bits_per_sample=(8 if len(shape) > 1 else 32) * prod(shape),  # bytes of pixels, float32 features
+        # bytes of pixels and characters, float32 features
+        bits_per_sample=(8 if len(shape) > 1 or study.model.reads_text else 32) * prod(shape),
     )

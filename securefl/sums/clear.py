@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import Delivered
+from securefl.core.sparse import dense
 from securefl.rounds import Ask, Sum, Total
 
 Totals = Mapping[str, NDArray[np.int64]]
@@ -38,8 +39,17 @@ def answers(totals: Totals, asked: Sequence[Sum], ask: Ask, survivors: Sequence[
 
 
 def _checked(question: Sum, came: Delivered, sender: str) -> NDArray[np.int64]:
-    if came.form != "open" or came.sealed:
+    form = "sparse" if question.sends.packed else "open"
+    if came.form != form or (form == "open" and came.sealed) or (form == "sparse" and came.numbers.size):
         raise RemoteProtocolError(
-            f"Expected an open sum, got a value in form {came.form!r}.", sender=sender, phase="contribution"
+            f"Expected a sum in form {form!r}, got a value in form {came.form!r}.",
+            sender=sender,
+            phase="contribution",
         )
-    return question.sends.grid.check(came.numbers, question.size, sender)
+    numbers = came.numbers
+    if form == "sparse":
+        try:
+            numbers = dense(came.sealed, question.size)
+        except ValueError as bad:
+            raise RemoteProtocolError(str(bad), sender=sender, phase="contribution") from None
+    return question.sends.grid.check(numbers, question.size, sender)

@@ -114,11 +114,13 @@ def train(
     round_number: int,
     *,
     penalty: Penalty | None = None,
+    before: Callable[[], None] | None = None,
 ) -> None:
     """Train the model's parameters that require a gradient, in place, on mini-batches shuffled by `rng`.
 
     x: (n, *shape). y: int64 labels (n,) for "cross_entropy", float32 (n, targets) for "mse".
     penalty: its mean over a mini-batch joins the mean loss.
+    before: is called before each mini-batch.
     `w_global` of the proximal term is the model before training. Without records nothing happens, not even to
     batch norm. In a mini-batch of one record batch norm uses its running statistics and leaves them alone,
     since one record has no variance. The mode of every module is restored.
@@ -141,6 +143,8 @@ def train(
     total = torch.zeros((), device=device)
     with in_mode(model, training=True), views_of(values, trained), full_precision(device):
         for batch, wanted in _batches(inputs, targets, config, rng):
+            if before is not None:
+                before()
             for norm in norms:
                 norm.train(len(batch) > 1)
             value = minimised(batch, wanted)

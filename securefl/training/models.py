@@ -17,12 +17,13 @@ from torch.nn.functional import max_pool2d
 from securefl.core.errors import ConfigError
 from securefl.training.profile import named_layer
 from securefl.training.shufflenet import CHANNELS, ShuffleNetV2
+from securefl.training.text import CharLSTM
 
 MOST_PARAMETERS: Final = 10**8
 """In one model. They take 400 MB, and a run holds several at a time. The largest published model here has 6
 million."""
 _MOST_LAYERS: Final = 100
-Kind = Literal["mlp", "lenet5", "fedlog_cnn", "fedcor_cnn", "adds_cnn", "shufflenet_v2"]
+Kind = Literal["mlp", "lenet5", "fedlog_cnn", "fedcor_cnn", "adds_cnn", "shufflenet_v2", "char_lstm"]
 
 
 class MLP(nn.Module):
@@ -169,8 +170,8 @@ class ModelConfig:
 
     hidden: units of the hidden dense layers, for mlp (default (64, 32)) and fedlog_cnn (the default depends
         on the images). Other kinds do not have it.
-    width: scale of the hidden layers, for adds_cnn (in (0, 1], default 1) and shufflenet_v2 (0.25, 0.5 or 1,
-        default 0.5). Other kinds do not have it.
+    width: scale of the hidden layers, for adds_cnn and char_lstm (in (0, 1], default 1) and shufflenet_v2
+        (0.25, 0.5 or 1, default 0.5). Other kinds do not have it.
     profiled_layer: name of a layer. The default is the first dense layer ("fc1", in fedlog_cnn "dense.fc1"),
         and for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
 
@@ -197,17 +198,26 @@ class ModelConfig:
         if self.width is None:
             return
         match self.kind:
-            case "adds_cnn":
+            case "adds_cnn" | "char_lstm":
                 fits, expected = 0 < self.width <= 1, "in (0, 1]"
             case "shufflenet_v2":
                 fits, expected = self.width in CHANNELS, f"one of {', '.join(map(str, CHANNELS))}"
             case _:
                 raise ValueError(
-                    "Expected `width` only with kind 'adds_cnn' or 'shufflenet_v2', got it with "
-                    f"{self.kind!r}. Leave it out."
+                    "Expected `width` only with kind 'adds_cnn', 'char_lstm' or 'shufflenet_v2', got it "
+                    f"with {self.kind!r}. Leave it out."
                 )
         if not fits:
             raise ValueError(f"Expected width {expected} for kind {self.kind!r}, got {self.width}.")
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a record is a row of int64 codes, and not of numbers."""
+        return self.kind == "char_lstm"
+
+    def blank(self, shape: tuple[int, ...]) -> Tensor:
+        """One record of zeros, (1, *shape)."""
+        return torch.zeros((1, *shape), dtype=torch.int64 if self.reads_text else torch.float32)
 
     @property
     def layer(self) -> str:
@@ -255,6 +265,10 @@ class ModelConfig:
     def _made(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if self.kind == "mlp":
             return MLP(prod(shape), outputs, (64, 32) if self.hidden is None else self.hidden)
+        if self.kind == "char_lstm":
+            if len(shape) != 1:
+                raise ConfigError(f"Expected rows of characters for kind 'char_lstm', got shape {shape}.")
+            return CharLSTM(outputs, self.width or 1.0)
         if len(shape) != 3 or shape[1] != shape[2]:
             raise ConfigError(
                 f"Expected square images of shape (channels, size, size) for model kind {self.kind!r}, got "

@@ -33,7 +33,7 @@ def text(
     """The TOML of a tiny study; `extra` are further sections. All that the arms send is unprotected."""
     arms = arms or (FEDAVG, FEDPROF)
     if unprotected is None:
-        sent = {"update": "", "profile": '"fedprof"', "loss": '"active_fl"'}
+        sent = {"update": "", "profile": '"fedprof"', "loss": '"active_fl"', "map": '"adds"'}
         unprotected = str([name for name, by in sent.items() if by in "".join(arms)]).replace("'", '"')
     head = f"""
 [study]

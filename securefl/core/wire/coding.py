@@ -25,7 +25,7 @@ from securefl.core.wire.kinds import KEYS, Header, Limit, Spec, declared, elemen
 
 MAGIC = b"SFL\x01"
 _DTYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
-_FORMS = ("open", "masked", "encrypted")
+_FORMS = ("open", "masked", "encrypted", "sparse")
 _MAX_DIMENSIONS = 4
 T = TypeVar("T")
 _Write = Callable[[list[bytes], Any, Permit | None], None]

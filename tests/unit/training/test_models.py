@@ -72,6 +72,16 @@ def test_every_model_maps_records_to_outputs_and_has_its_profiled_layer(
     assert config.layer in dict(model.named_modules())
 
 
+def test_the_recurrent_model_maps_characters_to_the_next_one() -> None:
+    config = ModelConfig(kind="char_lstm", width=0.05)
+    model = config.build((20,), outputs=65, seed=1)
+    assert model(torch.randint(0, 65, (3, 20))).shape == (3, 65)
+    assert model(config.blank((20,))).shape == (1, 65)
+    assert config.layer == "fc1"
+    with pytest.raises(IndexError):
+        model(torch.tensor([[65]]))
+
+
 def test_dense_layers_come_before_their_activation_and_are_numbered_from_the_input() -> None:
     model = MLP(3, 2, hidden=(5, 4))
     x = torch.randn(6, 3)
@@ -186,6 +196,7 @@ def test_a_config_is_read_from_plain_values() -> None:
         (ModelConfig(kind="fedcor_cnn"), (3, 17, 17), "at least 18x18"),
         (ModelConfig(kind="adds_cnn"), (3, 3, 3), "at least 4x4"),
         (ModelConfig(kind="mlp", profiled_layer="fc9"), (9,), "nearest names are fc"),
+        (ModelConfig(kind="char_lstm"), (1, 28, 28), "rows of characters"),
     ],
     ids=str,
 )

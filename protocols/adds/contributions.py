@@ -1,0 +1,145 @@
+"""The two values of a client of a supernet: the map of its subnet, and then the subnet's update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.algorithm import Job
+from securefl.core.errors import DataError
+from securefl.core.grid import Grid
+from securefl.protocols.adds.bilevel import Search, Subnet, search, whole
+from securefl.protocols.adds.supernet import Mask, Supernet
+from securefl.protocols.contributions import bounded, to_fit, update_sends
+from securefl.rounds import Floats, Kept, Sends, Value
+from securefl.training.fit import Fit, Fitted, fitted
+
+MAP = Sends(
+    name="map", how="sum", reveals="which units of the model it trained", reads="trained", packed=True
+)
+MASK: Final = "mask"
+"""The public array that says which groups are summed."""
+LASTING: Final = ("round", "units", "alpha", "skew")
+"""What stays on a device behind its round: an observer of a study looks at it."""
+_WORD: Final = 32
+_EXACT: Final = Grid(step=1.0, bound=1.0)
+_NOISY: Final = Grid(step=2.0**-10, bound=2.0**14)
+"""Fine beside any noise, with room for it."""
+
+
+def map_sends(supernet: Supernet, cohort: int) -> Sends:
+    """A map has 0 or 1 for each group. So it moves by sqrt(G) at most, whatever becomes of a client."""
+    reach = sqrt(supernet.groups)
+    noisy = supernet.problem.local.update_bound is not None  # else no update could be noised either
+    return replace(
+        MAP,
+        cohort=cohort,
+        sensitivity={("client", "zero-out"): reach, ("client", "replace-one"): reach},
+        grid=_NOISY if noisy else _EXACT,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """Which groups of entries the client's subnet has, 0 or 1 each, (G,). The client trains here.
+
+    The subnet stays on its device until the update is asked for.
+    """
+
+    supernet: Supernet
+    search: Search
+    cohort: int = 0
+
+    @property
+    def sends(self) -> Sends:
+        return map_sends(self.supernet, self.cohort)
+
+    def fit(self, job: Job) -> Fit | None:
+        """With a rate of 1 there is nothing to search for: it is FedAvg's training."""
+        return to_fit(self.supernet.problem, job, job.broadcast) if self.search.initial == 1 else None
+
+    def compute(self, job: Job) -> Value:
+        fit = self.fit(job)
+        return self.value(job, None if fit is None else fitted(fit))
+
+    def value(self, job: Job, trained: Fitted | None) -> Value:
+        supernet = self.supernet
+        try:
+            found = search(supernet, self.search, job) if trained is None else whole(supernet, job, trained)
+        except DataError:
+            if supernet.problem.local.update_bound is None:
+                raise
+            # Under a bound a client is never silent, which would tell of its records. It trains no entry.
+            return Value(integers=np.zeros(supernet.groups, np.int64), keep=_nothing(job, supernet))
+        groups = supernet.kept_groups(found.units)
+        one = round(1 / self.sends.grid.step)
+        kept = _kept(job, found, supernet.entries(groups))
+        return Value(integers=groups.astype(np.int64) * one, keep=kept)
+
+
+@dataclass(frozen=True, eq=False)
+class SubnetUpdate:
+    """What training changed in the subnet, at the entries of the groups that are summed. 0 elsewhere."""
+
+    supernet: Supernet
+    cohort: int = 0
+
+    @property
+    def sends(self) -> Sends:
+        own = update_sends(self.supernet.problem, self.cohort)
+        return replace(own, on_model=False, packed=True)
+
+    def compute(self, job: Job) -> Value:
+        supernet, kept = self.supernet, job.kept
+        if "before" not in kept or int(kept["round"][0]) != job.round:
+            raise DataError(
+                f"Expected a subnet trained in round {job.round}, got a question for its update alone: it "
+                "abstains. Ask for its map first."
+            )
+        summed = supernet.entries(unpacked(job.public.get(MASK, np.zeros(0)), supernet.groups))
+        own = supernet.entries(supernet.kept_groups(kept["units"]))
+        before, after = np.zeros((2, len(own)), np.float32)
+        if len(kept["before"]):  # else training came to nothing
+            before[own], after[own] = kept["before"], kept["after"]
+        value = bounded(supernet.problem, before[summed], after[summed])
+        return replace(value, keep={name: kept[name] for name in LASTING if name in kept})
+
+
+def _kept(job: Job, found: Subnet, entries: Mask) -> Kept:
+    """The subnet as it stays on the device until its update is asked for."""
+    return {
+        "round": np.array([job.round]),
+        "units": found.units,
+        "alpha": found.alpha,
+        "skew": np.array([found.skew]),
+        "before": job.broadcast[entries],
+        "after": found.model[entries],
+    }
+
+
+def _nothing(job: Job, supernet: Supernet) -> Kept:
+    """A device on which the training came to nothing."""
+    nothing = np.zeros(0, np.float32)
+    none = np.zeros(supernet.units, np.bool_)
+    return {"round": np.array([job.round]), "units": none, "before": nothing, "after": nothing}
+
+
+def packed(groups: Mask) -> Floats:
+    """0/1 of each group as whole numbers below 2^32, which float64 holds exactly."""
+    bits = np.zeros(-(-len(groups) // _WORD) * _WORD, np.bool_)
+    bits[: len(groups)] = groups
+    return np.packbits(bits).view(">u4").astype(np.float64)
+
+
+def unpacked(words: NDArray[Any], groups: int) -> Mask:
+    """The groups that `packed` packed. Raises DataError for other words: a server may send any."""
+    expected = -(-groups // _WORD)
+    whole = words.shape == (expected,) and bool(((words >= 0) & (words < 2**_WORD)).all())
+    if not whole or (words != np.floor(words)).any():
+        raise DataError(f"Expected {expected} whole numbers below 2^{_WORD} for {groups} groups, got others.")
+    found: Mask = np.unpackbits(words.astype(">u4").view(np.uint8))[:groups].astype(np.bool_)
+    return found

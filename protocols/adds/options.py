@@ -1,0 +1,96 @@
+"""The options of ADDS, and what its parts are refused for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from securefl.algorithm import Algorithm
+from securefl.core.errors import ConfigError
+from securefl.protocols.adds.bilevel import Search
+from securefl.protocols.adds.importance import Criterion
+from securefl.protocols.adds.part import Subnets
+from securefl.protocols.adds.supernet import Supernet
+from securefl.protocols.averaging import Averaging, Uniform, check_fraction
+from securefl.training.task import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adds:
+    """ADDS (Gong et al.): each client trains a subnet that fits its records.
+
+    importance: how units are ranked: "slim", "activation" or "lrp".
+    initial: the rate of every layer at the begin of a round. 1 is unweighted FedAvg.
+    least: the smallest rate of a layer.
+    rate: the learning rate of Adam on the rates.
+    epsilon, cooling: the inexactness of masks in round 1, and the factor on it in each round.
+    validation: share of a client's records that rates are searched on, redrawn in every round.
+    offset: lambda is the skew of the client's labels, from 0 to 1, plus this.
+    lasting: whether the lots of units are drawn once a round. The paper draws them for each pass.
+    scaled: whether masks are divided by their means, as in dropout. The paper's are not.
+    fewest: the least number of clients that an entry is averaged over. Hidden sums may need more.
+    """
+
+    fraction: float
+    importance: Criterion = "lrp"
+    initial: float = 0.9
+    least: float = 0.1
+    rate: float = 0.01
+    epsilon: float = 1.0
+    cooling: float = 0.98
+    validation: float = 0.1
+    offset: float = 0.5
+    lasting: bool = True
+    scaled: bool = True
+    fewest: int = 1
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        if self.fewest < 1:
+            raise ValueError(f"Expected fewest >= 1, got {self.fewest}.")
+        self._search()
+
+    def _search(self) -> Search:
+        return Search(
+            importance=self.importance,
+            initial=self.initial,
+            least=self.least,
+            rate=self.rate,
+            epsilon=self.epsilon,
+            cooling=self.cooling,
+            validation=self.validation,
+            offset=self.offset,
+            lasting=self.lasting,
+            scaled=self.scaled,
+        )
+
+    def build(self, problem: Problem) -> Algorithm:
+        supernet = supernet_of(problem)
+        part = Subnets(supernet, self._search(), self.fewest)
+        return Averaging(
+            problem=problem,
+            selection=Uniform(),
+            fraction=self.fraction,
+            aggregation="partial",
+            part=part,
+        )
+
+
+def supernet_of(problem: Problem) -> Supernet:
+    """The problem's model as a supernet.
+
+    Raises ConfigError for private training, targets that are not classes, and a model that is no chain.
+    """
+    if problem.private is not None:
+        raise ConfigError(
+            "Expected no [dpsgd] with subnets, got it: gates read validation records, and the subnet tells "
+            "of them, which the epsilon of DP-SGD does not cover. Leave [dpsgd] out, or take noise on maps "
+            'and updates (unit = "client").'
+        )
+    if problem.kind != "classification" or problem.outputs < 2:
+        raise ConfigError(
+            "Expected two classes or more, got other targets: the search weighs the skew of labels. Take "
+            "data with classes."
+        )
+    supernet = Supernet(problem)
+    supernet.layers  # noqa: B018 -- a model that is no chain is told here
+    return supernet

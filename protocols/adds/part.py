@@ -1,0 +1,106 @@
+"""Indexed aggregation: the maps of subnets are summed, and then their updates (Eq. 19).
+
+    w_j <- w_j + sum_k I_k[j] (theta_k - w)_j / sum_k I_k[j],       and w_j where nobody has entry j
+
+Two Asks make a round. In the first one clients train, and their maps are summed. The server then says in
+public which groups of entries are summed at all. In the second Ask the updates at those entries are summed.
+An entry that one client trained is that client's. So under hidden sums a group with few contributors stays
+out of the second sum (`Population.fewest`), and its entries keep their values.
+
+Limits: the sum of maps is opened, so that the server learns how many clients have each two units together. A
+client cannot check the numbers behind the public mask. It signs the mask, and all clients sign the same one.
+A client that is lost between the two Asks counts with the old model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from securefl.algorithm import Device, Evaluation, Offer, Population
+from securefl.protocols.adds.bilevel import Search
+from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
+from securefl.protocols.adds.supernet import Supernet
+from securefl.protocols.averaging import Gathering
+from securefl.rounds import Ask, ByDraws, Float32s, Floats, Sum, Total
+
+
+@dataclass(frozen=True, eq=False)
+class Subnets:
+    """Every client trains a subnet of its own choice.
+
+    fewest: the least number of clients that an entry is averaged over. Others keep their values.
+    """
+
+    supernet: Supernet
+    search: Search
+    fewest: int = 1
+
+    @property
+    def initial(self) -> Float32s:
+        return self.supernet.problem.initial
+
+    def offers(self, cohort: int) -> tuple[Offer, ...]:
+        return (Map(self.supernet, self.search, cohort), SubnetUpdate(self.supernet, cohort))
+
+    def gather(self, ask: Ask, population: Population, rng: np.random.Generator, cohort: int) -> Gathering:
+        maps, updates = (offer.sends for offer in self.offers(cohort))
+        first = yield replace(ask, sums=(Sum(maps, self.supernet.groups),))
+        if not first.survivors:
+            return None, first
+        counts = first.totals[maps.name].value
+        summed = counts >= max(self.fewest, population.fewest(len(ask.cohort)))
+        if not summed.any():
+            return None, replace(first, survivors=(), totals={})
+        there = self.supernet.entries(summed)
+        draws = ask.weights.draws if isinstance(ask.weights, ByDraws) else {}
+        second = yield Ask(
+            cohort=first.survivors,
+            broadcast=ask.broadcast[:0],
+            sums=(Sum(updates, int(there.sum())),),
+            public={MASK: packed(summed)},
+            weights=ByDraws({k: draws[k] for k in first.survivors}),
+        )
+        answers = replace(first, survivors=second.survivors, totals=second.totals)
+        if not second.survivors:
+            return None, answers
+        step = np.zeros(len(there))
+        contributors = self.supernet.entries(counts)[there]
+        step[there] = quotient(second.totals[updates.name], contributors, len(second.survivors))
+        return step, answers
+
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        found = self.supernet.problem.evaluate(shared)
+        return replace(found, figures=figures(self.supernet, devices))
+
+
+def quotient(total: Total, contributors: Floats, survivors: int) -> Floats:
+    """The sum of updates over the weight of their contributors, entry by entry.
+
+    contributors: how many clients have each entry, at least 1. survivors: how many the sum is of.
+    """
+    # In this order: where all survivors have an entry, the divisor is the weight of all of them, to its last
+    # bit, and the quotient is that of plain averaging.
+    return total.value / (total.weight * (contributors / survivors))
+
+
+def figures(supernet: Supernet, devices: Sequence[Device]) -> dict[str, Floats]:
+    """What an observer sees of the clients' newest subnets, (N,) each, nan for a client without one.
+
+    The shares of the supernet's parameters and MACs, the skew of the labels, and the rate of each layer.
+    """
+    names = ["parameters", "macs", "skew", *(f"rate of {layer.name}" for layer in supernet.sampled)]
+    found = {name: np.full(len(devices), np.nan) for name in names}
+    whole = supernet.whole
+    for client, device in enumerate(devices):
+        if "skew" not in device.kept:
+            continue
+        units = device.kept["units"]
+        found["parameters"][client] = supernet.parameters(units) / supernet.parameters(whole)
+        found["macs"][client] = supernet.macs(units) / supernet.macs(whole)
+        found["skew"][client] = device.kept["skew"][0]
+        for name, rate in supernet.rates(units).items():
+            found[f"rate of {name}"][client] = rate
+    return found

@@ -1,0 +1,291 @@
+"""The supernet as units: which entries of its vector belong to which hidden units, and what subnets cost.
+
+Hidden units are channels of convolutions and neurons of dense layers. A subnet is a 0/1 vector over them.
+Rows of a weight are sliced by the mask of its own layer, columns by the mask of the layer in front. A unit in
+front of the border from convolutions to dense layers has one column for each place of its map. Batch norm and
+bias follow the outputs. Depthwise convolutions share the mask in front. Inputs, outputs, embeddings and
+recurrent layers are whole (ADDS, sections 3.2 and 3.4).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from securefl.core.errors import ConfigError
+from securefl.rounds import Float32s
+from securefl.training.task import Problem
+from securefl.training.tensors import in_mode
+from securefl.training.vector import load_vector
+
+Mask = NDArray[np.bool_]
+_WEIGHED = (nn.Conv2d, nn.Linear)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A convolution or dense layer.
+
+    Attributes:
+        name, norm: its module's name, and that of the batch norm behind it. Empty without one.
+        units: how many outputs it has.
+        first: the place of its first unit in a subnet's mask. None if its outputs are whole.
+        front: the layer whose units are its inputs. None if its inputs are whole.
+        columns: how many columns of its weight each of those units has.
+        positions: the places of its output map, 1 for a dense layer.
+        depthwise: whether each unit reads the one unit in front that has its number.
+    """
+
+    name: str
+    norm: str
+    units: int
+    first: int | None
+    front: Layer | None
+    columns: int
+    positions: int
+    depthwise: bool
+
+    @property
+    def gate(self) -> str:
+        """The module whose output a mask multiplies."""
+        return self.norm or self.name
+
+    @property
+    def own(self) -> slice:
+        """Its units in a subnet's mask."""
+        assert self.first is not None
+        return slice(self.first, self.first + self.units)
+
+
+@dataclass(frozen=True, eq=False)
+class Supernet:
+    """The sampled layers of a problem's model. Raises ConfigError where it is no chain of layers."""
+
+    problem: Problem
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """All weighed layers in the order in which they run."""
+        return _chain(self._model, self.problem.model.blank(self.problem.shape))
+
+    @cached_property
+    def _model(self) -> nn.Module:
+        """A model of its own: the problem's may be at work elsewhere."""
+        problem = self.problem
+        return problem.model.build(problem.shape, problem.outputs, problem.seed)
+
+    @cached_property
+    def sampled(self) -> tuple[Layer, ...]:
+        """The layers that have units to choose from."""
+        return tuple(own for own in self.layers if own.first is not None and not own.depthwise)
+
+    @cached_property
+    def units(self) -> int:
+        """J: how many units there are to choose from."""
+        return sum(own.units for own in self.sampled)
+
+    @property
+    def whole(self) -> Mask:
+        return np.ones(self.units, np.bool_)
+
+    # Groups -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _grouped(self) -> tuple[NDArray[Any], ...]:
+        """The group of each entry (d,), each group's two units (G, 2), its parameters and its MACs (G,)."""
+        outputs, inputs, trained, macs = self._labelled()
+        key = (outputs + 1) * (self.units + 1) + inputs + 1
+        keys, group = np.unique(key, return_inverse=True)
+        pairs = np.stack([keys // (self.units + 1), keys % (self.units + 1)], axis=1)
+        counts = np.bincount(group, trained, len(keys)).astype(np.int64)
+        return group.astype(np.int64), pairs, counts, np.bincount(group, macs, len(keys))
+
+    def _labelled(self) -> tuple[NDArray[np.int64], ...]:
+        """Of each entry: its output's and its input's unit (-1: whole), whether it is trained, its MACs."""
+        shapes = {name: e.shape for name, e in self._model.state_dict().items() if e.is_floating_point()}
+        trained = {name for name, _ in self._model.named_parameters()}
+        columns: list[list[NDArray[np.int64]]] = [[], [], [], []]
+        for name, shape in shapes.items():
+            module, _, entry = name.rpartition(".")
+            layer = next((own for own in self.layers if module in (own.name, own.norm)), None)
+            size = prod(shape)
+            own, front = np.full(size, -1), np.full(size, -1)
+            weight = layer is not None and module == layer.name and entry == "weight"
+            if layer is not None and layer.first is not None:
+                own = np.repeat(np.arange(layer.first, layer.first + layer.units), size // layer.units)
+            if layer is not None and weight and not layer.depthwise and layer.front is not None:
+                inside = layer.front.first + np.arange(layer.front.units)  # type: ignore[operator]
+                front = np.tile(np.repeat(inside, size // (layer.units * layer.front.units)), layer.units)
+            columns[0].append(own)
+            columns[1].append(front)
+            columns[2].append(np.full(size, int(name in trained)))
+            columns[3].append(np.full(size, layer.positions if layer is not None and weight else 0))
+            if isinstance(self._model.get_submodule(module), nn.LSTM) and entry.startswith("weight"):
+                columns[3][-1][:] = self.problem.shape[0]  # once for each character
+        return tuple(np.concatenate(column) for column in columns)
+
+    @property
+    def groups(self) -> int:
+        """G: entries with the same two units are in a subnet together. A map has one value for each group."""
+        return len(self._grouped[1])
+
+    def kept_groups(self, units: Mask) -> Mask:
+        """The groups (G,) that are in a subnet of these units (J,)."""
+        there: Mask = np.concatenate([[True], units]).astype(np.bool_)
+        pairs: NDArray[np.int64] = self._grouped[1]
+        kept: Mask = there[pairs[:, 0]] & there[pairs[:, 1]]
+        return kept
+
+    def entries(self, groups: NDArray[Any]) -> NDArray[Any]:
+        """The values of all groups (G,) as values of all entries (d,)."""
+        return np.asarray(groups[self._grouped[0]])
+
+    # Costs ------------------------------------------------------------------------------------------
+
+    def parameters(self, units: Mask) -> int:
+        """The trained parameters of a subnet."""
+        return int(self._grouped[2][self.kept_groups(units)].sum())
+
+    def macs(self, units: Mask) -> int:
+        """The multiplications with weights in one record's forward pass. An embedding is looked up."""
+        return int(self._grouped[3][self.kept_groups(units)].sum())
+
+    def rates(self, units: Mask) -> dict[str, float]:
+        """The share of each sampled layer's units that is in a subnet, by the layer's name."""
+        return {own.name: float(units[own.own].mean()) for own in self.sampled}
+
+    # Subnets ----------------------------------------------------------------------------------------
+
+    def sliced(self, vector: Float32s, units: Mask) -> nn.Module:
+        """The subnet of these values (d,) as a model of its own, with fewer units."""
+        if not all(units[own.own].any() for own in self.sampled):
+            raise ConfigError(
+                "Expected a unit of every layer in a subnet, got a layer without any: nothing passes it. "
+                "Keep at least one."
+            )
+        model = copy.deepcopy(self._model)
+        load_vector(model, vector)
+        for layer in self.layers:
+            rows = _places(layer, units)
+            front = torch.arange(0) if layer.front is None else _places(layer.front, units)
+            _narrow(model.get_submodule(layer.name), layer, rows, front)
+            if layer.norm:
+                _narrow_norm(model.get_submodule(layer.norm), rows)
+        return model
+
+
+def _places(layer: Layer, units: Mask) -> Tensor:
+    there = np.ones(layer.units, np.bool_) if layer.first is None else units[layer.own]
+    return torch.from_numpy(np.flatnonzero(there))
+
+
+def _narrow(module: nn.Module, layer: Layer, rows: Tensor, front: Tensor) -> None:
+    assert isinstance(module, _WEIGHED)
+    weight = module.weight.data[rows]
+    if layer.front is not None and not layer.depthwise:
+        columns = (front[:, None] * layer.columns + torch.arange(layer.columns)).reshape(-1)
+        weight = weight[:, columns]
+    module.weight = nn.Parameter(weight)
+    if module.bias is not None:
+        module.bias = nn.Parameter(module.bias.data[rows])
+    if isinstance(module, nn.Conv2d):
+        module.groups = len(rows) if layer.depthwise else 1
+
+
+def _narrow_norm(module: nn.Module, rows: Tensor) -> None:
+    assert isinstance(module, _BatchNorm)
+    for name in ("weight", "bias"):
+        setattr(module, name, nn.Parameter(getattr(module, name).data[rows]))
+    for name in ("running_mean", "running_var"):
+        setattr(module, name, getattr(module, name)[rows])
+    module.num_features = len(rows)
+
+
+def _chain(model: nn.Module, blank: Tensor) -> tuple[Layer, ...]:
+    """The layers of a model in which each one reads the one before it."""
+    ran = _ran(model, blank)
+    weighed = [place for place, (_, module, _) in enumerate(ran) if isinstance(module, _WEIGHED)]
+    layers: list[Layer] = []
+    first = 0
+    for place, until in zip(weighed, [*weighed[1:], len(ran)], strict=True):
+        name, module, positions = ran[place]
+        norm = next((own for own, other, _ in ran[place:until] if isinstance(other, _BatchNorm)), "")
+        before = layers[-1] if layers else None
+        layer = _layer(name, module, norm, before, positions, first, last=place == weighed[-1])
+        layers.append(layer)
+        first += layer.units if layer.first is not None and not layer.depthwise else 0
+    if len(layers) < 2:
+        raise ConfigError("Expected a model with a hidden layer to sample, got one without. Take another.")
+    return tuple(layers)
+
+
+def _layer(
+    name: str,
+    module: nn.Module,
+    norm: str,
+    before: Layer | None,
+    positions: int,
+    first: int,
+    *,
+    last: bool,
+) -> Layer:
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    units, inputs = int(weight.shape[0]), int(weight.shape[1])
+    groups = 1
+    if isinstance(module, nn.Conv2d):
+        inputs, groups = module.in_channels, module.groups
+    front = before if before is not None and before.first is not None else None
+    columns = 1 if front is None or isinstance(module, nn.Conv2d) else inputs // front.units
+    fits = front is None or front.units * columns == inputs
+    if groups > 1:
+        fits = front is not None and groups == inputs == units
+    if not fits:
+        raise _no_chain(name)
+    at = front.first if groups > 1 and front is not None else None if last else first
+    return Layer(
+        name=name,
+        norm=norm,
+        units=units,
+        first=at,
+        front=front,
+        columns=columns,
+        positions=positions,
+        depthwise=groups > 1,
+    )
+
+
+def _no_chain(name: str) -> ConfigError:
+    return ConfigError(
+        f"Expected a model whose layers each read the one before, got {name!r}, which does not. Take kind "
+        "'adds_cnn', 'mlp', 'lenet5', 'fedlog_cnn', 'fedcor_cnn' or 'char_lstm'."
+    )
+
+
+def _ran(model: nn.Module, blank: Tensor) -> list[tuple[str, nn.Module, int]]:
+    """The modules without parts in the order in which they ran, and the places of their output maps."""
+    found: list[tuple[str, nn.Module, int]] = []
+    handles = []
+    for name, module in model.named_modules():
+        if not list(module.children()):
+
+            def note(own: nn.Module, _given: Any, came: Any, name: str = name) -> None:
+                found.append((name, own, prod(came.shape[2:]) if isinstance(own, nn.Conv2d) else 1))
+
+            handles.append(module.register_forward_hook(note))
+    try:
+        with in_mode(model, training=False), torch.no_grad():
+            model(blank)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found

@@ -1,0 +1,83 @@
+"""A client's search: what it finds, what it is drawn from, and who cannot search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.supernets import CNN, job, supernet
+
+from securefl.core.errors import DataError
+from securefl.protocols.adds.bilevel import Search, redrawn, search
+from securefl.protocols.adds.divergence import skew
+
+SEARCH = Search(
+    importance="slim",
+    initial=0.9,
+    least=0.1,
+    rate=0.05,
+    epsilon=1.0,
+    cooling=0.98,
+    validation=0.1,
+    offset=0.5,
+    lasting=True,
+    scaled=True,
+)
+
+
+def test_a_search_is_drawn_from_the_clients_stream_and_learns() -> None:
+    net = supernet(CNN)
+    first, second = search(net, SEARCH, job(net)), search(net, SEARCH, job(net))
+    np.testing.assert_array_equal(first.model, second.model)
+    np.testing.assert_array_equal(first.units, second.units)
+    assert not np.array_equal(first.model, net.problem.initial)
+    assert first.units.sum() < net.units
+    for layer, alpha in zip(net.sampled, first.alpha, strict=True):
+        assert first.units[layer.own].sum() == np.ceil(alpha * layer.units - 1e-9)
+        assert SEARCH.least <= alpha < 0.9
+
+
+def test_skew_is_0_for_uniform_labels_and_1_for_one_class() -> None:
+    assert skew(np.arange(10).repeat(3), 10) == pytest.approx(0, abs=1e-12)
+    assert skew(np.zeros(5, np.int64), 10) == pytest.approx(1)
+    two, five = (skew(np.arange(k), 10) for k in (2, 5))
+    assert 0 < five < two < 1
+
+
+def test_validation_is_redrawn_and_never_empty() -> None:
+    rng = np.random.default_rng(0)
+    draws = [redrawn(40, 0.1, rng) for _ in range(3)]
+    assert len({tuple(held) for _, held in draws}) == 3
+    for learning, held in draws:
+        assert len(held) == 4
+        assert sorted([*learning, *held]) == list(range(40))
+    assert [len(part) for part in redrawn(2, 0.1, rng)] == [1, 1]
+    assert [len(part) for part in redrawn(2, 0.99, rng)] == [1, 1]
+
+
+@pytest.mark.parametrize("records", [0, 1])
+def test_a_client_without_validation_records_is_told(records: int) -> None:
+    net = supernet(CNN)
+    own = job(net)
+    with pytest.raises(DataError, match=r"at least one record|two records or more"):
+        search(net, SEARCH, replace(own, x=own.x[:records], y=own.y[:records]))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"least": 0.0},
+        {"initial": 1.1},
+        {"initial": 0.05},
+        {"rate": 0.0},
+        {"epsilon": 0.0},
+        {"cooling": 1.1},
+        {"validation": 0.0},
+        {"validation": 1.0},
+        {"offset": -1.0},
+    ],
+)
+def test_numbers_out_of_range_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        replace(SEARCH, **bad)
