@@ -87,7 +87,9 @@ class Part(Protocol):
     @property
     def initial(self) -> Float32s: ...
 
-    def update(self, cohort: int) -> Offer: ...
+    def update(self, cohort: int, further: int = 0) -> Offer:
+        """What a client of such a cohort is asked for, and how often beyond once a round."""
+        ...
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation: ...
 
@@ -102,8 +104,8 @@ class Whole:
     def initial(self) -> Float32s:
         return self.problem.initial
 
-    def update(self, cohort: int) -> Offer:
-        return Update(self.problem, cohort)
+    def update(self, cohort: int, further: int = 0) -> Offer:
+        return Update(self.problem, cohort, further)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         return self.problem.evaluate(shared)
@@ -159,6 +161,8 @@ class Averaging:
     """By default the whole model."""
     replacement: bool = False
     """Whether the selection may draw a client twice, and so fewer than it was asked for."""
+    trials: int = 0
+    """How often in a run the selection asks for an update before it chooses."""
 
     @property
     def averaged(self) -> Part:
@@ -166,12 +170,8 @@ class Averaging:
 
     @property
     def update(self) -> Offer:
-        return self.averaged.update(self._count(self.problem.clients) if not self.replacement else 0)
-
-    def _count(self, clients: int) -> int:
-        """K."""
-        # 0.07 * 100 is a little above 7 in floats, and must not become 8
-        return max(1, ceil(self.fraction * clients - 1e-9))
+        least = 0 if self.replacement else cohort_size(self.fraction, self.problem.clients)
+        return self.averaged.update(least, self.trials)
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -195,7 +195,7 @@ class Averaging:
         state = yield from self._introduce(state, population, watch, public)
         if self.aggregation == "full":
             state = yield from self._count_records(state, population)
-        count = self._count(population.clients)
+        count = cohort_size(self.fraction, population.clients)
         cohort, state = yield from self.selection.choose(state, population, count, number, rng)
         update = Sum(self.update.sends, len(state.broadcast))
         due = tuple(each for each in watch if each.sends.due(number))
@@ -270,6 +270,12 @@ def _learn(state: State, answers: Answers) -> State:
         for client, number in numbers.items():
             news[name][client] = number
     return state.remember(**news)
+
+
+def cohort_size(fraction: float, clients: int) -> int:
+    """K."""
+    # 0.07 * 100 is a little above 7 in floats, and must not become 8
+    return max(1, ceil(fraction * clients - 1e-9))
 
 
 def check_fraction(fraction: float) -> None:

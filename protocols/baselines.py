@@ -9,7 +9,7 @@ import numpy as np
 
 from securefl.algorithm import Algorithm, Offer, Population, State
 from securefl.protocols.averaging import Averaging, Chosen, Uniform, check_fraction, known_or_mean
-from securefl.protocols.contributions import LARGEST_LOSS, LOSS, SIZE, Loss, Size
+from securefl.protocols.contributions import LOSS, SIZE, Loss, Size, check_loss_bound
 from securefl.protocols.selection import by_valuation, first_come, with_replacement
 from securefl.rounds import Each, Floats
 from securefl.training.task import Problem
@@ -179,7 +179,7 @@ class ByLoss:
 
     @property
     def _loss(self) -> Loss:
-        return Loss(self.problem, self.loss_bound)
+        return Loss(self.problem, self.loss_bound, introductions=1)
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -228,8 +228,7 @@ class ActiveFL:
                 "Expected 0 <= excluded < 1, temperature >= 0 and 0 <= explored <= 1, got "
                 f"{self.excluded}, {self.temperature} and {self.explored}."
             )
-        if self.loss_bound is not None and not 0 < self.loss_bound <= LARGEST_LOSS:
-            raise ValueError(f"Expected 0 < loss_bound <= {LARGEST_LOSS:g}, got {self.loss_bound}.")
+        check_loss_bound(self.loss_bound)
 
     def build(self, problem: Problem) -> Algorithm:
         selection = ByLoss(problem, self.excluded, self.temperature, self.explored, self.loss_bound)

@@ -61,8 +61,8 @@ class LastLayers:
         problem = self.bodies.problem
         return problem.initial[self._shared(problem)]
 
-    def update(self, cohort: int) -> Offer:
-        return LastLayersUpdate(self, cohort)
+    def update(self, cohort: int, further: int = 0) -> Offer:
+        return LastLayersUpdate(self, cohort, further)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         # each client's own model, on records like its own: there is no common model to test
@@ -105,10 +105,11 @@ class LastLayersUpdate:
 
     part: LastLayers
     cohort: int = 0
+    further: int = 0
 
     @property
     def sends(self) -> Sends:
-        return update_sends(self.part.bodies.problem, self.cohort)
+        return update_sends(self.part.bodies.problem, self.cohort, self.further)
 
     def fit(self, job: Job) -> Fit:
         start = self.part.model(job.client, job.broadcast, job.kept)

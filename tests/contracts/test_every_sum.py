@@ -65,9 +65,10 @@ def study(one: Combination, rounds: int = 1) -> Study:
     (name, options), way, noise = one
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
     records = name == "fedlog"
-    sent = {"fedprof": ["profile"], "active_fl": ["loss", "size"]}.get(name, [])
-    sent += ["size"] if name in NO_LEAST_COHORT else []
-    permitted = str([*(["statistic"] if records else ["update"]), *sent]).replace("'", '"')
+    by_loss = ["loss", "size"] if name in ("active_fl", "fedcor", "pow_d") else []
+    sent = ["profile"] if name == "fedprof" else by_loss
+    sizes = ["size"] if name in NO_LEAST_COHORT else []
+    permitted = str([*(["statistic"] if records else ["update"]), *sent, *sizes]).replace("'", '"')
     settings = {"sum": f'"{way}"', "against": TRUSTED.get(noise, '["server", "key-holder", "others"]')}
     written = text(arm, clients=7, rounds=rounds, unprotected=permitted)
     if way != "clear" or noise == "distributed":
@@ -91,7 +92,7 @@ def as_declared(noise: Any, sigma: float) -> bool:
 
 def check(one: Combination, folder: Path, patch: pytest.MonkeyPatch) -> None:
     _, way, noise = one
-    of = study(one)
+    of = study(one, rounds=3 if one[0][0] == "fedcor" else 1)  # its trial is in round 3
     watched = Watched(patch)
     finished = run(of, folder)
     _, plan = composition(of, of.arms[0], world(of))

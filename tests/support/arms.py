@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
-OPTIONS = {"fedlog": ["", 'body = "private"'], "lg_fedavg": ["", "layers = 2"]}
+OPTIONS = {
+    # one round of warm-up, and a trial in round 3
+    "fedcor": ["fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1"],
+    "fedlog": ["", 'body = "private"'],
+    "lg_fedavg": ["", "layers = 2"],
+}
 ARMS = [
     (point.name, options)
     for point in sorted(entry_points(group="securefl.protocols"), key=lambda point: point.name)
