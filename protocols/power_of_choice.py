@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefl.algorithm import Algorithm, Offer, Population, State
-from securefl.core.errors import ConfigError
 from securefl.protocols.averaging import Averaging, Chosen, check_fraction, cohort_size, known_or_mean
 from securefl.protocols.contributions import SIZE, Loss, Size, check_loss_bound
 from securefl.protocols.selection import gumbel_top_k
@@ -77,7 +76,5 @@ class PowerOfChoice:
     def build(self, problem: Problem) -> Algorithm:
         count = cohort_size(self.fraction, problem.clients)
         drawn = min(round(self.candidates * count), problem.clients)
-        if drawn < count:
-            raise ConfigError(f"Expected at least {count} candidates, got {drawn}. Raise `candidates`.")
         selection = ByLargestLoss(problem, drawn, self.loss_bound)
         return Averaging(problem=problem, selection=selection, fraction=self.fraction, aggregation="partial")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
+SCHEME_I = 'fraction = 1.0\nscheme = "I"'
 OPTIONS = {
     # one round of warm-up, and a trial in round 3
     "fedcor": ["fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1"],
+    "fedavg_rp": ["fraction = 1.0", SCHEME_I],
     "fedlog": ["", 'body = "private"'],
     "lg_fedavg": ["", "layers = 2"],
 }
