@@ -96,9 +96,11 @@ class Part(Protocol):
     @property
     def initial(self) -> Float32s: ...
 
-    def offers(self, cohort: int) -> tuple[Offer, ...]: ...
+    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]: ...
 
-    def gather(self, ask: Ask, population: Population, rng: np.random.Generator, cohort: int) -> Gathering:
+    def gather(
+        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+    ) -> Gathering:
         """Ask for the part's sums. `ask` has cohort, broadcast, weights and numbers of the round, no sums.
 
         Clients train in the first Ask. The loop's numbers are asked for in that one.
@@ -118,11 +120,13 @@ class Whole:
     def initial(self) -> Float32s:
         return self.problem.initial
 
-    def offers(self, cohort: int) -> tuple[Offer, ...]:
-        return (Update(self.problem, cohort),)
+    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
+        return (Update(self.problem, cohort, further),)
 
-    def gather(self, ask: Ask, population: Population, rng: np.random.Generator, cohort: int) -> Gathering:
-        return gather_mean(ask, *self.offers(cohort))
+    def gather(
+        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+    ) -> Gathering:
+        return gather_mean(ask, *offers)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         return self.problem.evaluate(shared)
@@ -186,24 +190,22 @@ class Averaging:
     """By default the whole model."""
     replacement: bool = False
     """Whether the selection may draw a client twice, and so fewer than it was asked for."""
+    trials: int = 0
+    """How often in a run the selection asks for an update before it chooses."""
 
     @property
     def averaged(self) -> Part:
         return self.part or Whole(self.problem)
 
     @property
-    def _least_cohort(self) -> int:
-        """The least number of clients that are asked for one sum, 0 if that is not known."""
-        return 0 if self.replacement else self._count(self.problem.clients)
-
-    def _count(self, clients: int) -> int:
-        """K."""
-        # 0.07 * 100 is a little above 7 in floats, and must not become 8
-        return max(1, ceil(self.fraction * clients - 1e-9))
+    def _sums(self) -> tuple[Offer, ...]:
+        """What the part sums."""
+        least = 0 if self.replacement else cohort_size(self.fraction, self.problem.clients)
+        return self.averaged.offers(least, self.trials)
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        own = (*self.averaged.offers(self._least_cohort), *self.selection.offers)
+        own = (*self._sums, *self.selection.offers)
         counts = (self._count_of_records,) if self.aggregation == "full" else ()
         return (*own, *counts)
 
@@ -223,7 +225,7 @@ class Averaging:
         state = yield from self._introduce(state, population, watch, public)
         if self.aggregation == "full":
             state = yield from self._count_records(state, population)
-        count = self._count(population.clients)
+        count = cohort_size(self.fraction, population.clients)
         cohort, state = yield from self.selection.choose(state, population, count, number, rng)
         due = tuple(each for each in watch if each.sends.due(number))
         ask = Ask(
@@ -233,7 +235,7 @@ class Averaging:
             public=public if due else {},
             weights=weights(self.aggregation, cohort, state),
         )
-        step, answers = yield from self.averaged.gather(ask, population, rng, self._least_cohort)
+        step, answers = yield from self.averaged.gather(ask, population, rng, self._sums)
         state = _learn(state, answers).remember(cohort=np.array(sorted(cohort), np.int64))
         if step is not None:
             state = self.server.apply(state, step)
@@ -297,6 +299,12 @@ def _learn(state: State, answers: Answers) -> State:
         for client, number in numbers.items():
             news[name][client] = number
     return state.remember(**news)
+
+
+def cohort_size(fraction: float, clients: int) -> int:
+    """K."""
+    # 0.07 * 100 is a little above 7 in floats, and must not become 8
+    return max(1, ceil(fraction * clients - 1e-9))
 
 
 def check_fraction(fraction: float) -> None:

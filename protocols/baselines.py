@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from securefl.algorithm import Algorithm, Offer, Population, State
-from securefl.protocols.averaging import Averaging, Chosen, Uniform, check_fraction, known_or_mean
-from securefl.protocols.contributions import LARGEST_LOSS, LOSS, SIZE, Loss, Size
+from securefl.protocols.averaging import (
+    Averaging,
+    Chosen,
+    Replace,
+    Uniform,
+    check_fraction,
+    cohort_size,
+    known_or_mean,
+)
+from securefl.protocols.contributions import LOSS, SIZE, Loss, Size, check_loss_bound
 from securefl.protocols.selection import by_valuation, first_come, with_replacement
 from securefl.rounds import Each, Floats
 from securefl.training.task import Problem
@@ -17,7 +26,7 @@ from securefl.training.task import Problem
 
 @dataclass(frozen=True, eq=False)
 class BySize:
-    """K independent draws with probability n_k / n (Scheme II of Li et al. 2020)."""
+    """K independent draws with probability n_k / n (Scheme I of Li et al. 2020)."""
 
     problem: Problem
 
@@ -40,16 +49,47 @@ class BySize:
         return {}
 
 
+Scheme = Literal["I", "II"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """w + factor * step."""
+
+    factor: float
+
+    def apply(self, state: State, step: Floats) -> State:
+        return State((state.broadcast + self.factor * step).astype(np.float32), state.memory)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedAvgRP:
-    """FedAvg-RP, Scheme II (Li et al. 2020): K with replacement by size, plain mean."""
+    """FedAvg-RP (Li et al. 2020).
+
+    scheme: "II" draws K clients uniformly without replacement, and w + sum (N / K) p_k (w_k - w) is the next
+        model, p_k = n_k / n. "I" draws K with replacement and probability p_k, and takes their plain mean.
+        FedProf compares with "II". Both have the mean of full participation. In "II" the weights of one round
+        sum to 1 on average only, unless all clients have as many records.
+    """
 
     fraction: float
+    scheme: Scheme = "II"
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
+        if self.scheme not in ("I", "II"):
+            raise ValueError(f'Expected scheme "I" or "II", got {self.scheme!r}.')
 
     def build(self, problem: Problem) -> Algorithm:
+        if self.scheme == "II":
+            # The clients weigh by n_k / n themselves, and N / K is the same for all.
+            return Averaging(
+                problem=problem,
+                selection=Uniform(),
+                fraction=self.fraction,
+                aggregation="full",
+                server=Scaled(factor=problem.clients / cohort_size(self.fraction, problem.clients)),
+            )
         return Averaging(
             problem=problem,
             selection=BySize(problem),
@@ -61,13 +101,17 @@ class FedAvgRP:
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx:
-    """FedProx (Li et al., MLSys 2020): FedAvg-RP with mu/2 |w - w_t|^2 in the local loss."""
+    """FedProx (Li et al., MLSys 2020): FedAvg-RP with mu/2 |w - w_t|^2 in the local loss.
+
+    scheme: as in FedAvg-RP.
+    """
 
     fraction: float
     mu: float = 0.1
+    scheme: Scheme = "II"
 
     def __post_init__(self) -> None:
-        check_fraction(self.fraction)
+        FedAvgRP(fraction=self.fraction, scheme=self.scheme)
         if not 0 <= self.mu < float("inf"):
             raise ValueError(f"Expected mu >= 0 and finite, got {self.mu}.")
 
@@ -76,7 +120,7 @@ class FedProx:
         private = problem.private and replace(problem.private, proximal=self.mu)
         local = replace(problem.local, proximal=self.mu)
         proximal = replace(problem, local=local, private=private)
-        return FedAvgRP(fraction=self.fraction).build(proximal)
+        return FedAvgRP(fraction=self.fraction, scheme=self.scheme).build(proximal)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +145,22 @@ class Adam:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Momentum:
+    """w + the mean of the steps so far, older ones weighed down by `beta` a round: FedAdam's first moment."""
+
+    beta: float
+
+    def apply(self, state: State, step: Floats) -> State:
+        turn = float(state.memory.get("momentum_turn", np.zeros(1))[0]) + 1
+        mean = self.beta * state.memory.get("momentum", np.zeros(len(step))) + (1 - self.beta) * step
+        # corrected for bias: the first step counts whole
+        model = (state.broadcast + mean / (1 - self.beta**turn)).astype(np.float32)
+        return State(model, state.memory).remember(momentum_turn=np.array([turn]), momentum=mean)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FedAdam:
-    """FedAdam: uniform selection, plain mean, server Adam."""
+    """FedAdam: uniform selection, plain mean, server Adam ("with momentum" in FedProf v2, Table 1)."""
 
     fraction: float
     learning_rate: float = 1e-3
@@ -179,7 +237,7 @@ class ByLoss:
 
     @property
     def _loss(self) -> Loss:
-        return Loss(self.problem, self.loss_bound)
+        return Loss(self.problem, self.loss_bound, introductions=1)
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -212,6 +270,8 @@ class ByLoss:
 class ActiveFL:
     """Active federated learning (Goetz et al. 2019): alpha_1 0.75, alpha_2 0.01, alpha_3 0.1.
 
+    momentum: beta of the server's momentum, 0 for none. FedProf v2 (Table 1) has Active FL "with momentum",
+        as FedAdam, and names no number; FedAdam's is 0.9.
     loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
     """
 
@@ -219,6 +279,7 @@ class ActiveFL:
     excluded: float = 0.75
     temperature: float = 0.01
     explored: float = 0.1
+    momentum: float = 0.0
     loss_bound: float | None = None
 
     def __post_init__(self) -> None:
@@ -228,9 +289,16 @@ class ActiveFL:
                 "Expected 0 <= excluded < 1, temperature >= 0 and 0 <= explored <= 1, got "
                 f"{self.excluded}, {self.temperature} and {self.explored}."
             )
-        if self.loss_bound is not None and not 0 < self.loss_bound <= LARGEST_LOSS:
-            raise ValueError(f"Expected 0 < loss_bound <= {LARGEST_LOSS:g}, got {self.loss_bound}.")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"Expected 0 <= momentum < 1, got {self.momentum}.")
+        check_loss_bound(self.loss_bound)
 
     def build(self, problem: Problem) -> Algorithm:
         selection = ByLoss(problem, self.excluded, self.temperature, self.explored, self.loss_bound)
-        return Averaging(problem=problem, selection=selection, fraction=self.fraction, aggregation="partial")
+        return Averaging(
+            problem=problem,
+            selection=selection,
+            fraction=self.fraction,
+            aggregation="partial",
+            server=Momentum(beta=self.momentum) if self.momentum else Replace(),
+        )

@@ -49,7 +49,7 @@ COUNT = Sends(
         ("client", "replace-one"): 0.0,
     },
 )
-LOSS = Sends(name="loss", how="each", reveals="the mean loss of the model on its records", introductions=1)
+LOSS = Sends(name="loss", how="each", reveals="the mean loss of the model on its records")
 LARGEST_LOSS = 1e6
 """A public bound that clients clip their loss to."""
 _OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
@@ -57,12 +57,13 @@ _OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
 }
 
 
-def update_sends(problem: Problem, cohort: int) -> Sends:
+def update_sends(problem: Problem, cohort: int, further: int = 0) -> Sends:
     """A client's update. If the problem bounds it, its sensitivity per client is declared.
 
-    cohort: the least number of clients that are asked for one sum, 0 if that is not known.
+    cohort: the least number of clients that are asked for one sum, 0 if that is not known. further: how often
+    it is asked for in a run beyond once a round.
     """
-    sends = replace(with_training(UPDATE, problem), cohort=cohort)
+    sends = replace(with_training(UPDATE, problem), cohort=cohort, further=further)
     bound = problem.local.update_bound
     if bound is None:
         return sends
@@ -116,10 +117,11 @@ class Update:
 
     problem: Problem
     cohort: int = 0
+    further: int = 0
 
     @property
     def sends(self) -> Sends:
-        return update_sends(self.problem, self.cohort)
+        return update_sends(self.problem, self.cohort, self.further)
 
     def fit(self, job: Job) -> Fit:
         return to_fit(self.problem, job, job.broadcast)
@@ -172,15 +174,19 @@ class Loss:
     """Mean loss of the broadcast model on the client's held-out records, or on all if it holds out none.
 
     bound: a record's largest loss, public. Without it the mean cannot be noised, for one record moves it
-    without bound.
+    without bound. every, introductions, further: how often it is asked for, as in `Sends`.
     """
 
     problem: Problem
     bound: float | None = None
+    every: int = 1
+    introductions: int = 0
+    further: int = 0
 
     @property
     def sends(self) -> Sends:
-        return LOSS if self.bound is None else replace(LOSS, sensitivity=_OF_LOSSES, grid=GRID)
+        sends = replace(LOSS, every=self.every, introductions=self.introductions, further=self.further)
+        return sends if self.bound is None else replace(sends, sensitivity=_OF_LOSSES, grid=GRID)
 
     def compute(self, job: Job) -> Value:
         model, loss = self.problem.module(job.broadcast), self.problem.loss
@@ -198,6 +204,12 @@ class Loss:
     @property
     def ask(self) -> Each:
         return Each(self.sends, least=0.0, most=self.bound or LARGEST_LOSS)
+
+
+def check_loss_bound(bound: float | None) -> None:
+    """Raises ValueError for a bound that no loss can be clipped to."""
+    if bound is not None and not 0 < bound <= LARGEST_LOSS:
+        raise ValueError(f"Expected 0 < loss_bound <= {LARGEST_LOSS:g}, got {bound}.")
 
 
 def ask_size(problem: Problem) -> Each:

@@ -61,11 +61,13 @@ class LastLayers:
         problem = self.bodies.problem
         return problem.initial[self._shared(problem)]
 
-    def offers(self, cohort: int) -> tuple[Offer, ...]:
-        return (LastLayersUpdate(self, cohort),)
+    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
+        return (LastLayersUpdate(self, cohort, further),)
 
-    def gather(self, ask: Ask, population: Population, rng: np.random.Generator, cohort: int) -> Gathering:
-        return gather_mean(ask, *self.offers(cohort))
+    def gather(
+        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+    ) -> Gathering:
+        return gather_mean(ask, *offers)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         # each client's own model, on records like its own: there is no common model to test
@@ -108,10 +110,11 @@ class LastLayersUpdate:
 
     part: LastLayers
     cohort: int = 0
+    further: int = 0
 
     @property
     def sends(self) -> Sends:
-        return update_sends(self.part.bodies.problem, self.cohort)
+        return update_sends(self.part.bodies.problem, self.cohort, self.further)
 
     def fit(self, job: Job) -> Fit:
         start = self.part.model(job.client, job.broadcast, job.kept)

@@ -31,13 +31,14 @@ _NOISY: Final = Grid(step=2.0**-10, bound=2.0**14)
 """Fine beside any noise, with room for it."""
 
 
-def map_sends(supernet: Supernet, cohort: int) -> Sends:
+def map_sends(supernet: Supernet, cohort: int, further: int = 0) -> Sends:
     """A map has 0 or 1 for each group. So it moves by sqrt(G) at most, whatever becomes of a client."""
     reach = sqrt(supernet.groups)
     noisy = supernet.problem.local.update_bound is not None  # else no update could be noised either
     return replace(
         MAP,
         cohort=cohort,
+        further=further,
         sensitivity={("client", "zero-out"): reach, ("client", "replace-one"): reach},
         grid=_NOISY if noisy else _EXACT,
     )
@@ -53,10 +54,11 @@ class Map:
     supernet: Supernet
     search: Search
     cohort: int = 0
+    further: int = 0
 
     @property
     def sends(self) -> Sends:
-        return map_sends(self.supernet, self.cohort)
+        return map_sends(self.supernet, self.cohort, self.further)
 
     def fit(self, job: Job) -> Fit | None:
         """With a rate of 1 there is nothing to search for: it is FedAvg's training."""
@@ -87,10 +89,11 @@ class SubnetUpdate:
 
     supernet: Supernet
     cohort: int = 0
+    further: int = 0
 
     @property
     def sends(self) -> Sends:
-        own = update_sends(self.supernet.problem, self.cohort)
+        own = update_sends(self.supernet.problem, self.cohort, self.further)
         return replace(own, on_model=False, packed=True)
 
     def compute(self, job: Job) -> Value:

@@ -42,11 +42,16 @@ class Subnets:
     def initial(self) -> Float32s:
         return self.supernet.problem.initial
 
-    def offers(self, cohort: int) -> tuple[Offer, ...]:
-        return (Map(self.supernet, self.search, cohort), SubnetUpdate(self.supernet, cohort))
+    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
+        return (
+            Map(self.supernet, self.search, cohort, further),
+            SubnetUpdate(self.supernet, cohort, further),
+        )
 
-    def gather(self, ask: Ask, population: Population, rng: np.random.Generator, cohort: int) -> Gathering:
-        maps, updates = (offer.sends for offer in self.offers(cohort))
+    def gather(
+        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+    ) -> Gathering:
+        maps, updates = (offer.sends for offer in offers)
         first = yield replace(ask, sums=(Sum(maps, self.supernet.groups),))
         if not first.survivors:
             return None, first

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from securefl.core.release import PARTIES
 from securefl.report import run_page
@@ -18,6 +19,7 @@ from securefl.report.plots import evaluated
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
 from securefl.study.run import ArmRun, arm_folder
+from securefl.study.world import World
 
 _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
 
@@ -29,8 +31,9 @@ class Results:
     metrics: arm, seed, round, accuracy and loss (nan in a round that was not evaluated), bytes_up,
         bytes_down, megabytes, seconds, watt_hours, wall_seconds, asked (exchanges), answered (clients),
         survivors_lost (of the selected, how many did not answer), and epsilon against each party.
-    participation: arm, seed, client, quality, selected and answered (rounds; a client that is drawn
-        twice takes part once), retired (whether its budget bore no further round at the end).
+    participation: arm, seed, client, quality, label (the most frequent of its records, empty where targets
+        are no classes), selected and answered (rounds; a client that is drawn twice takes part once), retired
+        (whether its budget bore no further round at the end).
     figures: arm, seed, round, client, quality, figure, value: an algorithm's figures of its clients for the
         observer, such as their divergence. There is a row for each round in which a client's figure changed;
         it holds until the next one.
@@ -89,11 +92,18 @@ def _participation(run: ArmRun) -> pd.DataFrame:
             "seed": run.world.seed,
             "client": np.arange(clients),
             "quality": run.world.quality,
+            "label": [_main_label(run.world, y) for _, y in run.world.records],
             "selected": selected,
             "answered": answered,
             "retired": retired,
         }
     )
+
+
+def _main_label(world: World, y: NDArray[Any]) -> str:
+    if world.problem.kind != "classification" or not len(y):
+        return ""
+    return str(np.bincount(y, minlength=world.problem.outputs).argmax())
 
 
 def _figures(run: ArmRun) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,7 @@ from securefl.core.release import PARTIES
 from securefl.plan import Plan
 from securefl.report import client_plots, plots, run_page
 from securefl.report import sentences as wording
+from securefl.report.embedding_plot import embedding
 from securefl.report.style import arm_colours
 from securefl.report.tables import write_csv, write_png
 from securefl.storage import files
@@ -59,7 +60,25 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
                 _of_seed(divergence, seed).rename(columns={"value": "divergence"})
             ),
         )
+    places = _places(results, seed)
+    if len(places):
+        made["embedding"] = run_page.ReportFigure(
+            title="Embeddings of the clients",
+            caption="Where the selection places each client, after the last round (as FedCor, Fig. 7); "
+            "clients that are near each other change their losses together. The first seed.",
+            figure=embedding(places),
+        )
     return made
+
+
+def _places(results: Results, seed: int) -> pd.DataFrame:
+    """Arm, client, label, and the newest place in the plane, of every client that has one."""
+    own = _of_seed(results.figures, seed)
+    own = own[own["figure"].isin(["embedding_1", "embedding_2"])]
+    newest = own.groupby(["arm", "client", "figure"], sort=False)["value"].last().unstack()
+    newest = newest.rename(columns={"embedding_1": "first", "embedding_2": "second"}).reset_index()
+    labels = _of_seed(results.participation, seed)[["arm", "client", "label"]]
+    return newest.merge(labels, on=["arm", "client"])
 
 
 def _of_seed(frame: pd.DataFrame, seed: int) -> pd.DataFrame:

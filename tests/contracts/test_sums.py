@@ -182,7 +182,7 @@ def test_a_cohort_of_one_is_not_opened(how: str, said: str, tmp_path: Path) -> N
     certain = one("fedavg", "fraction = 0.1", how)
     with pytest.raises(ConfigError, match="its own value"):
         composition(certain, certain.arms[0], world(certain))
-    finished = run(one("fedavg_rp", "fraction = 0.1", how), tmp_path)
+    finished = run(one("fedavg_rp", 'fraction = 0.1\nscheme = "I"', how), tmp_path)
     assert [len(record["answered"]) for record in finished.records] == [0, 0]
     assert said in finished.records[0]["abstained"]["server"]
 

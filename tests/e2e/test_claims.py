@@ -21,7 +21,7 @@ from securefl.study.run import ArmRun, arm_folder
 from securefl.study.world import World, build
 from securefl.training.task import Problem
 
-BY_SIZE = '[[arm]]\nname = "RP"\nprotocol = "fedavg_rp"\nfraction = 0.5\n'
+BY_SIZE = '[[arm]]\nname = "RP"\nprotocol = "fedavg_rp"\nscheme = "I"\nfraction = 0.5\n'
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
-# 5 of 7: under hidden sums entries need as many contributors, at the dropout and collusion of the contracts
+SCHEME_I = 'fraction = 1.0\nscheme = "I"'
 OPTIONS = {
+    # 5 of 7: under hidden sums entries need as many contributors, at the dropout and collusion of the contracts
     "adds": ["fraction = 1.0\nfewest = 5"],
+    # one round of warm-up, and a trial in round 3
+    "fedcor": ["fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1"],
+    "fedavg_rp": ["fraction = 1.0", SCHEME_I],
     "fedlog": ["", 'body = "private"'],
     "lg_fedavg": ["", "layers = 2"],
 }

@@ -33,8 +33,11 @@ def text(
     """The TOML of a tiny study; `extra` are further sections. All that the arms send is unprotected."""
     arms = arms or (FEDAVG, FEDPROF)
     if unprotected is None:
-        sent = {"update": "", "profile": '"fedprof"', "loss": '"active_fl"', "map": '"adds"'}
-        unprotected = str([name for name, by in sent.items() if by in "".join(arms)]).replace("'", '"')
+        by_loss = ('"active_fl"', '"fedcor"', '"pow_d"')
+        sent = {"update": ("",), "profile": ('"fedprof"',), "loss": by_loss, "map": ('"adds"',)}
+        wanted = "".join(arms)
+        named = [name for name, by in sent.items() if any(word in wanted for word in by)]
+        unprotected = str(named).replace("'", '"')
     head = f"""
 [study]
 name = "tiny"

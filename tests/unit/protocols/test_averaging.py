@@ -155,7 +155,7 @@ def test_who_has_retired_is_not_introduced(problem: Problem) -> None:
 
 def test_introductions_send_the_model_only_where_it_is_read(problem: Problem) -> None:
     sizes = Clients()
-    one_round(FedAvgRP(fraction=1.0).build(problem), sizes)
+    one_round(FedAvgRP(fraction=1.0, scheme="I").build(problem), sizes)
     assert [ask.broadcast.size for ask in sizes.asks] == [0, len(problem.initial)]
     losses = Clients(numbers={"loss": np.ones(CLIENTS)})
     one_round(ActiveFL(fraction=1.0).build(problem), losses)
@@ -163,8 +163,8 @@ def test_introductions_send_the_model_only_where_it_is_read(problem: Problem) ->
 
 
 def test_multiplicities_weigh_the_mean(problem: Problem) -> None:
-    """Scheme II: K draws with replacement, mean of 1 / K each."""
-    algorithm = FedAvgRP(fraction=1.0).build(problem)
+    """Scheme I: K draws with replacement, mean of 1 / K each."""
+    algorithm = FedAvgRP(fraction=1.0, scheme="I").build(problem)
     clients = Clients()
     round_ = played(algorithm, clients)
     after, draws = round_.state, np.array([round_.drawn.get(k, 0) for k in range(CLIENTS)])
@@ -172,6 +172,19 @@ def test_multiplicities_weigh_the_mean(problem: Problem) -> None:
     assert draws.max() > 1, "choose another seed: nobody was drawn twice"
     expected = problem.initial + float(draws @ np.arange(1, CLIENTS + 1)) / CLIENTS
     np.testing.assert_allclose(after.broadcast, expected, rtol=1e-6)
+
+
+def test_scheme_ii_scales_weights_by_what_was_not_drawn(problem: Problem) -> None:
+    """K uniformly without replacement, w + sum (N / K) p_k (w_k - w) (Li et al. 2020)."""
+    clients = Clients()
+    round_ = played(FedAvgRP(fraction=0.5).build(problem), clients)
+    assert set(round_.drawn.values()) == {1}
+    assert len(round_.drawn) == CLIENTS // 2
+    full = played(FedAvg(fraction=0.5).build(problem), Clients())
+    assert full.drawn == round_.drawn
+    twice = problem.initial + 2 * (full.state.broadcast - problem.initial).astype(np.float64)
+    np.testing.assert_allclose(round_.state.broadcast, twice, rtol=1e-6)
+    assert isinstance(clients.asks[-1].weights, ByCount)
 
 
 # The loop ---------------------------------------------------------------------------------------

@@ -11,8 +11,17 @@ import torch
 from support.choices import cohort_of
 
 from securefl.algorithm import Job, Population, State
-from securefl.protocols.averaging import Averaging, Update
-from securefl.protocols.baselines import CFCFM, ActiveFL, Adam, ByLoss, FedAdam, FedAvgRP, FedProx
+from securefl.protocols.averaging import Averaging, Replace, Update
+from securefl.protocols.baselines import (
+    CFCFM,
+    ActiveFL,
+    Adam,
+    ByLoss,
+    FedAdam,
+    FedAvgRP,
+    FedProx,
+    Momentum,
+)
 from securefl.protocols.fedavg import FedAvg
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
@@ -115,3 +124,28 @@ def test_a_fraction_is_a_share(options: Any, fraction: float) -> None:
 def test_options_out_of_range(options: Any, wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="Expected"):
         options(fraction=0.5, **wrong)
+
+
+def test_momentum_is_the_first_moment_of_adam() -> None:
+    """The first step counts whole; equal steps go on at their own length; older ones weigh less."""
+    state, momentum = State(np.zeros(1, np.float32)), Momentum(beta=0.9)
+    for count in range(1, 4):
+        state = momentum.apply(state, np.ones(1))
+        assert state.broadcast[0] == pytest.approx(count)
+    back = momentum.apply(state, -np.ones(1)).broadcast[0] - state.broadcast[0]
+    expected = (0.9 * (1 - 0.9**3) - 0.1) / (1 - 0.9**4)
+    assert back == pytest.approx(expected, rel=1e-5)
+
+
+def test_active_fl_has_momentum_if_it_is_asked_for(problem: Problem) -> None:
+    built = [ActiveFL(fraction=0.5, momentum=beta).build(problem) for beta in (0.0, 0.9)]
+    servers = [own.server for own in built if isinstance(own, Averaging)]
+    assert servers == [Replace(), Momentum(beta=0.9)]
+    with pytest.raises(ValueError, match="momentum"):
+        ActiveFL(fraction=0.5, momentum=1.0)
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    for options in (FedAvgRP, FedProx):
+        with pytest.raises(ValueError, match="scheme"):
+            options(fraction=0.5, scheme="III")  # type: ignore[arg-type]

@@ -1,0 +1,80 @@
+"""Power-of-choice (Cho et al. 2020): of d candidates, drawn by size, the K with the largest losses train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefl.algorithm import Algorithm, Offer, Population, State
+from securefl.protocols.averaging import Averaging, Chosen, check_fraction, cohort_size, known_or_mean
+from securefl.protocols.contributions import SIZE, Loss, Size, check_loss_bound
+from securefl.protocols.selection import gumbel_top_k
+from securefl.rounds import Ask, Each, Floats
+from securefl.training.task import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class ByLargestLoss:
+    """`candidates` clients, drawn without replacement with probability proportional to n_k, tell their loss.
+
+    A candidate that does not say ranks last.
+    """
+
+    problem: Problem
+    candidates: int
+    loss_bound: float | None = None
+
+    @property
+    def _loss(self) -> Loss:
+        return Loss(self.problem, self.loss_bound)
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        return (self._loss, Size(self.problem))
+
+    def watch(self, state: State) -> tuple[tuple[Each, ...], Mapping[str, Floats]]:
+        return (), {}
+
+    def choose(
+        self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
+    ) -> Chosen:
+        log_sizes = np.log(known_or_mean(state.memory[SIZE.name]))
+        candidates = tuple(sorted(gumbel_top_k(population.among(log_sizes), self.candidates, rng)))
+        losses = np.full(population.clients, np.nan)
+        if candidates:
+            question = self._loss.ask
+            answers = yield Ask(cohort=candidates, broadcast=state.broadcast, each=(question,))
+            for client, loss in answers.each[question.sends.name].items():
+                losses[client] = loss
+        # nan sorts last, so the largest known losses come first
+        order = sorted(candidates, key=lambda k: (np.isnan(losses[k]), -losses[k]))
+        return dict.fromkeys(order[:count], 1), state.remember(newest=losses)
+
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        return {"loss": state.memory["newest"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerOfChoice:
+    """Power-of-choice. candidates: d in K's; FedCor compares with 2.
+
+    loss_bound: largest loss of a record; larger ones are clipped. Without it losses cannot be noised.
+    """
+
+    fraction: float
+    candidates: float = 2.0
+    loss_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        check_loss_bound(self.loss_bound)
+        if not 1 <= self.candidates < float("inf"):
+            raise ValueError(f"Expected candidates >= 1 and finite, got {self.candidates}.")
+
+    def build(self, problem: Problem) -> Algorithm:
+        count = cohort_size(self.fraction, problem.clients)
+        drawn = min(round(self.candidates * count), problem.clients)
+        selection = ByLargestLoss(problem, drawn, self.loss_bound)
+        return Averaging(problem=problem, selection=selection, fraction=self.fraction, aggregation="partial")

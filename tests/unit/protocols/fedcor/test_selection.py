@@ -1,0 +1,241 @@
+"""What FedCor asks, remembers and chooses, round by round, with clients played by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.choices import chosen
+from support.tiny_study import run, spied, study, world
+
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm import Population, State
+from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.fedcor import FedCor
+from securefl.protocols.fedcor.selection import ByCorrelation
+from securefl.rounds import Answers, Ask, Total
+from securefl.study.composition import composition
+from securefl.study.config import parse
+from securefl.study.run import arm_folder, run_arm
+from securefl.training import mean_loss
+from securefl.training.task import Problem
+
+CLIENTS, COUNT = 8, 3
+POPULATION = Population(clients=CLIENTS, seconds=np.ones(CLIENTS))
+ARM = '[[arm]]\nname = "x"\nprotocol = "fedcor"\nfraction = 0.5\nwarm_up = 2\ninterval = 2\nupdates = 2\n'
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return world(study(ARM, clients=CLIENTS)).problem
+
+
+def selection(problem: Problem, **options: Any) -> ByCorrelation:
+    settings = {"fraction": COUNT / CLIENTS, "warm_up": 2, "interval": 2, "updates": 2, **options}
+    algorithm = FedCor(**settings).build(problem)
+    assert isinstance(algorithm, Averaging)
+    assert isinstance(algorithm.selection, ByCorrelation)
+    return algorithm.selection
+
+
+class Clients:
+    """Answer asks: losses from a function of the model, updates that move the model by 1."""
+
+    def __init__(self, losses: Any = None, silent: tuple[int, ...] = ()) -> None:
+        self.asks: list[Ask] = []
+        self.rng = np.random.default_rng(2)
+        self.losses, self.silent = losses, silent
+
+    def __call__(self, ask: Ask) -> Answers:
+        self.asks.append(ask)
+        there = [k for k in ask.cohort if k not in self.silent]
+        told = self.rng.random(CLIENTS) if self.losses is None else self.losses
+        each = {one.sends.name: {k: float(told[k]) for k in there} for one in ask.each}
+        totals = {
+            one.sends.name: Total(np.full(one.size, float(len(there))), float(len(there))) for one in ask.sums
+        }
+        return Answers(survivors=tuple(there), totals=totals if there else {}, each=each)
+
+    def names(self) -> list[tuple[str, int, int]]:
+        """What was asked: the value, the number, and of how many."""
+        return [(sends.name, ask.number, len(ask.cohort)) for ask in self.asks for sends in ask.wants()]
+
+
+def played(
+    of: ByCorrelation, rounds: int, clients: Clients, population: Population = POPULATION
+) -> list[tuple[Any, State]]:
+    state = State(np.zeros(2, np.float32), {"size": np.ones(CLIENTS), "loss": np.full(CLIENTS, np.nan)})
+    ends = []
+    for number in range(1, rounds + 1):
+        rng = np.random.default_rng(number)
+        cohort, state = chosen(of, state, population, COUNT, rng, number=number, answer=clients)
+        ends.append((cohort, state))
+    return ends
+
+
+def test_it_asks_as_its_schedule_says(problem: Problem) -> None:
+    clients = Clients()
+    of = selection(problem)
+    asked = []
+    for number in range(1, 12):
+        clients.asks.clear()
+        played(of, number, clients)
+        asked.append(clients.names())
+    every_loss = ("loss", 1, CLIENTS)
+    trial = [every_loss, ("update", 1, COUNT), ("loss", 2, CLIENTS)]
+    news = [now[len(before) :] for before, now in zip([[], *asked], asked, strict=False)]
+    assert news[:3] == [[every_loss]] * 3
+    assert news[3:8] == [[], trial, [], trial, []]
+    assert news[8:] == [[]] * 3, "two trials were declared"
+
+
+def test_what_it_asks_is_what_it_declares(problem: Problem) -> None:
+    of, clients = selection(problem), Clients()
+    played(of, 20, clients)
+    losses = [ask for ask in clients.asks if ask.each]
+    (loss, _) = (offer.sends for offer in of.offers)
+    assert len(losses) == loss.further == 7
+    assert (loss.asked(20), loss.introductions, loss.due(1)) == (7, 0, False)
+    assert of.update.sends.further == 2
+    assert of.update.sends.asked(20) == 22
+
+
+def test_the_warm_up_draws_the_cohorts_of_uniform_selection(problem: Problem) -> None:
+    mine = [cohort for cohort, _ in played(selection(problem), 2, Clients())]
+    state = State(np.zeros(2, np.float32))
+    uniform = [
+        chosen(Uniform(), state, POPULATION, COUNT, np.random.default_rng(number))[0] for number in (1, 2)
+    ]
+    assert mine == uniform
+
+
+def test_a_trial_leaves_no_model(problem: Problem) -> None:
+    for _, state in played(selection(problem), 6, Clients()):
+        assert not state.broadcast.any()
+
+
+def test_embeddings_move_when_something_was_learnt_and_annealing_begins_anew(problem: Problem) -> None:
+    states = [state for _, state in played(selection(problem), 7, Clients())]
+    moved = [not np.array_equal(a.memory["embedding"], b.memory["embedding"]) for a, b in pairwise(states)]
+    assert moved == [True, True, False, True, False, True]
+    times = [int(state.memory["chosen"].sum()) for state in states]
+    assert times == [0, 0, 3, 6, 3, 6, 3]
+
+
+def test_who_was_chosen_weighs_less_until_the_next_update(problem: Problem) -> None:
+    ends = played(selection(problem, annealing=0.01, interval=50), 5, Clients())
+    first, second = (set(cohort) for cohort, _ in ends[3:5])
+    assert not first & set(ends[2][0])
+    assert len(second - first) >= 2
+
+
+@pytest.mark.parametrize("losses", [np.full(CLIENTS, 0.7), np.zeros(CLIENTS)], ids=["equal", "zero"])
+def test_losses_that_never_change_leave_the_embeddings(problem: Problem, losses: Any) -> None:
+    ends = played(selection(problem), 9, Clients(losses))
+    first = ends[0][1].memory["embedding"]
+    assert all(np.array_equal(state.memory["embedding"], first) for _, state in ends)
+    assert all(len(cohort) == COUNT for cohort, _ in ends)
+
+
+def test_without_any_loss_it_still_chooses(problem: Problem) -> None:
+    """A diverged model: every loss is nan, and every client abstains."""
+    ends = played(selection(problem), 9, Clients(silent=tuple(range(CLIENTS))))
+    assert all(len(cohort) == COUNT for cohort, _ in ends)
+    assert all(np.isfinite(state.memory["embedding"]).all() for _, state in ends)
+
+
+def test_a_client_without_a_loss_is_left_out_of_the_changes(problem: Problem) -> None:
+    """Such as one that holds no record out. It keeps its embedding, and may be chosen."""
+    ends = played(selection(problem), 3, Clients(silent=(4,)))
+    begun, after = (ends[at][1].memory["embedding"] for at in (0, 2))
+    assert np.array_equal(begun[:, 4], after[:, 4])
+    assert (begun[:, :4] != after[:, :4]).all()
+    assert np.isnan(ends[-1][1].memory["losses"][4])
+
+
+def test_nobody_who_has_retired_is_asked_or_chosen(problem: Problem) -> None:
+    clients, gone = Clients(), frozenset({0, 5})
+    for cohort, _ in played(selection(problem), 8, clients, replace(POPULATION, retired=gone)):
+        assert len(cohort) == COUNT
+        assert not gone & set(cohort)
+    assert not any(gone & set(ask.cohort) for ask in clients.asks)
+    nobody = replace(POPULATION, retired=frozenset(range(CLIENTS)))
+    clients.asks.clear()
+    assert [cohort for cohort, _ in played(selection(problem), 6, clients, nobody)] == [{}] * 6
+    assert not clients.asks
+
+
+def test_the_window_holds_the_newest_changes(problem: Problem) -> None:
+    of = selection(problem, warm_up=5, window=2, window_after=1)
+    states = [state for _, state in played(of, 6, Clients())]
+    assert states[-1].memory["changed"].tolist() == [6, 5, 4]
+    newest = states[-1].memory["losses"] - states[-2].memory["losses"]
+    np.testing.assert_array_equal(states[-1].memory["changes"][0], newest)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"warm_up": 0},
+        {"interval": 0},
+        {"updates": -1},
+        {"dimension": 0},
+        {"window": -1},
+        {"steps": 0},
+        {"annealing": 0.0},
+        {"annealing": 1.1},
+        {"discount": float("nan")},
+        {"loss_bound": 0.0},
+        {"loss_bound": float("inf")},
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=f"Expected .*{next(iter(wrong))}"):
+        FedCor(fraction=0.5, **wrong)
+
+
+# Whole runs -----------------------------------------------------------------------------------------
+
+
+def test_a_run_trains_on_what_is_not_held_out_and_shows_embeddings(tmp_path: Path) -> None:
+    of = parse(study(ARM, rounds=5).text.replace('source = "digits"', 'source = "digits"\nholdout = 0.2'))
+    here = world(of)
+    assert here.held is not None
+    spy, finished = spied(of, tmp_path, here)
+    assert set(finished.records[-1]["figures"]) == {"loss", "embedding_1", "embedding_2"}
+    known = spy.states[2].memory["losses"]
+    model = here.problem.module(spy.states[1].broadcast)
+    for client, (x, y) in enumerate(here.held):
+        assert known[client] == pytest.approx(mean_loss(model, x, y))
+
+
+def test_noised_losses_have_their_epsilon_and_bound(tmp_path: Path) -> None:
+    """Updates leave as they are, so the whole epsilon is infinite; the losses' own is what was asked for."""
+    arm = ARM + "loss_bound = 4.0\n"
+    of = study(arm, rounds=5, unprotected='["update"]')
+    written = of.text.replace('noise = "none"', 'noise = "local"\nepsilon = 3.0')
+    spy, finished = spied(parse(written), tmp_path)
+    losses = [n for _, a in spy.asks for n in a.each.get("loss", {}).values()]
+    assert len(losses) == 6 * 5
+    assert all(0 <= loss <= 4 for loss in losses)
+    assert len(finished.records) == 5
+    _, plan = composition(parse(written), of.arms[0], world(of))
+    assert plan.releases["loss"] == 7
+    with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", plan.terms()) as ledger:
+        charges = {row[6] for row in ledger.rows() if row[5] == "loss"}
+    assert len(charges) == 1
+    assert "gaussian" in charges.pop()
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    of = study(ARM, rounds=6)
+    whole = run(of, tmp_path / "whole")
+    for rounds in (2, 4, 6):
+        parts = run_arm(of, of.arms[0], world(of), tmp_path / "parts", lambda record: None, rounds=rounds)
+    assert [r["selected"] for r in parts.records] == [r["selected"] for r in whole.records]
+    assert [r["accuracy"] for r in parts.records] == [r["accuracy"] for r in whole.records]
