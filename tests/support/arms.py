@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 SCHEME_I = 'fraction = 1.0\nscheme = "I"'
 OPTIONS = {
-    # 5 of 7: under hidden sums entries need as many contributors, at the dropout and collusion of the contracts
+    # 5 of 7: so many contributors do entries need under hidden sums, at the dropout of the contracts
     "adds": ["fraction = 1.0\nfewest = 5"],
     # one round of warm-up, and a trial in round 3
     "fedcor": ["fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1"],
