@@ -70,7 +70,7 @@ class Clients:
 
 def gathered(own: Subnets, clients: Clients, fewest: int = 1) -> tuple[NDArray[Any] | None, Answers]:
     population = Population(clients=4, seconds=np.ones(4), fewest=lambda cohort: fewest)
-    turn = own.gather(asked(own), population, np.random.default_rng(0), 0)
+    turn = own.gather(asked(own), population, np.random.default_rng(0), own.offers(0))
     try:
         answers = clients.answer(next(turn))
         while True:
