@@ -104,6 +104,18 @@ def test_a_number_that_no_agreement_can_hold_is_refused(how: Any, again: int) ->
     assert SERVER in good.traffic.blamed
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"number": -1}, {"number": 2**31}, {"number": 1, "introduction": 1}], ids=str
+)
+@pytest.mark.parametrize("how", ["ckks", "two-server"])
+def test_a_call_for_an_introduction_with_a_number_is_refused(how: Any, wrong: Any) -> None:
+    whole, _ = engine(replace(OPEN, sum=how))
+    attempt = replace(PLACE, attempt=1)
+    with pytest.raises(RemoteProtocolError, match="Expected sums"):
+        holder(whole).call([KEY_HOLDER], said(attempt, sums(**wrong)))
+    assert drive(holder(whole), KEY_HOLDER, attempt, said(attempt, sums(number=1))).machines
+
+
 def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ckks, "MOST_KINDS", 2)
     whole, _ = engine(replace(OPEN, scores="ckks"))

@@ -15,14 +15,13 @@ from securefl.protocols.averaging import Averaging, Replace, Update
 from securefl.protocols.baselines import (
     CFCFM,
     ActiveFL,
-    Adam,
     ByLoss,
     FedAdam,
     FedAvgRP,
     FedProx,
-    Momentum,
 )
 from securefl.protocols.fedavg import FedAvg
+from securefl.protocols.server_updates import Adam, Momentum
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 

@@ -151,7 +151,7 @@ def test_choosing_is_fast() -> None:
     x = drawn(clients=100, dimension=15)
     times = []
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.process_time()
         most_telling(covariance(x), np.full(100, 0.01), np.ones(100), np.ones(100, bool), 10)
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     assert min(times) < 0.005

@@ -1,0 +1,76 @@
+"""What a selection by label correlation must show: labels a round, rounds to the target, the last rounds.
+
+    securefl run fedcor_fmnist_1spc --out RUN
+    python benchmarks/cohort_labels.py RUN [--write]
+
+For each arm and seed of a run: how many different main labels its cohorts have, on average after FedCor's
+warm-up; the first round at the study's target accuracy, where an arm that never gets there counts all its
+rounds; the mean accuracy of the last 20 rounds. `--write` keeps the means over seeds in
+`benchmarks/results/cohort_labels.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from securefl.storage import files
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.config import Study, read
+from securefl.study.run import arm_folder
+from securefl.study.world import World, build
+
+RESULTS = Path(__file__).parent / "results" / "cohort_labels.json"
+WARM_UP, LAST = 15, 20
+
+
+def main_labels(world: World) -> list[int]:
+    """The label that each client has most of."""
+    return [int(np.bincount(y, minlength=world.problem.outputs).argmax()) for _, y in world.records]
+
+
+def rows(study: Study, folder: Path) -> pd.DataFrame:
+    found = []
+    for seed in study.study.seeds:
+        labels = main_labels(build(study, seed))
+        for arm in study.arms:
+            with Checkpoint(arm_folder(folder, arm, seed) / "checkpoint.sqlite") as checkpoint:
+                _, records = checkpoint.load()
+            accuracy = np.array([r["accuracy"] for r in records], dtype=float)
+            reached = np.flatnonzero(accuracy >= (study.study.target or np.inf))
+            different = [len({labels[k] for k in r["selected"]}) for r in records[WARM_UP:]]
+            found.append(
+                {
+                    "arm": arm.name,
+                    "seed": seed,
+                    "rounds": len(records),
+                    "labels_a_round": float(np.mean(different)) if different else np.nan,
+                    "rounds_to_target": int(reached[0]) + 1 if len(reached) else len(records),
+                    "reached": bool(len(reached)),
+                    "last_accuracy": float(np.nanmean(accuracy[-LAST:])),
+                }
+            )
+    return pd.DataFrame(found)
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("run", type=Path)
+    words.add_argument("--write", action="store_true")
+    asked = words.parse_args()
+    study = read(asked.run / "study.toml")
+    table = rows(study, asked.run)
+    print(table.round(3).to_string(index=False))
+    means = table.groupby("arm", sort=False).mean(numeric_only=True).drop(columns="seed").round(3)
+    print(means.to_string())
+    if asked.write:
+        told = {"study": study.study.name, "seeds": list(study.study.seeds), "means": means.T.to_dict()}
+        files.write(RESULTS, json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
