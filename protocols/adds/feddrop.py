@@ -1,8 +1,8 @@
 """Federated dropout (Caldas et al. 2018): in each round the cohort trains one random subnet.
 
 The server draws the units, in public. It sends the subnet's values alone, and the sum has its entries alone.
-So nothing has to be hidden about who trained what, and one Ask makes a round. ADDS compares itself with it: it
-has the same maps, without a search.
+So nothing has to be hidden about who trained what, and one Ask makes a round. ADDS is compared with it: it has
+the same maps, without a search.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ class DroppedUpdate:
         empty = not all(units[layer.own].any() for layer in supernet.sampled)
         if empty or job.broadcast.shape != (there.sum(),):
             raise DataError(
-                f"Expected units of every layer and the {there.sum()} values of their subnet, got other ones: "
-                "it abstains. Send what the units say."
+                f"Expected units of every layer and the {there.sum()} values of their subnet, got others: it "
+                "abstains. Send what the units say."
             )
         start = np.zeros(len(there), np.float32)
         start[there] = job.broadcast
-        model = supernet.sliced(start, units)
+        model = problem.hardware.put(supernet.sliced(start, units))
         own = job if problem.local.update_bound is None else usable(problem, job)
         trained: Float32s | DataError
         try:
