@@ -1,8 +1,7 @@
 """Federated dropout (Caldas et al. 2018): in each round the cohort trains one random subnet.
 
 The server draws the units, in public. It sends the subnet's values alone, and the sum has its entries alone.
-So nothing has to be hidden about who trained what, and one Ask makes a round. ADDS is compared with it: it has
-the same maps, without a search.
+So nothing has to be hidden about who trained what, and one Ask makes a round. ADDS is compared with it.
 """
 
 from __future__ import annotations
