@@ -26,6 +26,8 @@ def test_a_run_folder_has_the_figures_and_the_claims(
         "sys.argv", ["adds_figures.py", str(tmp_path / "run"), "--out", str(tmp_path / "out")]
     )
     adds_figures.main()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count('<span class="unit">sparse</span>') == 1, "the bytes of ADDS alone are sparse"
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"rates.png", "compression.png"}
     plain, adds = adds_figures.summary(tmp_path / "run")
