@@ -8,8 +8,10 @@ bilevel         a client's search
 contributions   the map of a subnet, and its update
 part            two sums, divided entry by entry
 options         the keys of an arm
+feddrop         federated dropout: one random subnet a round
 """
 
+from securefl.protocols.adds.feddrop import FedDrop
 from securefl.protocols.adds.options import Adds
 
-__all__ = ["Adds"]
+__all__ = ["Adds", "FedDrop"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from securefl.rounds import Float32s, Floats
 from securefl.training.fit import Fitted
 from securefl.training.local import train
 from securefl.training.losses import criterion_of, records
-from securefl.training.optimizers import Adam
+from securefl.training.optimizers import SGD, Adam
 from securefl.training.tensors import in_mode
 from securefl.training.vector import to_vector
 
@@ -37,7 +37,8 @@ class Search:
         importance: what units are ranked by.
         initial: the rate of every layer before the search. 1 keeps all units and searches for nothing.
         least: the smallest rate of a layer.
-        rate: the learning rate of Adam on the rates.
+        optimizer, rate: of the steps on the rates. Adam's steps hardly depend on lambda, since it divides by
+            their size. Those of "sgd" do, so that a larger skew gives a smaller subnet in few steps.
         epsilon, cooling: the inexactness in round 1, and the factor on it in each round.
         validation: share of a client's records that rates are searched on. It is redrawn in every round.
         offset: lambda = skew of the client's labels + offset.
@@ -48,6 +49,7 @@ class Search:
     importance: Criterion
     initial: float
     least: float
+    optimizer: Literal["adam", "sgd"]
     rate: float
     epsilon: float
     cooling: float
@@ -142,7 +144,8 @@ class _Steps:
         self._held = records(job.x[held], job.y[held], problem.loss, problem.hardware.device)
         self._criterion = criterion_of(problem.loss)
         self._weight = weight
-        self._adam = Adam(rate=config.rate)
+        adam = config.optimizer == "adam"
+        self._optimizer = Adam(rate=config.rate) if adam else SGD(rate=config.rate, momentum=0.0)
         initial = min(config.initial, MOST)
         self.alpha = torch.full((len(supernet.sampled),), initial, dtype=torch.float64, requires_grad=True)
         epsilon = config.epsilon * config.cooling ** (job.round - 1)
@@ -157,7 +160,7 @@ class _Steps:
             loss = self._criterion(self._model(x), y) + self._weight * (self.alpha**2).sum()
             (slope,) = torch.autograd.grad(loss, self.alpha)
         with torch.no_grad():
-            self._adam.step(self.alpha, slope)
+            self._optimizer.step(self.alpha, slope)
             self.alpha.clamp_(min(self._config.least, MOST), MOST)
 
     def look(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
@@ -21,7 +22,7 @@ class Adds:
     importance: how units are ranked: "slim", "activation" or "lrp".
     initial: the rate of every layer at the begin of a round. 1 is unweighted FedAvg.
     least: the smallest rate of a layer.
-    rate: the learning rate of Adam on the rates.
+    optimizer, rate: of the steps on the rates, "adam" or "sgd". The steps of Adam hardly depend on lambda.
     epsilon, cooling: the inexactness of masks in round 1, and the factor on it in each round.
     validation: share of a client's records that rates are searched on, redrawn in every round.
     offset: lambda is the skew of the client's labels, from 0 to 1, plus this.
@@ -34,6 +35,7 @@ class Adds:
     importance: Criterion = "lrp"
     initial: float = 0.9
     least: float = 0.1
+    optimizer: Literal["adam", "sgd"] = "adam"
     rate: float = 0.01
     epsilon: float = 1.0
     cooling: float = 0.98
@@ -54,6 +56,7 @@ class Adds:
             importance=self.importance,
             initial=self.initial,
             least=self.least,
+            optimizer=self.optimizer,
             rate=self.rate,
             epsilon=self.epsilon,
             cooling=self.cooling,

@@ -100,12 +100,12 @@ def figures(supernet: Supernet, devices: Sequence[Device]) -> dict[str, Floats]:
     found = {name: np.full(len(devices), np.nan) for name in names}
     whole = supernet.whole
     for client, device in enumerate(devices):
-        if "skew" not in device.kept:
+        if "units" not in device.kept or not device.kept["units"].any():
             continue
         units = device.kept["units"]
         found["parameters"][client] = supernet.parameters(units) / supernet.parameters(whole)
         found["macs"][client] = supernet.macs(units) / supernet.macs(whole)
-        found["skew"][client] = device.kept["skew"][0]
+        found["skew"][client] = device.kept.get("skew", [np.nan])[0]
         for name, rate in supernet.rates(units).items():
             found[f"rate of {name}"][client] = rate
     return found

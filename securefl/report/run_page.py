@@ -44,7 +44,8 @@ class ArmSummary:
     None if the arm never reached the target. megabytes_up, megabytes_down: of the whole run, all clients
     together (1 MB = 1e6 bytes). seconds_model, watt_hours: of the whole run, by the cost model. wall_seconds:
     the time of the run here. epsilon: the cost of each party's view to a data holder, by party, inf if
-    nothing protects it. Raises ConfigError for rounds to a target without a target.
+    nothing protects it. sparse: whether sums were sent without their zeros. Raises ConfigError for rounds to
+    a target without a target.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ArmSummary:
     watt_hours: float
     wall_seconds: float
     epsilon: Mapping[str, float]
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         if self.rounds_to_target is not None and self.target is None:

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from securefl.core.release import PARTIES
+from securefl.plan import CLEAR
 from securefl.report import run_page
 from securefl.report.plots import evaluated
 from securefl.study.checkpoint import Checkpoint
@@ -150,7 +151,13 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
         watt_hours=float(totals["watt_hours"]),
         wall_seconds=float(totals["wall_seconds"]),
         epsilon={party: float(own[f"epsilon_{party}"].max()) for party in PARTIES},
+        sparse=study.privacy.sum == CLEAR and _packs(run),
     )
+
+
+def _packs(run: ArmRun) -> bool:
+    """Whether the arm has sums that travel without their zeros in the clear."""
+    return any(offer.sends.packed for offer in run.arm.options.build(run.world.problem).offers)
 
 
 def _aggregation(arm: Arm) -> str:

@@ -11,11 +11,13 @@ from support.supernets import CNN, job, supernet
 from securefl.core.errors import DataError
 from securefl.protocols.adds.bilevel import Search, redrawn, search
 from securefl.protocols.adds.divergence import skew
+from securefl.training import ModelConfig
 
 SEARCH = Search(
     importance="slim",
     initial=0.9,
     least=0.1,
+    optimizer="adam",
     rate=0.05,
     epsilon=1.0,
     cooling=0.98,
@@ -36,6 +38,17 @@ def test_a_search_is_drawn_from_the_clients_stream_and_learns() -> None:
     for layer, alpha in zip(net.sampled, first.alpha, strict=True):
         assert first.units[layer.own].sum() == np.ceil(alpha * layer.units - 1e-9)
         assert SEARCH.least <= alpha < 0.9
+
+
+def test_a_larger_skew_gives_a_smaller_subnet() -> None:
+    """By steps that follow lambda, on clients of one to ten classes, all else equal."""
+    net = supernet(ModelConfig(kind="mlp", hidden=(60, 40)))
+    config = replace(SEARCH, optimizer="sgd", rate=0.05, epsilon=0.3)
+    found = [search(net, config, job(net, records=60, classes=classes)) for classes in (1, 2, 4, 10)]
+    skews = [own.skew for own in found]
+    sizes = [net.parameters(own.units) for own in found]
+    assert skews == sorted(skews, reverse=True)
+    assert max(sizes[:2]) < sizes[2] < 0.8 * sizes[3]
 
 
 def test_skew_is_0_for_uniform_labels_and_1_for_one_class() -> None:

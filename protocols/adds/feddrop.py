@@ -1,0 +1,132 @@
+"""Federated dropout (Caldas et al. 2018): in each round the cohort trains one random subnet.
+
+The server draws the units, in public. It sends the subnet's values alone, and the sum has its entries alone.
+So nothing has to be hidden about who trained what, and one Ask makes a round. ADDS is compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Final
+
+import numpy as np
+
+from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Population
+from securefl.core.errors import DataError
+from securefl.protocols.adds.contributions import packed, unpacked
+from securefl.protocols.adds.options import supernet_of
+from securefl.protocols.adds.part import figures
+from securefl.protocols.adds.supernet import Mask, Supernet
+from securefl.protocols.averaging import Averaging, Gathering, Uniform, check_fraction, step_of
+from securefl.protocols.contributions import bounded, update_sends
+from securefl.rounds import Ask, Float32s, Sends, Sum, Value
+from securefl.training.fit import usable
+from securefl.training.local import train
+from securefl.training.task import Problem
+from securefl.training.vector import to_vector
+
+UNITS: Final = "units"
+"""The public array of the units that are trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDrop:
+    """Federated dropout. keep: share of every layer's units that is trained in a round, drawn at random."""
+
+    fraction: float
+    keep: float = 0.75
+
+    def __post_init__(self) -> None:
+        check_fraction(self.fraction)
+        if not 0 < self.keep <= 1:
+            raise ValueError(
+                f"Expected 0 < keep <= 1, got {self.keep}: a layer without units passes nothing."
+            )
+
+    def build(self, problem: Problem) -> Algorithm:
+        return Averaging(
+            problem=problem,
+            selection=Uniform(),
+            fraction=self.fraction,
+            aggregation="partial",
+            part=Dropped(supernet_of(problem), self.keep),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Dropped:
+    """The same subnet of random units for the whole cohort. The other entries keep their values."""
+
+    supernet: Supernet
+    keep: float
+
+    @property
+    def initial(self) -> Float32s:
+        return self.supernet.problem.initial
+
+    def offers(self, cohort: int) -> tuple[Offer, ...]:
+        return (DroppedUpdate(self.supernet, cohort),)
+
+    def gather(self, ask: Ask, population: Population, rng: np.random.Generator, cohort: int) -> Gathering:
+        (update,) = self.offers(cohort)
+        units = self.drawn(rng)
+        there = self.supernet.entries(self.supernet.kept_groups(units))
+        answers = yield replace(
+            ask,
+            broadcast=ask.broadcast[there],
+            sums=(Sum(update.sends, int(there.sum())),),
+            public={**ask.public, UNITS: packed(units)},
+        )
+        if not answers.survivors:
+            return None, answers
+        step = np.zeros(len(there))
+        step[there] = step_of(ask, answers.totals[update.sends.name])
+        return step, answers
+
+    def drawn(self, rng: np.random.Generator) -> Mask:
+        """The units (J,) of one round: ceil(keep C) of each layer."""
+        units = np.zeros(self.supernet.units, np.bool_)
+        for layer in self.supernet.sampled:
+            count = max(1, ceil(self.keep * layer.units - 1e-9))
+            units[layer.own.start + rng.permutation(layer.units)[:count]] = True
+        return units
+
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        found = self.supernet.problem.evaluate(shared)
+        return replace(found, figures=figures(self.supernet, devices))
+
+
+@dataclass(frozen=True, eq=False)
+class DroppedUpdate:
+    """What training changed in the subnet that was broadcast."""
+
+    supernet: Supernet
+    cohort: int = 0
+
+    @property
+    def sends(self) -> Sends:
+        return update_sends(self.supernet.problem, self.cohort)
+
+    def compute(self, job: Job) -> Value:
+        supernet, problem = self.supernet, self.supernet.problem
+        units = unpacked(job.public.get(UNITS, np.zeros(0)), supernet.units)
+        there = supernet.entries(supernet.kept_groups(units))
+        empty = not all(units[layer.own].any() for layer in supernet.sampled)
+        if empty or job.broadcast.shape != (there.sum(),):
+            raise DataError(
+                f"Expected units of every layer and the {there.sum()} values of their subnet, got others: it "
+                "abstains. Send what the units say."
+            )
+        start = np.zeros(len(there), np.float32)
+        start[there] = job.broadcast
+        model = problem.hardware.put(supernet.sliced(start, units))
+        own = job if problem.local.update_bound is None else usable(problem, job)
+        trained: Float32s | DataError
+        try:
+            train(model, own.x, own.y, problem.local, problem.loss, job.rng, job.round - 1)
+            trained = to_vector(model)
+        except DataError as error:
+            trained = error
+        return replace(bounded(problem, job.broadcast, trained), keep={UNITS: units})

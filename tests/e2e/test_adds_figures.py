@@ -1,0 +1,38 @@
+"""ADDS's figures are drawn from the folder of a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import adds_figures
+import numpy as np
+import pytest
+from support.tiny_study import FEDAVG, text
+
+from securefl.study.config import parse
+from securefl.study.session import run_study
+
+ADDS = '[[arm]]\nname = "ADDS"\nprotocol = "adds"\nfraction = 1.0\nrate = 0.1\nimportance = "slim"\n'
+
+
+def test_a_run_folder_has_the_figures_and_the_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = text(FEDAVG, ADDS, clients=4, rounds=1).replace(
+        'kind = "iid"', 'kind = "shards", per_client = 2'
+    )
+    run_study(parse(written), tmp_path / "run", lambda arm, seed, record: None)
+    monkeypatch.setattr(
+        "sys.argv", ["adds_figures.py", str(tmp_path / "run"), "--out", str(tmp_path / "out")]
+    )
+    adds_figures.main()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count('<span class="unit">sparse</span>') == 1, "the bytes of ADDS alone are sparse"
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"rates.png", "compression.png"}
+    plain, adds = adds_figures.summary(tmp_path / "run")
+    assert (plain["arm"], plain["parameters"], plain["macs"]) == ("FedAvg", 1.0, 1.0)
+    assert np.isnan(plain["spearman"])
+    assert adds["arm"] == "ADDS"
+    assert 0 < adds["parameters"] < 0.7
+    assert 0 < adds["macs"] < 0.7

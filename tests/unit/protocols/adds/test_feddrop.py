@@ -1,0 +1,79 @@
+"""Federated dropout: one public subnet a round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.supernets import MLP, job, problem
+from support.tiny_study import spied, study
+
+from securefl.algorithm import Job
+from securefl.core.errors import DataError
+from securefl.protocols.adds import FedDrop
+from securefl.protocols.adds.contributions import packed
+from securefl.protocols.adds.feddrop import UNITS, Dropped
+
+
+def part(keep: float = 0.5) -> Dropped:
+    return FedDrop(fraction=1.0, keep=keep).build(problem(MLP)).part  # type: ignore[attr-defined, no-any-return]
+
+
+def ordered(own: Dropped, seed: int = 0, **changes: Any) -> Job:
+    units = own.drawn(np.random.default_rng(seed))
+    there = own.supernet.entries(own.supernet.kept_groups(units))
+    return replace(job(own.supernet), broadcast=own.initial[there], public={UNITS: packed(units)}, **changes)
+
+
+def test_units_are_drawn_in_every_layer() -> None:
+    own = part()
+    first, second = (own.drawn(np.random.default_rng(seed)) for seed in (0, 1))
+    assert not np.array_equal(first, second)
+    assert [first[layer.own].sum() for layer in own.supernet.sampled] == [6, 3]
+    assert part(keep=0.01).drawn(np.random.default_rng(0)).sum() == 2
+
+
+def test_only_the_subnet_travels_and_moves(tmp_path: Path) -> None:
+    arm = '[[arm]]\nname = "x"\nprotocol = "feddrop"\nfraction = 1.0\nkeep = 0.5\n'
+    spy, finished = spied(study(arm, clients=3, rounds=2), tmp_path)
+    for (ask, _), before, after in zip(spy.asks, spy.states, spy.states[1:], strict=False):
+        moved = before.broadcast != after.broadcast
+        assert 0 < moved.sum() <= len(ask.broadcast) == ask.sums[0].size < len(before.broadcast)
+    assert finished.records[-1]["accuracy"] > 0.15
+    assert set(np.round(finished.records[0]["figures"]["macs"][1], 6)) == {0.5}
+
+
+def test_all_units_are_fedavg(tmp_path: Path) -> None:
+    """To the last bits, which differ where FedAvg's clients are trained side by side."""
+    arms = {
+        name: f'[[arm]]\nname = "x"\nprotocol = "{name}"\nfraction = 1.0\n{options}\n'
+        for name, options in (("feddrop", "keep = 1.0"), ("fedavg", 'aggregation = "partial"'))
+    }
+    one, two = (spied(study(arm, clients=3, rounds=1), tmp_path / name)[0] for name, arm in arms.items())
+    np.testing.assert_allclose(one.states[-1].broadcast, two.states[-1].broadcast, atol=1e-5)
+
+
+@pytest.mark.parametrize("defect", ["another length", "no units", "an empty layer", "no words"])
+def test_orders_that_do_not_fit_are_refused(defect: str) -> None:
+    own = part()
+    (update,), good = own.offers(0), ordered(part())
+    assert update.compute(good).keep is not None
+    empty = own.supernet.whole
+    empty[own.supernet.sampled[1].own] = False
+    bad = {
+        "another length": replace(good, broadcast=good.broadcast[:-1]),
+        "no units": replace(good, public={UNITS: packed(np.zeros(own.supernet.units, np.bool_))}),
+        "an empty layer": replace(good, public={UNITS: packed(empty)}),
+        "no words": replace(good, public={}),
+    }[defect]
+    with pytest.raises(DataError, match="Expected"):
+        update.compute(bad)
+
+
+def test_a_share_out_of_range_is_refused() -> None:
+    for keep in (0.0, 1.1):
+        with pytest.raises(ValueError, match="0 < keep <= 1"):
+            FedDrop(fraction=1.0, keep=keep)
