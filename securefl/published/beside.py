@@ -70,7 +70,11 @@ def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
         lines += ["", part.name, _line("", "", heads)]
         for row in part.rows:
             own = [pair for pair in pairs if pair.part == part.name and pair.row is row]
-            lines.append(_line(row.label, "published", [_published(pair.published) for pair in own]))
+            lines.append(
+                _line(
+                    row.label, "published", [_published(pair.published, pair.measure.digits) for pair in own]
+                )
+            )
             lines.append(_line("", "measured", [_measured(pair) for pair in own]))
             if row.arm != part.ours:
                 lines.append(_line("", "p", [f"{pair.p:.3g}" for pair in own]))
@@ -94,12 +98,19 @@ def _line(name: str, what: str, cells: Sequence[str]) -> str:
     return f"{name:<12.12} {what:<{_NAMES - 13}}" + "".join(f"{cell:<{_COLUMN}}" for cell in cells)
 
 
-def _published(figure: Figure | None) -> str:
+def _published(figure: Figure | None, digits: int) -> str:
     if figure is None:
         return "–"
     if figure.mean is None:
         return "N/A"
-    return f"{figure.mean:g}" + ("" if figure.deviation is None else f" ± {figure.deviation:g}")
+    spread = "" if figure.deviation is None else f" ± {figure.deviation:g}"
+    return f"{_padded(figure.mean, digits)}{spread}"
+
+
+def _padded(number: float, digits: int) -> str:
+    """A number with all its decimals, and at least so many; whole ones as such."""
+    own = "" if number == int(number) else repr(number).partition(".")[2]
+    return f"{number:.{max(digits, len(own)) if own else 0}f}"
 
 
 def _measured(pair: Pair) -> str:
