@@ -29,23 +29,20 @@ ARMS: Final[Mapping[Group, Mapping[str, tuple[str, Mapping[str, Any]]]]] = {
 """The systems of both groups (v2, Table 1): name of the arm to protocol and options."""
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "FedAvg-RP": {"scheme": "II"},
-    "FedProx": {"mu": 0.1},
-    "AFL": {"excluded": 0.75, "temperature": 0.01, "explored": 0.1},
+    "FedProx": {"mu": 0.1, "scheme": "I"},
+    "AFL": {"excluded": 0.75, "temperature": 0.01, "explored": 0.1, "momentum": "some, of no stated size"},
     OURS: {"alpha": 10.0},
 }
 """What the papers, or the papers that they cite, say of the systems' options."""
-_MOMENTUM: Final = "FedADAM and AFL have no momentum beside their own rule; Table 1 has them with momentum."
 GAS: Final = (
     "Sensors are scaled by their published ranges, in the papers by the records' own extremes.",
     "Clients train with Adam, whose state begins anew each round; the papers name no optimiser, and plain "
     "SGD does not reach their accuracies.",
-    _MOMENTUM,
 )
 DIGITS: Final = (
     "MNIST's 10,000 test images; the papers validate on 40,000 of EMNIST, from the same source.",
     "Clients train with SGD at momentum 0.9; the papers name no optimiser.",
     "Irrelevant images come from Fashion-MNIST; the papers do not name their source.",
-    _MOMENTUM,
 )
 """What no key of a study shows."""
 
