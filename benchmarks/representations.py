@@ -30,7 +30,7 @@ from securefl.sweep.cells import parse_sweep
 from securefl.training import outputs, single_thread
 
 ROOT = Path(__file__).parents[1]
-ROUNDS = (0, 1, 6, 20)
+ROUNDS = (0, 1, 6, 12)
 ELEMENTS = 5
 COMMAND = "python benchmarks/representations.py --write"
 

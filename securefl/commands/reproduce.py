@@ -91,7 +91,8 @@ def _reproduce(name: str, table: Table, out: Path, workers: int | None, as_json:
     say = printing(console)
     began = time.perf_counter()
     if (now := standing(table, folder)).begun:
-        console.print(f"Going on with {name} in {folder}: {now}.", highlight=False, markup=False)
+        line = f"Going on with {name} in {folder}: {now}."
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     stop = Interruption(say)
     try:
         with stop, Bar(table, console) as bar:

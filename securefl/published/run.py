@@ -46,7 +46,8 @@ def run_table(
     with alone(folder, say):
         for part in table.parts:
             study = part.study
-            study = replace(study, runtime=replace(study.runtime, workers=workers))
+            if workers is not None:
+                study = replace(study, runtime=replace(study.runtime, workers=workers))
             results, _ = run_study(study, home(folder, part), _of(tell, part), stop=stop, say=say)
             found[part.name] = results.metrics
             stop.check()

@@ -9,7 +9,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from securefl.study.config import Study, parse
+from securefl.storage.texts import toml
+from securefl.study.config import Study, parse, slug
 
 
 class Measure(StrEnum):
@@ -59,6 +60,8 @@ class Part:
     text: the study, as TOML. ours: the arm that all others are compared with. setting: the paper's values, by
     dotted keys of the study; each that differs from the study's is told. seeds: the paper's number of runs,
     None where it does not say.
+
+    Raises ValueError if `ours` or a row names no arm of the study.
     """
 
     name: str
@@ -67,6 +70,13 @@ class Part:
     ours: str
     setting: Mapping[str, Any] = field(default_factory=dict)
     seeds: int | None = None
+
+    def __post_init__(self) -> None:
+        # Not parsed: its protocols may come with a package that is not installed.
+        arms = [arm["name"] for arm in toml(self.text)["arm"]]
+        for name in (self.ours, *(row.arm for row in self.rows)):
+            if name not in arms:
+                raise ValueError(f"Expected an arm among {', '.join(arms)}, got {name!r}. Mend the row.")
 
     @cached_property
     def study(self) -> Study:
@@ -80,6 +90,8 @@ class Table:
 
     source: paper and table. minutes: on two cores, rounded up. differences: what no key of a study shows, a
     sentence each. twin_of: the name of the table that this is a smaller twin of.
+
+    Raises ValueError for parts that would share a folder.
     """
 
     title: str
@@ -89,6 +101,13 @@ class Table:
     minutes: int
     differences: tuple[str, ...] = ()
     twin_of: str | None = None
+
+    def __post_init__(self) -> None:
+        folders = [slug(part.name) for part in self.parts]
+        if not folders or len(set(folders)) < len(folders):
+            raise ValueError(
+                f"Expected one or more parts with different names, got {[part.name for part in self.parts]}."
+            )
 
     @property
     def version(self) -> str:

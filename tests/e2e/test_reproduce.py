@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from support.tiny_table import TABLE, install
 
 from securefl.commands.main import main
 from securefl.published import beside
+from securefl.study.interruption import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +93,18 @@ def test_what_it_refuses(
     assert (found, out) == (code, "")
     assert part in err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_stopped_table_says_how_to_go_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr("securefl.commands.reproduce.run_table", stopped)
+    code, out, err = securefl(capfd, "reproduce", "digits", "--out", tmp_path)
+    assert (code, out) == (143, "")
+    assert err.endswith(f"Go on with: securefl reproduce digits --out {tmp_path}\n")
 
 
 def test_a_folder_of_another_version_hides_no_other_table(

@@ -63,6 +63,13 @@ def test_parts_that_differ_alike_share_a_sentence() -> None:
     assert "two: 2 seeds; the paper does not say how many it ran." in found
 
 
+def test_what_is_no_table() -> None:
+    with pytest.raises(ValueError, match="an arm among FedAvg, FedProf, got 'FedProof'"):
+        replace(part(), ours="FedProof")
+    with pytest.raises(ValueError, match="different names"):
+        table(part("C 0.1"), part("c-0 1"))
+
+
 def test_versions_are_those_of_the_studies() -> None:
     assert TABLE.version == replace(TABLE, title="Other", minutes=9, differences=()).version
     assert TABLE.version != tiny_table.OTHER.version
