@@ -18,7 +18,7 @@ from securefl.report.tables import write_csv
 from securefl.storage.texts import read_text
 
 CSV = "table.csv"
-_NAMES, _COLUMN = 24, 17
+_NAMES, _COLUMN = 24, 20
 """Widths in print: the systems and what stands in their lines, and a measure."""
 
 
@@ -69,15 +69,7 @@ def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
         heads = [_head(measure, target) for measure in table.measures]
         lines += ["", part.name, _line("", "", heads)]
         for row in part.rows:
-            own = [pair for pair in pairs if pair.part == part.name and pair.row is row]
-            lines.append(
-                _line(
-                    row.label, "published", [_published(pair.published, pair.measure.digits) for pair in own]
-                )
-            )
-            lines.append(_line("", "measured", [_measured(pair) for pair in own]))
-            if row.arm != part.ours:
-                lines.append(_line("", "p", [f"{pair.p:.3g}" for pair in own]))
+            lines += _of_row([pair for pair in pairs if pair.part == part.name and pair.row is row])
     seeds = len(pairs[0].measured.values)
     lines += [
         "",
@@ -90,6 +82,16 @@ def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
+def _of_row(pairs: Sequence[Pair]) -> list[str]:
+    """What is published of one system, what was measured, and p where it is compared with another."""
+    lines = [
+        _line(pairs[0].row.label, "published", [_published(pair) for pair in pairs]),
+        _line("", "measured", [_measured(pair) for pair in pairs]),
+    ]
+    compared = [f"{pair.p:.3g}" for pair in pairs if pair.p is not None]
+    return [*lines, _line("", "p", compared)] if compared else lines
+
+
 def _head(measure: Measure, target: float | None) -> str:
     return measure.value if measure is Measure.BEST or target is None else f"{measure} to {target:g}"
 
@@ -98,13 +100,14 @@ def _line(name: str, what: str, cells: Sequence[str]) -> str:
     return f"{name:<12.12} {what:<{_NAMES - 13}}" + "".join(f"{cell:<{_COLUMN}}" for cell in cells)
 
 
-def _published(figure: Figure | None, digits: int) -> str:
+def _published(pair: Pair) -> str:
+    figure = pair.published
     if figure is None:
         return "–"
     if figure.mean is None:
         return "N/A"
     spread = "" if figure.deviation is None else f" ± {figure.deviation:g}"
-    return f"{_padded(figure.mean, digits)}{spread}"
+    return f"{_padded(figure.mean, pair.measure.digits)}{spread}"
 
 
 def _padded(number: float, digits: int) -> str:

@@ -20,12 +20,12 @@ def test_the_table_in_lines() -> None:
         "Digits (Nobody, Table 1)",
         "",
         "one",
-        "                        best accuracy    rounds to 0.2",
-        "Avg          published  0.500 ± 0.01     –",
-        "             measured   0.200 ± 0.141    ≥ 2.0 ± 0.0",
-        "             p          0.5              1",
-        "Ours         published  0.600            N/A",
-        "             measured   0.450 ± 0.071    1.5 ± 0.7",
+        "                        best accuracy       rounds to 0.2",
+        "Avg          published  0.500 ± 0.01        –",
+        "             measured   0.200 ± 0.141       ≥ 2.0 ± 0.0",
+        "             p          0.5                 1",
+        "Ours         published  0.600               N/A",
+        "             measured   0.450 ± 0.071       1.5 ± 0.7",
         "",
     ]
     assert said[10].endswith("over seeds; 2 seeds give no p below 0.5.")
