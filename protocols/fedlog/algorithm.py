@@ -10,7 +10,7 @@ import numpy as np
 from securefl.algorithm import Device, Evaluation, Played, Population, State
 from securefl.core.errors import DataError
 from securefl.protocols.fedlog.bodies import Body
-from securefl.protocols.fedlog.head import solve
+from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.fedlog.statistic import Statistic
 from securefl.rounds import Answers, Ask, Float32s, Floats, Sum
 from securefl.training.heads import last_dense
@@ -33,6 +33,7 @@ class Heads:
     problem: Problem
     body: Body
     statistic: Statistic
+    prior: Prior = PAPER
 
     @property
     def offers(self) -> tuple[Statistic, ...]:
@@ -90,7 +91,7 @@ class Heads:
         return self.body.evaluate(head, devices)
 
     def _head(self, mean: Float32s) -> Floats:
-        return solve(mean.astype(np.float64).reshape(self.problem.outputs, -1))
+        return solve(mean.astype(np.float64).reshape(self.problem.outputs, -1), self.prior)
 
     def _initial_head(self) -> Floats:
         dense = last_dense(self.problem.module(self.problem.initial))

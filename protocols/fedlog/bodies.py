@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from securefl.algorithm import Device, Evaluation, Job
 from securefl.core.errors import DataError
-from securefl.protocols.fedlog.head import solve
+from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.rounds import Float32s, Floats, Kept
 from securefl.training import evaluate, pooled
 from securefl.training.bodies import Bodies
@@ -89,13 +89,14 @@ class Trained:
 
     If the problem says that training is private, a body is the output of a private mechanism. Given that
     body, the statistic is like that of a public body, and the two costs compose. compact, apart: alpha and
-    beta of FedLog-C (Eq. 15). With both 0 it is FedLog.
+    beta of FedLog-C (Eq. 15). With both 0 it is FedLog. prior: the one that the server solves under.
     """
 
     bodies: Bodies
     activation: Activation | None
     compact: float = 0.0
     apart: float = 0.0
+    prior: Prior = PAPER
     introductions: int = 1
     once: bool = False
 
@@ -139,7 +140,7 @@ class Trained:
                 f"Expected a broadcast statistic of {problem.outputs} x {1 + width} values, got "
                 f"{job.broadcast.size}."
             )
-        return with_head(model, _head(job.broadcast.tobytes(), problem.outputs))
+        return with_head(model, _head(job.broadcast.tobytes(), problem.outputs, self.prior))
 
     def _penalty(self, broadcast: Float32s) -> Clustering | None:
         if not (self.compact or self.apart):
@@ -179,9 +180,9 @@ def _statistic(sent: bytes, classes: int) -> Floats:
 
 
 @lru_cache(maxsize=1)
-def _head(sent: bytes, classes: int) -> Floats:
+def _head(sent: bytes, classes: int, prior: Prior) -> Floats:
     """The head of a broadcast statistic. All clients of a wave in one process ask for the same one."""
-    return solve(_statistic(sent, classes))
+    return solve(_statistic(sent, classes), prior)
 
 
 # FedLog-C ---------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ iteration p <- softmax(s / p^2) diverges.) Source: FedLog, Eq. 9 and the specifi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
@@ -27,17 +29,37 @@ from securefl.core.errors import DataError
 Floats = NDArray[np.float64]
 
 
-def solve(statistic: Floats, *, chi: float = 0.0, nu: float = 1.0) -> Floats:
+@dataclass(frozen=True, kw_only=True)
+class Prior:
+    """FedLog's conjugate prior (Eq. 10): chi is added to every entry of R, and nu to N, as records would be.
+
+    It is public. The paper takes chi 0 and nu 1; its authors' code takes nu 0.
+    """
+
+    chi: float = 0.0
+    nu: float = 1.0
+
+    def __post_init__(self) -> None:
+        # Sums of records lie on a grid within 2^20; a prior far beyond it would leave no digit of them.
+        if not (-(2**20) <= self.chi <= 2**20 and 0 <= self.nu <= 2**40):
+            raise ValueError(
+                f"Expected -2^20 <= chi <= 2^20 and 0 <= nu <= 2^40, got {self.chi} and {self.nu}."
+            )
+
+
+PAPER = Prior()
+
+
+def solve(statistic: Floats, prior: Prior = PAPER) -> Floats:
     """eta of shape (C, m), the head that maximises the posterior of a statistic (C, m).
 
     The first column counts records by class; N = nu + its sum, so a noisy statistic needs no count beside it.
-    chi, nu: the prior, the same for every entry of R, and worth nu records.
     Raises DataError where the statistic is not finite, or N is not positive: then nothing was learned.
     """
-    r = np.asarray(statistic, dtype=np.float64) + chi
+    r = np.asarray(statistic, dtype=np.float64) + prior.chi
     if r.ndim != 2 or not r.size or not np.isfinite(r).all():
         raise DataError(f"Expected a finite statistic of shape (classes, features), got shape {r.shape}.")
-    n = nu + float(statistic[:, 0].sum())
+    n = prior.nu + float(statistic[:, 0].sum())
     if not n > 0:
         raise DataError(
             f"Expected nu plus the noised counts above 0, got {n:.3g}: the noise outweighs the records."
@@ -69,18 +91,18 @@ def probabilities(s: Floats) -> Floats:
         return np.where(there, np.sqrt(2 * s / w(c)), np.exp(-c))
 
 
-def objective(eta: Floats, statistic: Floats, *, chi: float = 0.0, nu: float = 1.0) -> float:
+def objective(eta: Floats, statistic: Floats, prior: Prior = PAPER) -> float:
     """L(eta); what `solve` maximises."""
-    n = nu + float(statistic[:, 0].sum())
-    return float(np.sum(eta * (statistic + chi)) - n * logsumexp(np.sum(eta**2, axis=1) / 4))
+    n = prior.nu + float(statistic[:, 0].sum())
+    return float(np.sum(eta * (statistic + prior.chi)) - n * logsumexp(np.sum(eta**2, axis=1) / 4))
 
 
-def gradient(eta: Floats, statistic: Floats, *, chi: float = 0.0, nu: float = 1.0) -> Floats:
+def gradient(eta: Floats, statistic: Floats, prior: Prior = PAPER) -> Floats:
     """dL / d eta, shape (C, m)."""
-    n = nu + float(statistic[:, 0].sum())
+    n = prior.nu + float(statistic[:, 0].sum())
     energy = np.sum(eta**2, axis=1) / 4
     p = np.exp(energy - logsumexp(energy))
-    slope: Floats = statistic + chi - n * p[:, None] * eta / 2
+    slope: Floats = statistic + prior.chi - n * p[:, None] * eta / 2
     return slope
 
 

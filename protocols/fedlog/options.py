@@ -11,6 +11,7 @@ from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.protocols.fedlog.algorithm import Heads
 from securefl.protocols.fedlog.bodies import Body, Public, Trained
+from securefl.protocols.fedlog.head import Prior
 from securefl.protocols.fedlog.statistic import Clipping, Statistic
 from securefl.training.bodies import Bodies
 from securefl.training.heads import last_dense
@@ -29,6 +30,7 @@ class FedLog:
     client_bound: the largest norm of a client's whole statistic. A longer one is scaled down.
     alpha, beta: FedLog-C's pull to the mean of the own class and push from the others (0.01 and 0 or 5e-4).
     shorter: share of the clients whose body lacks its first hidden dense layer.
+    prior: of the head (Eq. 10 and 14), `{ chi, nu }`. It is public: no charge depends on it.
     """
 
     body: Literal["public", "private", "dp-sgd"] = "public"
@@ -37,6 +39,7 @@ class FedLog:
     alpha: float = 0.0
     beta: float = 0.0
     shorter: float = 0.0
+    prior: Prior = field(default_factory=Prior)
 
     def __post_init__(self) -> None:
         if self.body == "dp-sgd" and (self.alpha or self.beta):
@@ -65,7 +68,7 @@ class FedLog:
         width = last_dense(problem.module(problem.initial)).in_features
         body = self._body(problem)
         statistic = Statistic(body, self.clip, problem.outputs, width, problem.clients, self.client_bound)
-        return Heads(problem, body, statistic)
+        return Heads(problem, body, statistic, self.prior)
 
     def _body(self, problem: Problem) -> Body:
         activation = self.clip.activation()
@@ -80,4 +83,4 @@ class FedLog:
             )
         bodies = Bodies(problem, self.shorter)
         bodies.of(0)  # a body that cannot be shortened is told here
-        return Trained(bodies, activation, self.alpha, self.beta)
+        return Trained(bodies, activation, self.alpha, self.beta, self.prior)

@@ -9,7 +9,7 @@ from securefl.data.dataset import Dataset, Split
 from securefl.data.fetching import fetch
 from securefl.data.files import data_folder
 from securefl.data.partitions import Partition
-from securefl.data.sources import NAMES, load
+from securefl.data.sources import NAMES, load, require_files
 
 __all__ = [
     "NAMES",
@@ -20,5 +20,6 @@ __all__ = [
     "data_folder",
     "fetch",
     "load",
+    "require_files",
     "unrelated",
 ]

@@ -69,6 +69,17 @@ def load(name: str, *, folder: Path | None = None, download: bool = False, seed:
             return _mnist_like(name, [verified(name, file, root) for file in files])
 
 
+def require_files(name: str, *, folder: Path | None = None) -> None:
+    """Check the files that `load` would read.
+
+    Raises ConfigError for an unknown name, and a DataError that names the first file that is missing or
+    damaged and says how to fetch it.
+    """
+    root, files = folder or data_folder(), files_of(name)
+    for file in CIFAR10_MED if name == "cifar10" and _repacked(root) else files:
+        verified(name, file, root)
+
+
 def _digits(rng: np.random.Generator) -> Split:
     from sklearn.datasets import load_digits  # a second to import, and no other data set needs it
 
@@ -132,12 +143,17 @@ def scaled_gas(rows: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def _cifar10(root: Path) -> Split:
-    if not _all_in(root, files_of("cifar10")) and _all_in(root, CIFAR10_MED):
+    if _repacked(root):
         batches = [_decoded(*pair, root) for pair in zip(CIFAR10_MED, CIFAR10_DECODED, strict=True)]
     else:
         paths = [verified("cifar10", file, root) for file in files_of("cifar10")]
         batches = [parse_cifar(path.read_bytes(), str(path)) for path in paths]
     return Split(train=_cifar_part(batches[:-1]), test=_cifar_part(batches[-1:]))
+
+
+def _repacked(root: Path) -> bool:
+    """Whether CIFAR-10 is there in its re-packed form alone."""
+    return not _all_in(root, files_of("cifar10")) and _all_in(root, CIFAR10_MED)
 
 
 def _all_in(root: Path, files: tuple[DataFile, ...]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -12,10 +13,14 @@ from securefl.core.legible import cell
 from securefl.storage.files import write
 
 
-def write_csv(path: Path, table: pd.DataFrame) -> None:
-    """Write the table without its index. Text that a spreadsheet would run is quoted, in headings too."""
+def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> None:
+    """Write the table without its index. Text that a spreadsheet would run is quoted, in headings too.
+
+    comments: lines above the table, each behind `# `.
+    """
     safe = table.map(cell).rename(columns=cell)
-    write(path, safe.to_csv(index=False))
+    head = "".join(f"# {' '.join(line.split())}\n" for line in comments)
+    write(path, head + safe.to_csv(index=False))
 
 
 def write_png(path: Path, figure: Figure) -> None:

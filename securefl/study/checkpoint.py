@@ -13,7 +13,8 @@ from securefl.algorithm import State
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.rounds import Kept
-from securefl.storage.database import Damaged, Database, Kind, check, decoding, seal
+from securefl.storage.database import Damaged, Database, Kind, check, decoding, explaining, seal
+from securefl.storage.read_only import read
 
 KIND = Kind(
     name="checkpoint",
@@ -31,6 +32,15 @@ KIND = Kind(
 )
 _SESSION = "session"
 _MODULUS = 2**256
+
+
+def rounds_in(path: Path) -> int:
+    """The number of finished rounds in a checkpoint. Nothing is written, and another process may play on.
+
+    Raises DataError if it is damaged.
+    """
+    with explaining(path, KIND):
+        return int(read(path, lambda db: db.execute("SELECT COUNT(*) FROM rounds").fetchone()[0]))
 
 
 class Checkpoint:

@@ -117,10 +117,13 @@ def claim(out: Path, sweep: Sweep) -> None:
 
 def in_force(cell: Cell, key: str, arm: Arm) -> Any:
     """A cell's value at a key for an arm, defaults included, or None if its study has no such key."""
-    if key in cell.overrides:
-        return cell.overrides[key]
+    return cell.overrides[key] if key in cell.overrides else value_at(cell.study, key, arm)
+
+
+def value_at(study: Study, key: str, arm: Arm) -> Any:
+    """A study's value at a dotted key for an arm, defaults included, or None if it has no such key."""
     section, *path = key.split(".")
-    at: Any = getattr(cell.study, section, None)
+    at: Any = getattr(study, section, None)
     if section == "arm":
         at = arm if path[0] in ("name", "protocol") else arm.options
     for part in path:
@@ -206,7 +209,7 @@ def _study(table: Mapping[str, Any], overrides: Mapping[str, Any], name: str) ->
         # Deep: cells share the tables and lists that they do not override.
         own = copy.deepcopy(dict(table))
         for key, value in overrides.items():
-            _put(own, key, copy.deepcopy(value))
+            put(own, key, copy.deepcopy(value))
         # through TOML again, so that a cell is read and checked like any other study
         study = parse(tomli_w.dumps(own))
         study.privacy.plan(study.study.rounds)  # an epsilon for which there is no noise is told here
@@ -224,8 +227,8 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
 
 
-def _put(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; below `arm`, in every arm."""
+def put(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in a study's table of TOML; below `arm`, in every arm."""
     section, *path = key.split(".")
     if section == "arm" and isinstance(arms := table.get("arm"), list):
         for arm in arms:

@@ -10,6 +10,9 @@ import pandas as pd
 import peers
 import pytest
 
+from securefl.protocols.tables.fedprof_v2 import TABLE_3_TWIN
+from securefl.published import beside
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 TEXT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -102,6 +105,40 @@ def test_the_day_and_the_versions_of_the_peers() -> None:
         found = re.search(rf"{package} ([\d.]+)", versions)
         assert found is not None
         assert f"{package} {found[1]}" in said
+
+
+def number(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:.2f}"
+
+
+def test_a_published_table_beside_measured_figures() -> None:
+    kept = beside.read(RESULTS / "fedprof_v2_table_3_twin.csv", TABLE_3_TWIN)
+    said = cells("FedProf's Table 3")
+    for (name, *figures), ((part, system), own) in zip(
+        said, kept.groupby(["part", "system"], sort=False), strict=True
+    ):
+        best, rounds = (own[own["measure"] == measure].iloc[0] for measure in ("best accuracy", "rounds"))
+        assert name == f"{part.split()[0]}: {system}"
+        assert figures == [
+            f"{best['published']:.3f}, {best['measured']:.3f} ± {best['deviation']:.3f}",
+            number(best["p"]),
+            f"{rounds['published']:.0f}, {rounds['measured']:.1f} ± {rounds['deviation']:.1f}",
+            f"{rounds['reached']} of {rounds['seeds']}",
+            number(rounds["p"]),
+        ]
+
+
+def test_conditions() -> None:
+    kept = pd.read_csv(RESULTS / "conditions.csv", comment="#").groupby("arm", sort=False)["accuracy"].last()
+    said = re.findall(r"0\.\d{3}", section("FedAvg under four conditions of data"))
+    order = ["original", "noisy", "biased", "biased and noisy"]
+    assert said == [f"{kept[name]:.3f}" for name in order]
+
+
+def test_representations() -> None:
+    kept = pd.read_csv(RESULTS / "representations.csv", comment="#")
+    for row, own in zip(cells("How normal representations are"), kept.to_dict("records"), strict=True):
+        assert row == [str(own[name]) for name in kept.columns if name != "elements"]
 
 
 def test_the_readme_says_what_its_picture_shows() -> None:

@@ -16,7 +16,7 @@ from securefl.data.dataset import Dataset, Split
 from securefl.data.digests import CIFAR10_MED, GAS_RANGES, PINNED, DataFile
 from securefl.data.files import verified
 from securefl.data.parse import GAS_COLUMNS
-from securefl.data.sources import NAMES, _gas_turbine, load
+from securefl.data.sources import NAMES, _gas_turbine, load, require_files
 
 REAL = os.environ.get("SECUREFL_DATA", "")
 
@@ -249,3 +249,14 @@ def test_packed_cifar_is_checked_and_preferred_to_a_download(
 
     with pytest.raises(DataError, match=r"the published file at .*data_batch_1\.med\.xz"):
         load("cifar10", folder=tmp_path, download=True)
+
+
+def test_required_files_are_those_that_would_be_read(tmp_path: Path) -> None:
+    require_files("digits", folder=tmp_path)
+    with pytest.raises(DataError, match=r"cifar10/data_batch_1\.bin of .*securefl data fetch cifar10"):
+        require_files("cifar10", folder=tmp_path)
+    for file in CIFAR10_MED:
+        (tmp_path / file.path).parent.mkdir(exist_ok=True)
+        (tmp_path / file.path).write_bytes(b"")
+    with pytest.raises(DataError, match=r"the published file at .*data_batch_1\.med\.xz"):
+        require_files("cifar10", folder=tmp_path)

@@ -20,8 +20,9 @@ from securefl.charges import charge_of
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
+from securefl.protocols.fedlog.algorithm import Heads
 from securefl.protocols.fedlog.bodies import Trained
-from securefl.protocols.fedlog.head import solve
+from securefl.protocols.fedlog.head import Prior, solve
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import GRID
 from securefl.protocols.lg_fedavg import LGFedAvg
@@ -229,6 +230,24 @@ def test_the_head_is_frozen_and_the_body_is_not() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters()), "free again afterwards"
     assert kept is not None
     assert not np.array_equal(kept["model"][: 64 * 32], before[: 64 * 32])
+
+
+def test_server_and_clients_solve_under_the_same_prior(tmp_path: Path) -> None:
+    """A client that solved under another one would train its body under a head that nobody else has."""
+    arm = FEDLOG + "\nprior = { chi = 0.5, nu = 40.0 }"
+    given = study(arm, rounds=2)
+    algorithm = given.arms[0].options.build(world().problem)
+    assert isinstance(algorithm, Heads)
+    assert isinstance(algorithm.body, Trained)
+    assert algorithm.prior == algorithm.body.prior == Prior(chi=0.5, nu=40.0)
+    spy, _ = spied(given, tmp_path, world())
+    sent = spy.states[-1].broadcast
+    mine, paper = algorithm._head(sent), solve(sent.astype(np.float64).reshape(10, -1))
+    assert not np.allclose(mine, paper)
+    here = world()
+    x, y = here.records[0]
+    model, _ = prepared(algorithm.body, job(here, x, y, sent))
+    np.testing.assert_allclose(last_dense(model).weight.detach(), mine[:, 1:], rtol=1e-6)
 
 
 def test_messages_are_two_statistics_whatever_the_body(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefl.core.errors import DataError
-from securefl.protocols.fedlog.head import gradient, objective, probabilities, scores, solve
+from securefl.protocols.fedlog.head import Prior, gradient, objective, probabilities, scores, solve
 
 
 def statistic(classes: int, features: int, records: int, seed: int, noise: float = 0.0) -> np.ndarray:
@@ -98,3 +98,33 @@ def test_the_head_classifies() -> None:
 def test_a_statistic_that_says_nothing_is_refused(bad: np.ndarray) -> None:
     with pytest.raises(DataError, match="Expected"):
         solve(bad)
+
+
+# The prior ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior", [Prior(nu=0.0), Prior(nu=50.0), Prior(chi=3.0), Prior(chi=-0.5, nu=7.0)])
+def test_the_gradient_vanishes_under_any_prior(prior: Prior) -> None:
+    t = statistic(4, 6, 400, seed=3)
+    eta = solve(t, prior)
+    assert np.abs(gradient(eta, t, prior)).max() < 1e-9 * 400
+    assert objective(eta, t, prior) > objective(solve(t), t, prior)
+
+
+def test_a_prior_is_worth_the_records_it_stands_for() -> None:
+    """chi c, nu n is the head of a statistic with c more in every entry, under N = n + the true records."""
+    t = statistic(3, 5, 200, seed=4)
+    assert np.array_equal(solve(t, Prior(chi=2.0, nu=7.0)), solve(t + 2.0, Prior(nu=7.0 - 2.0 * 3)))
+
+
+def test_without_records_only_a_prior_gives_a_head() -> None:
+    nothing = np.zeros((3, 4))
+    with pytest.raises(DataError, match="above 0"):
+        solve(nothing, Prior(nu=0.0))
+    assert np.array_equal(solve(nothing, Prior(nu=1.0)), nothing)
+
+
+@pytest.mark.parametrize("bad", [{"nu": -1.0}, {"nu": float("nan")}, {"chi": float("inf")}, {"chi": 2.0**21}])
+def test_what_is_no_prior(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="chi <="):
+        Prior(**bad)

@@ -1,0 +1,1 @@
+"""The published tables of the systems here, as `securefl reproduce` lists them."""

@@ -1,0 +1,91 @@
+"""What FedProf's tables share: the groups of systems, and what no key of a study shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from securefl.protocols.tables.studies import arm, packaged, study_of
+from securefl.published.table import Figure, Measure, Part, Row
+
+Group = Literal["full", "partial"]
+Printed = Mapping[str, Mapping[Measure, Figure]]
+"""Figures by the paper's word for the system, "Ours" for FedProf."""
+OURS: Final = "FedProf"
+ARMS: Final[Mapping[Group, Mapping[str, tuple[str, Mapping[str, Any]]]]] = {
+    "full": {
+        "FedAvg": ("fedavg", {"aggregation": "full"}),
+        "CFCFM": ("cfcfm", {}),
+        OURS: ("fedprof", {"aggregation": "full", "alpha": 10.0}),
+    },
+    "partial": {
+        "FedAvg-RP": ("fedavg_rp", {}),
+        "FedProx": ("fedprox", {}),
+        "FedADAM": ("fedadam", {}),
+        "AFL": ("active_fl", {}),
+        OURS: ("fedprof", {"aggregation": "partial", "alpha": 10.0}),
+    },
+}
+"""The systems of both groups (v2, Table 1): name of the arm to protocol and options."""
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "FedAvg-RP": {"scheme": "II"},
+    "FedProx": {"mu": 0.1, "scheme": "I"},
+    "AFL": {"excluded": 0.75, "temperature": 0.01, "explored": 0.1, "momentum": "some, of no stated size"},
+    OURS: {"alpha": 10.0},
+}
+"""What the papers, or the papers that they cite, say of the systems' options."""
+GAS: Final = (
+    "Sensors are scaled by their published ranges, in the papers by the records' own extremes.",
+    "Clients train with Adam, whose state begins anew each round; the papers name no optimiser, and plain "
+    "SGD does not reach their accuracies.",
+)
+DIGITS: Final = (
+    "MNIST's 10,000 test images; the papers validate on 40,000 of EMNIST, from the same source.",
+    "Clients train with SGD at momentum 0.9; the papers name no optimiser.",
+    "Irrelevant images come from Fashion-MNIST; the papers do not name their source.",
+)
+"""What no key of a study shows."""
+
+
+def pairs(measures: Sequence[Measure], *numbers: float) -> dict[Measure, Figure]:
+    """A row as printed: mean and deviation of each measure."""
+    figures = (Figure(mean=m, deviation=d) for m, d in zip(numbers[::2], numbers[1::2], strict=True))
+    return dict(zip(measures, figures, strict=True))
+
+
+def part(
+    study: str,
+    group: Group,
+    fraction: float,
+    printed: Printed,
+    *,
+    seeds: Sequence[int],
+    setting: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    named: str = "",
+) -> Part:
+    """A group of a FedProf table at one C.
+
+    study: the packaged study that `changes` changes. printed: of the systems that have figures at this C.
+    setting: what the paper says, by dotted key. named: behind the group in the part's name.
+    """
+    arms = ARMS[group]
+    text = study_of(
+        packaged(study),
+        [arm(name, protocol, fraction=fraction, **options) for name, (protocol, options) in arms.items()],
+        {
+            "study.seeds": list(seeds),
+            "privacy.unprotected": ["update", *(["loss"] if group == "partial" else []), "profile"],
+            **changes,
+        },
+    )
+    rows = tuple(
+        Row(
+            label="Ours" if name == OURS else name,
+            arm=name,
+            figures=printed.get("Ours" if name == OURS else name, {}),
+            options=OPTIONS.get(name, {}),
+        )
+        for name in arms
+    )
+    return Part(name=f"{group} aggregation{named}", text=text, rows=rows, ours=OURS, setting=setting)

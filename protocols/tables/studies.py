@@ -1,0 +1,40 @@
+"""The studies of tables: packaged ones with other arms, rounds and scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+import tomli_w
+
+from securefl.storage.texts import toml
+from securefl.sweep.cells import put
+
+_IN_THE_CLEAR: Final[Mapping[str, Any]] = {
+    # As the papers ran: no figure of theirs depends on how sums are summed or scores are matched.
+    "privacy.scores": "clear",
+    "privacy.least_cohort": 1,
+    "privacy.least_honest": 1,
+    # Draws with replacement give a client any share.
+    "privacy.largest_share": 1.0,
+}
+
+
+def arm(name: str, protocol: str, **options: Any) -> dict[str, Any]:
+    """A table [[arm]]."""
+    return {"name": name, "protocol": protocol, **options}
+
+
+def packaged(name: str) -> str:
+    """The TOML of a packaged study of this distribution."""
+    return files("securefl.protocols.studies").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def study_of(text: str, arms: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) -> str:
+    """The TOML of a study in the clear, with these arms and these values at dotted keys."""
+    table = toml(text)
+    table["arm"] = [dict(own) for own in arms]
+    for key, value in {**_IN_THE_CLEAR, **changes}.items():
+        put(table, key, value)
+    return tomli_w.dumps(table)

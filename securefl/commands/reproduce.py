@@ -1,0 +1,118 @@
+"""The command `reproduce`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from securefl.commands.telling import end_stopped, printing, with_workers
+from securefl.core.errors import SecureFLError
+from securefl.published import beside, catalogue
+from securefl.published.differences import differences
+from securefl.published.progress import Bar
+from securefl.published.run import run_table
+from securefl.published.standing import home, standing
+from securefl.published.table import Table
+from securefl.study.interruption import Interrupted, Interruption
+
+_EXAMPLES = """\b
+Example:  securefl reproduce
+          securefl reproduce fedprof_v2_table_3
+          securefl reproduce fedprof_v2_table_3 --json --workers 2
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("table", required=False)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs") / "tables",
+    show_default=True,
+    help="Folder of all tables; a table's own is the one of its name in it.",
+)
+@with_workers
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
+def reproduce(table: str | None, out: Path, workers: int | None, as_json: bool) -> None:
+    """Measure a published TABLE again, and print its figures beside the published ones.
+
+    Without TABLE it lists the tables: the data that each reads, the minutes that it takes on two cores, and
+    how far it has come (not begun, n of m cells, or done; a cell is one system under one seed).
+
+    The table's folder gets a run folder for each part, with a report, and table.csv with every figure and
+    every difference of data and scale. Run the same command again after an interruption: it goes on after
+    the last finished round of each cell.
+    """
+    if table is None:
+        _list(out, as_json)
+    else:
+        _reproduce(table, catalogue.table_named(table), out, workers, as_json)
+
+
+def _list(out: Path, as_json: bool) -> None:
+    rows = [_row(name, table, out / name) for name, table in catalogue.tables().items()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        minutes = f"{row['minutes']:>4} min"
+        click.echo(f"{row['name']:<{width}}  {minutes}  {row['state']:<14}  {row['title']} ({row['source']})")
+        for why in row["missing"].values():
+            click.echo(f"{'':<{width}}  {why}")
+
+
+def _row(name: str, table: Table, folder: Path) -> dict[str, Any]:
+    data = catalogue.data_of(table)
+    try:
+        state = str(standing(table, folder))
+    except SecureFLError as error:  # one damaged or older folder must not hide the other tables
+        state = f"unusable: {error}"
+    return {
+        "name": name,
+        "title": table.title,
+        "source": table.source,
+        "minutes": table.minutes,
+        "twin_of": table.twin_of,
+        "data": data,
+        "missing": catalogue.missing(data),
+        "state": state,
+    }
+
+
+def _reproduce(name: str, table: Table, out: Path, workers: int | None, as_json: bool) -> None:
+    folder = out / name
+    console = Console(stderr=True, quiet=as_json)
+    say = printing(console)
+    began = time.perf_counter()
+    if (now := standing(table, folder)).begun:
+        line = f"Going on with {name} in {folder}: {now}."
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    stop = Interruption(say)
+    try:
+        with stop, Bar(table, console) as bar:
+            metrics = run_table(table, folder, bar.tell, workers=workers, stop=stop, say=say)
+    except Interrupted as interrupted:
+        end_stopped(interrupted, f"securefl reproduce {name} --out {out}")
+    pairs = beside.beside(table, metrics)
+    path = folder / beside.CSV
+    beside.write(path, name, table, pairs)
+    if as_json:
+        told = {
+            "table": name,
+            "version": table.version,
+            "figures": beside.as_rows(pairs),
+            "differences": differences(table),
+            "csv": str(path),
+            "reports": [str(home(folder, part) / "report.html") for part in table.parts],
+        }
+        click.echo(json.dumps(told, indent=2))
+        return
+    click.echo("\n".join(beside.sentences(table, pairs)))
+    click.echo(f"Table: {path}")
+    console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)

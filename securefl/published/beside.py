@@ -1,0 +1,174 @@
+"""Published figures beside measured ones: as lines for people, as a table for files, as JSON for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from securefl.core.errors import ConfigError
+from securefl.published.differences import differences
+from securefl.published.measured import Sample, least_p, sample, signed_rank
+from securefl.published.table import Figure, Measure, Row, Table
+from securefl.report.tables import write_csv
+from securefl.storage.texts import read_text
+
+CSV = "table.csv"
+_NAMES, _COLUMN = 24, 20
+"""Widths in print: the systems and what stands in their lines, and a measure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One figure of a table: what the paper printed, if it did, and what the runs came to.
+
+    p: of Wilcoxon's signed-rank test, seed by seed, against the part's own system; None for that itself.
+    """
+
+    part: str
+    row: Row
+    measure: Measure
+    published: Figure | None
+    measured: Sample
+    p: float | None
+
+
+def beside(table: Table, metrics: Mapping[str, pd.DataFrame]) -> tuple[Pair, ...]:
+    """All figures of the table. metrics: of each part, by its name, from `run.run_table`."""
+    found = []
+    for part in table.parts:
+        target = part.study.study.target
+        for measure in table.measures:
+            ours = sample(measure, metrics[part.name], part.ours, target)
+            for row in part.rows:
+                own = sample(measure, metrics[part.name], row.arm, target)
+                pair = Pair(
+                    part=part.name,
+                    row=row,
+                    measure=measure,
+                    published=row.figures.get(measure),
+                    measured=own,
+                    p=None if row.arm == part.ours else signed_rank(own.values, ours.values),
+                )
+                found.append(pair)
+    return tuple(found)
+
+
+# For people --------------------------------------------------------------------------------------
+
+
+def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
+    """The table in lines: for each system what is published, what was measured, and p."""
+    lines = [f"{table.title} ({table.source})"]
+    for part in table.parts:
+        target = part.study.study.target
+        heads = [_head(measure, target) for measure in table.measures]
+        lines += ["", part.name, _line("", "", heads)]
+        for row in part.rows:
+            lines += _of_row([pair for pair in pairs if pair.part == part.name and pair.row is row])
+    seeds = len(pairs[0].measured.values)
+    lines += [
+        "",
+        f"Measured: mean ± standard deviation over {seeds} seeds. p: Wilcoxon's signed-rank test against the "
+        f"part's own system, over seeds; {seeds} seeds give no p below {least_p(seeds):.3g}.",
+        "≥: some runs never reached the target, and count their whole length.",
+        "Differences from the paper:",
+        *(f"- {said}" for said in differences(table)),
+    ]
+    return [line.rstrip() for line in lines]
+
+
+def _of_row(pairs: Sequence[Pair]) -> list[str]:
+    """What is published of one system, what was measured, and p where it is compared with another."""
+    lines = [
+        _line(pairs[0].row.label, "published", [_published(pair) for pair in pairs]),
+        _line("", "measured", [_measured(pair) for pair in pairs]),
+    ]
+    compared = [f"{pair.p:.3g}" for pair in pairs if pair.p is not None]
+    return [*lines, _line("", "p", compared)] if compared else lines
+
+
+def _head(measure: Measure, target: float | None) -> str:
+    return measure.value if measure is Measure.BEST or target is None else f"{measure} to {target:g}"
+
+
+def _line(name: str, what: str, cells: Sequence[str]) -> str:
+    return f"{name:<12.12} {what:<{_NAMES - 13}}" + "".join(f"{cell:<{_COLUMN}}" for cell in cells)
+
+
+def _published(pair: Pair) -> str:
+    figure = pair.published
+    if figure is None:
+        return "–"
+    if figure.mean is None:
+        return "N/A"
+    spread = "" if figure.deviation is None else f" ± {figure.deviation:g}"
+    return f"{_padded(figure.mean, pair.measure.digits)}{spread}"
+
+
+def _padded(number: float, digits: int) -> str:
+    """A number with all its decimals, and at least so many; whole ones as such."""
+    own = "" if number == int(number) else repr(number).partition(".")[2]
+    return f"{number:.{max(digits, len(own)) if own else 0}f}"
+
+
+def _measured(pair: Pair) -> str:
+    digits, own = pair.measure.digits, pair.measured
+    spread = "" if isnan(own.deviation) else f" ± {own.deviation:.{digits}f}"
+    return f"{'≥ ' if own.bounded else ''}{own.mean:.{digits}f}{spread}"
+
+
+# For files and scripts ---------------------------------------------------------------------------
+
+
+def as_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """A row a figure. Unknown numbers are None."""
+    return [
+        {
+            "part": pair.part,
+            "system": pair.row.label,
+            "measure": pair.measure.value,
+            "published": pair.published and pair.published.mean,
+            "published_deviation": pair.published and pair.published.deviation,
+            "measured": round(pair.measured.mean, 5),
+            "deviation": None if isnan(pair.measured.deviation) else round(pair.measured.deviation, 5),
+            "seeds": len(pair.measured.values),
+            "reached": pair.measured.reached,
+            "p": None if pair.p is None else round(pair.p, 5),
+        }
+        for pair in pairs
+    ]
+
+
+def write(path: Path, name: str, table: Table, pairs: Sequence[Pair]) -> None:
+    """Write the figures as CSV. Above them stand the command, the table's version, and every difference."""
+    comments = [
+        f"securefl reproduce {name}",
+        _versioned(table),
+        f"{table.title} ({table.source})",
+        *(f"difference: {said}" for said in differences(table)),
+    ]
+    write_csv(path, pd.DataFrame(as_rows(pairs)), comments)
+
+
+def _versioned(table: Table) -> str:
+    return f"version {table.version}"
+
+
+def read(path: Path, table: Table) -> pd.DataFrame:
+    """The figures in a file that `write` made.
+
+    Raises ConfigError if it is of another version of the table.
+    """
+    lines = read_text(path).splitlines()
+    came = next((line.removeprefix("# ") for line in lines if line.startswith("# version ")), "no version")
+    if came != _versioned(table):
+        raise ConfigError(
+            f"Expected {path} to be of this version of the table ({table.version}), got {came}: its studies "
+            "were others. Make it again with: securefl reproduce"
+        )
+    return pd.read_csv(path, comment="#")

@@ -1,0 +1,121 @@
+"""A published table as a frozen value: its figures, the studies that measure them again, what differs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from securefl.storage.texts import toml
+from securefl.study.config import Study, parse, slug
+
+
+class Measure(StrEnum):
+    """A column of a table. All but the best accuracy are taken when a run first reaches its target."""
+
+    BEST = "best accuracy"
+    ROUNDS = "rounds"
+    SECONDS = "seconds"
+    MINUTES = "minutes"
+    WATT_HOURS = "Wh"
+
+    @property
+    def digits(self) -> int:
+        """Decimal places in print."""
+        return {Measure.BEST: 3, Measure.WATT_HOURS: 2}.get(self, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A published mean over runs, and its deviation if the paper prints one.
+
+    mean: None where the paper says that some runs never got there ("N/A").
+    """
+
+    mean: float | None
+    deviation: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of a published table.
+
+    label: the paper's word for the system. arm: the name of the arm that plays it. figures: as printed.
+    options: what the paper says of the system's options, by their names here.
+    """
+
+    label: str
+    arm: str
+    figures: Mapping[Measure, Figure] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A group of a table whose rows are compared with each other.
+
+    text: the study, as TOML. ours: the arm that all others are compared with. setting: the paper's values, by
+    dotted keys of the study; each that differs from the study's is told. seeds: the paper's number of runs,
+    None where it does not say.
+
+    Raises ValueError if `ours` or a row names no arm of the study.
+    """
+
+    name: str
+    text: str
+    rows: tuple[Row, ...]
+    ours: str
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    seeds: int | None = None
+
+    def __post_init__(self) -> None:
+        # Not parsed: its protocols may come with a package that is not installed.
+        arms = [arm["name"] for arm in toml(self.text)["arm"]]
+        for name in (self.ours, *(row.arm for row in self.rows)):
+            if name not in arms:
+                raise ValueError(f"Expected an arm among {', '.join(arms)}, got {name!r}. Mend the row.")
+
+    @cached_property
+    def study(self) -> Study:
+        """Raises ConfigError if a protocol of the part is not installed."""
+        return parse(self.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A published table.
+
+    source: paper and table. minutes: on two cores, rounded up. differences: what no key of a study shows, a
+    sentence each. twin_of: the name of the table that this is a smaller twin of.
+
+    Raises ValueError for parts that would share a folder.
+    """
+
+    title: str
+    source: str
+    parts: tuple[Part, ...]
+    measures: tuple[Measure, ...]
+    minutes: int
+    differences: tuple[str, ...] = ()
+    twin_of: str | None = None
+
+    def __post_init__(self) -> None:
+        folders = [slug(part.name) for part in self.parts]
+        if not folders or len(set(folders)) < len(folders):
+            raise ValueError(
+                f"Expected one or more parts with different names, got {[part.name for part in self.parts]}."
+            )
+
+    @property
+    def version(self) -> str:
+        """Twelve hex digits of SHA-256 over the studies.
+
+        Figures of two versions are not of one experiment.
+        """
+        whole = hashlib.sha256()
+        for part in self.parts:
+            whole.update(f"{part.name}\0{part.text}\0".encode())
+        return whole.hexdigest()[:12]

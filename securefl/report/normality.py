@@ -1,0 +1,90 @@
+"""How normal the outputs of a layer are, element by element (FedProf v2, Fig. 2 and Propositions 1 and 2).
+
+A profile keeps mean and variance of each element alone, and its divergence takes them for normal. Here is how
+far that is from what a model puts out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.stats import kstest, kurtosis, norm, skew
+
+from securefl.core.errors import DataError
+from securefl.report.style import ARM_COLOURS, blank, light_frame
+
+Floats = NDArray[np.float64]
+_BINS = 40
+_REACH = 4.0
+"""Standard deviations that a panel shows, to either side."""
+
+
+def normality(outputs: Floats) -> pd.DataFrame:
+    """A row an element of outputs (n, q) that varies: `element`, `mean`, `deviation`, `skewness`,
+    `excess_kurtosis`, and `distance`, the Kolmogorov-Smirnov distance from the normal law of that mean and
+    deviation (0 to 1).
+
+    Raises DataError for outputs that are not finite, have another shape or fewer than two records.
+    """
+    found = np.asarray(outputs, dtype=np.float64)
+    if found.ndim != 2 or len(found) < 2 or not np.isfinite(found).all():
+        raise DataError(f"Expected finite outputs of two or more records, (n, q), got shape {found.shape}.")
+    # A constant element has no shape: its skewness is 0 / 0.
+    elements = np.flatnonzero(np.ptp(found, axis=0) > 0)
+    found = found[:, elements]
+    scaled = _standardised(found)
+    return pd.DataFrame(
+        {
+            "element": elements,
+            "mean": found.mean(axis=0),
+            "deviation": found.std(axis=0),
+            "skewness": skew(scaled, axis=0),
+            "excess_kurtosis": kurtosis(scaled, axis=0),
+            "distance": [float(kstest(column, norm.cdf).statistic) for column in scaled.T],
+        }
+    )
+
+
+def representations(outputs: Mapping[str, Floats], elements: Sequence[int]) -> Figure:
+    """Histograms of some elements, standardised, under the normal density: a row of panels for each name.
+
+    outputs: (n, q) each, such as those of a model after some rounds. Raises DataError as `normality` does,
+    and for an element that does not vary.
+    """
+    figure = blank(height=0.6 + 1.5 * len(outputs))
+    panels = figure.subplots(len(outputs), len(elements), sharex=True, sharey=True, squeeze=False)
+    for row, (name, found) in zip(panels, outputs.items(), strict=True):
+        shapes = normality(found).set_index("element")["distance"]
+        for axes, element in zip(row, elements, strict=True):
+            if element not in shapes.index:
+                raise DataError(f"Expected element {element} to vary, got one value; draw another.")
+            _panel(axes, found[:, element])
+            axes.set_title(f"element {element}, distance {shapes[element]:.3f}", fontsize=8)
+        row[0].set_ylabel(name, fontsize=9)
+    figure.supxlabel("standard deviations from the mean", fontsize=9)
+    return figure
+
+
+def _panel(axes: Axes, values: Floats) -> None:
+    light_frame(axes)
+    axes.hist(
+        _standardised(values),
+        bins=_BINS,
+        range=(-_REACH, _REACH),
+        density=True,
+        color=ARM_COLOURS[0],
+        alpha=0.6,
+    )
+    places = np.linspace(-_REACH, _REACH, 200)
+    axes.plot(places, norm.pdf(places), color=ARM_COLOURS[1], linewidth=1.4)
+    axes.tick_params(labelsize=8)
+
+
+def _standardised(values: Floats) -> Floats:
+    scaled: Floats = (values - values.mean(axis=0)) / values.std(axis=0)
+    return scaled

@@ -1,0 +1,119 @@
+"""The command `reproduce`: what it lists, what a table ends in, exit codes, advice in errors."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tiny_table import TABLE, install
+
+from securefl.commands.main import main
+from securefl.published import beside
+from securefl.study.interruption import Interrupted
+
+
+@pytest.fixture(autouse=True)
+def tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, digits="TABLE", elsewhere="ELSEWHERE", lacking="LACKING")
+
+
+def securefl(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command line in this process."""
+    old, sys.argv = sys.argv, ["securefl", *map(str, arguments)]
+    try:
+        with pytest.raises(SystemExit) as left:
+            main()
+    finally:
+        sys.argv = old
+    out, err = capfd.readouterr()
+    assert isinstance(left.value.code, int)
+    assert "Traceback" not in err
+    return left.value.code, out, err
+
+
+def listed(capfd: pytest.CaptureFixture[str], out: Path) -> dict[str, dict[str, Any]]:
+    code, printed, _ = securefl(capfd, "reproduce", "--out", out, "--json")
+    assert code == 0
+    return {row["name"]: row for row in json.loads(printed)}
+
+
+def test_a_table_from_the_list_to_its_csv(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECUREFL_DATA", str(tmp_path / "nothing"))
+    before = listed(capfd, tmp_path)
+    assert set(before) == {"digits", "elsewhere"}
+    assert [row["state"] for row in before.values()] == ["not begun"] * 2
+    assert (before["digits"]["minutes"], before["digits"]["missing"]) == (1, {})
+    assert "securefl data fetch mnist" in before["elsewhere"]["missing"]["mnist"]
+
+    code, printed, err = securefl(capfd, "reproduce", "digits", "--out", tmp_path, "--workers", 1)
+    assert code == 0
+    assert "4/4  one: FedProf #2" in err
+    assert "Ours         published  0.600               N/A" in printed
+    assert "- study.rounds = 2; published is 500." in printed
+    path = tmp_path / "digits" / "table.csv"
+    assert printed.endswith(f"Table: {path}\n")
+    assert len(beside.read(path, TABLE)) == 4
+
+    assert listed(capfd, tmp_path)["digits"]["state"] == "done"
+    code, printed, _ = securefl(capfd, "reproduce", "digits", "--out", tmp_path, "--json")
+    told = json.loads(printed)
+    assert code == 0
+    assert (told["version"], len(told["figures"]), told["csv"]) == (TABLE.version, 4, str(path))
+    code, printed, _ = securefl(capfd, "reproduce", "--out", tmp_path)
+    assert code == 0
+    assert "digits        1 min  done            Digits (Nobody, Table 1)" in printed
+    assert "Fetch it with `securefl data fetch mnist`" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (("digts",), 1, "did you mean `digits`?"),
+        (("lacking",), 1, "got none called fedcorr"),
+        (("elsewhere",), 1, "securefl data fetch mnist"),
+        (("digits", "more"), 2, "Usage: securefl reproduce"),
+    ],
+)
+def test_what_it_refuses(
+    arguments: tuple[str, ...],
+    code: int,
+    part: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECUREFL_DATA", str(tmp_path / "nothing"))
+    found, out, err = securefl(capfd, "reproduce", *arguments, "--out", tmp_path / "out")
+    assert (found, out) == (code, "")
+    assert part in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stopped_table_says_how_to_go_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr("securefl.commands.reproduce.run_table", stopped)
+    code, out, err = securefl(capfd, "reproduce", "digits", "--out", tmp_path)
+    assert (code, out) == (143, "")
+    assert err.endswith(f"Go on with: securefl reproduce digits --out {tmp_path}\n")
+
+
+def test_a_folder_of_another_version_hides_no_other_table(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "digits" / "one" / "study.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(TABLE.parts[0].text.replace("rounds = 2", "rounds = 9"))
+    assert "those of another: one has 'rounds = 9'" in listed(capfd, tmp_path)["digits"]["state"]
+    code, _, err = securefl(capfd, "reproduce", "digits", "--out", tmp_path)
+    assert code == 1
+    assert "Move the folder away" in err

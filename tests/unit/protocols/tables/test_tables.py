@@ -1,0 +1,185 @@
+"""The tables that ship: their studies can be played, and their figures are those that the papers print."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.protocols.tables import fedcor, fedprof_v1, fedprof_v2
+from securefl.published.differences import differences
+from securefl.published.table import Figure, Measure, Part, Table
+from securefl.study import world
+from securefl.study.composition import composition
+from securefl.study.session import require_known
+
+TABLES = {
+    "fedcor_table_1": fedcor.TABLE_1,
+    "fedcor_table_1_twin": fedcor.TABLE_1_TWIN,
+    "fedprof_v1_table_2": fedprof_v1.TABLE_2,
+    "fedprof_v1_table_3": fedprof_v1.TABLE_3,
+    "fedprof_v1_table_3_twin": fedprof_v1.TABLE_3_TWIN,
+    "fedprof_v2_table_3": fedprof_v2.TABLE_3,
+    "fedprof_v2_table_3_twin": fedprof_v2.TABLE_3_TWIN,
+    "fedprof_v2_table_4": fedprof_v2.TABLE_4,
+    "fedprof_v2_table_4_twin": fedprof_v2.TABLE_4_TWIN,
+}
+
+
+# Studies -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=list(TABLES))
+def test_every_row_is_played_by_an_arm(table: Table) -> None:
+    for part in table.parts:
+        arms = [own["name"] for own in tomllib.loads(part.text)["arm"]]
+        assert [row.arm for row in part.rows] == arms
+        assert part.ours in arms
+    assert len({part.name for part in table.parts}) == len(table.parts)
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=list(TABLES))
+def test_what_takes_long_has_a_twin_that_says_so(table: Table) -> None:
+    twins = [own for own in TABLES.values() if own.twin_of and TABLES[own.twin_of] is table]
+    assert twins or table.minutes <= 40
+    for twin in twins:
+        assert twin.minutes <= 40
+        assert [[row.figures for row in part.rows] for part in twin.parts] == [
+            [row.figures for row in part.rows] for part in table.parts
+        ]
+
+
+@pytest.mark.parametrize("table", [fedprof_v1.TABLE_2, fedprof_v2.TABLE_3], ids=["v1", "v2"])
+def test_every_arm_on_gas_turbine_can_be_composed(table: Table) -> None:
+    for part in table.parts:
+        try:
+            here = world.build(part.study, 1)
+        except DataError as error:
+            pytest.skip(str(error))
+        made = [composition(part.study, arm, here)[0] for arm in part.study.arms]
+        require_known(part.study, made)
+
+
+def test_a_twin_marks_its_scale() -> None:
+    said = differences(fedprof_v2.TABLE_4_TWIN)
+    assert "data.clients = 100; published is 500." in said
+    assert "data.source = mnist; published is EMNIST digits." in said
+    assert "study.target = 0.8; published is 0.9." in said
+    assert not any("study.rounds" in line for line in differences(fedprof_v2.TABLE_3))
+
+
+def test_the_table_of_fedcor_is_whole_once_its_systems_are_there() -> None:
+    try:
+        studies = [part.study for part in fedcor.TABLE_1.parts]
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert [(study.data.clients, len(study.study.seeds)) for study in studies] == [(100, 5)] * 3
+    assert not any("arm" in line for line in differences(fedcor.TABLE_1))
+
+
+# Figures, read back from the papers' text --------------------------------------------------------
+
+
+@cache
+def paper(name: str) -> str:
+    data = os.environ.get("SECUREFL_DATA", ".")
+    path = Path(os.environ.get("SECUREFL_PAPERS", Path(data).parent / "papers")) / name
+    if not path.is_file():
+        pytest.skip(f"no text of the paper at {path}; set SECUREFL_PAPERS")
+    return path.read_text(encoding="utf-8")
+
+
+def printed(part: Part, measures: tuple[Measure, ...], label: str) -> list[Figure]:
+    (row,) = (row for row in part.rows if row.label == label)
+    return [row.figures[measure] for measure in measures]
+
+
+@pytest.mark.parametrize(
+    ("table", "number", "heads"),
+    [
+        (
+            fedprof_v2.TABLE_3,
+            3,
+            {"full aggregation": "GasTurbine (full", "partial aggregation": "GasTurbine (part"},
+        ),
+        (
+            fedprof_v2.TABLE_4,
+            4,
+            {"full aggregation, C 0.05": "EMNIST (full", "partial aggregation, C 0.05": "EMNIST (part"},
+        ),
+    ],
+    ids=["table 3", "table 4"],
+)
+def test_figures_of_fedprof_v2(table: Table, number: int, heads: dict[str, str]) -> None:
+    """Rows such as `Ours 0.832±plus-or-minus\\pm0.005 38±plus-or-minus\\pm23`; some have +- there."""
+    whole = paper("fedprof-v2-arxiv.txt")
+    block = whole[whole.index(f"Table {number}: Summary") : whole.index(f"Table {number + 1}: Summary")]
+    read = 0
+    for part in table.parts:
+        if part.name not in heads:
+            assert not any(row.figures for row in part.rows), "C 0.1 is not printed"
+            continue
+        lines = block[block.index(heads[part.name]) :].splitlines()
+        for row in part.rows:
+            line = next(line for line in lines if line.startswith(f"{row.label} "))
+            found = [
+                Figure(mean=float(mean), deviation=float(deviation))
+                for mean, deviation in re.findall(r"([\d.]+)(?:±plus-or-minus\\pm|\+-)([\d.]+)", line)
+            ]
+            assert printed(part, table.measures, row.label) == found, row.label
+            read += len(found)
+    assert read == 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("table", "number", "fractions"),
+    [(fedprof_v1.TABLE_2, 2, (0.2, 0.3)), (fedprof_v1.TABLE_3, 3, (0.05, 0.1))],
+    ids=["table 2", "table 3"],
+)
+def test_figures_of_fedprof_v1(table: Table, number: int, fractions: tuple[float, float]) -> None:
+    """Rows of tabs: four figures at each C; below "Ours" a row of deviations."""
+    whole = paper("fedprof-v1-openreview.txt")
+    block = whole[whole.index(f"Table {number}: The results") :].split("\n\n")[1]
+    groups = dict(zip(("full", "partial"), block.split("Partial aggregation"), strict=True))
+    read = 0
+    for part in table.parts:
+        group = part.name.split()[0]
+        place = fractions.index(float(part.name.split("C ")[1]))
+        rows = {
+            cells[0].upper(): [
+                float(re.sub("</?b>", "", cell)) for cell in cells[1 + 4 * place : 5 + 4 * place]
+            ]
+            for cells in (line.split("\t") for line in groups[group].splitlines())
+            if len(cells) == 9 and re.search(r"\d", cells[1])
+        }
+        for row in part.rows:
+            deviations = rows["(STD.)"] if row.label == "Ours" else [None] * 4
+            expected = [
+                Figure(mean=mean, deviation=deviation)
+                for mean, deviation in zip(rows[row.label.upper()], deviations, strict=True)
+            ]
+            assert printed(part, table.measures, row.label) == expected, row.label
+            read += 4
+    assert read == 2 * 8 * 4
+
+
+def test_figures_of_fedcor() -> None:
+    """Rows such as `Pow-d 126.6±78.2plus-or-minus126.678.2...`; three columns are Fashion-MNIST's."""
+    whole = paper("fedcor.txt")
+    block = whole[whole.index("Method FMNIST CIFAR-10") : whole.index("Table 1: The number of communication")]
+    lines = block.splitlines()
+    targets = [float(found) / 100 for found in re.findall(r"\((\d+)%", lines[1])[:3]]
+    assert [setting.target for setting in fedcor.SETTINGS.values()] == targets
+    for label in ("Rand", "AFL", "Pow-d", "FedCor"):
+        line = next(line for line in lines if line.startswith(label))
+        cells = re.findall(r"(?:(?<=\s)|(?<=\)\s))(\d+\.\d)±(\d+\.\d)plus|(N/A)", line)
+        found = [
+            Figure(mean=None) if none else Figure(mean=float(mean), deviation=float(deviation))
+            for mean, deviation, none in cells[:3]
+        ]
+        assert [setting.printed[label] for setting in fedcor.SETTINGS.values()] == found, label

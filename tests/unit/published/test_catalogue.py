@@ -1,0 +1,75 @@
+"""Which tables there are, what they need, and how theirs differ from the papers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import tiny_table
+from support.tiny_table import ELSEWHERE, TABLE, install, part, table
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.published import catalogue
+from securefl.published.differences import differences
+from securefl.published.run import run_table
+
+
+def test_a_table_whose_protocols_are_missing_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, digits="TABLE", lacking="LACKING")
+    assert catalogue.tables() == {"digits": TABLE}
+    assert catalogue.table_named("digits") is TABLE
+    with pytest.raises(ConfigError, match=r"protocols of table lacking .* none called fedcorr"):
+        catalogue.table_named("lacking")
+
+
+def test_an_unknown_table_is_told_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, digits="TABLE", other="OTHER")
+    with pytest.raises(ConfigError, match=r"tables digits, other, got 'digts' \(did you mean `digits`\?\)"):
+        catalogue.table_named("digts")
+
+
+def test_missing_data_is_told_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the last part too: hours of the first must not be lost to it."""
+    monkeypatch.setenv("SECUREFL_DATA", str(tmp_path / "nothing"))
+    assert catalogue.data_of(ELSEWHERE) == ("digits", "mnist")
+    why = catalogue.missing(("digits", "mnist"))
+    assert set(why) == {"mnist"}
+    assert "mnist/train-images-idx3-ubyte.gz" in why["mnist"]
+    assert "securefl data fetch mnist" in why["mnist"]
+    with pytest.raises(DataError, match="securefl data fetch mnist"):
+        run_table(ELSEWHERE, tmp_path / "out", lambda *_: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_differences_are_found_and_said() -> None:
+    assert differences(TABLE) == (
+        "study.rounds = 2; published is 500.",
+        "data.partition.kind = iid; published is shards.",
+        "2 seeds; published are 5.",
+        "Ours: alpha = 10; published is 25.",
+        "Ours: scheme = not set; published is II.",
+        "Digits in place of everything.",
+    )
+
+
+def test_parts_that_differ_alike_share_a_sentence() -> None:
+    two = table(part("one"), replace(part("two", rounds=3), seeds=None))
+    found = differences(two)
+    assert "one: study.rounds = 2; published is 500." in found
+    assert "two: study.rounds = 3; published is 500." in found
+    assert "data.partition.kind = iid; published is shards." in found
+    assert "one: 2 seeds; published are 5." in found
+    assert "two: 2 seeds; the paper does not say how many it ran." in found
+
+
+def test_what_is_no_table() -> None:
+    with pytest.raises(ValueError, match="an arm among FedAvg, FedProf, got 'FedProof'"):
+        replace(part(), ours="FedProof")
+    with pytest.raises(ValueError, match="different names"):
+        table(part("C 0.1"), part("c-0 1"))
+
+
+def test_versions_are_those_of_the_studies() -> None:
+    assert TABLE.version == replace(TABLE, title="Other", minutes=9, differences=()).version
+    assert TABLE.version != tiny_table.OTHER.version

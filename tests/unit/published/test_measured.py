@@ -1,0 +1,74 @@
+"""What runs come to: means and deviations over seeds, lower bounds, exact p."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import isnan, nan
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata
+from support.tiny_table import metrics
+
+from securefl.published.measured import least_p, sample, signed_rank
+from securefl.published.table import Measure
+
+RUNS = metrics(a=[[0.1, 0.5, 0.4], [0.2, 0.3, 0.6]], b=[[0.9, 0.9, 0.9], [0.1, 0.1, 0.1]])
+
+
+@pytest.mark.parametrize(
+    ("measure", "values"),
+    [
+        (Measure.BEST, (0.5, 0.6)),
+        (Measure.ROUNDS, (2.0, 3.0)),
+        (Measure.SECONDS, (120.0, 180.0)),
+        (Measure.MINUTES, (2.0, 3.0)),
+        (Measure.WATT_HOURS, (1.0, 1.5)),
+    ],
+)
+def test_a_measure_of_each_seed(measure: Measure, values: tuple[float, float]) -> None:
+    found = sample(measure, RUNS, "a", 0.45)
+    assert found.values == values
+    assert found.reached == 2
+    assert not found.bounded
+    assert found.mean == pytest.approx(np.mean(values))
+    assert found.deviation == pytest.approx(np.std(values, ddof=1))
+
+
+def test_a_run_that_never_gets_there_counts_its_length() -> None:
+    found = sample(Measure.ROUNDS, RUNS, "b", 0.45)
+    assert (found.values, found.reached, found.bounded) == ((1.0, 3.0), 1, True)
+    assert sample(Measure.WATT_HOURS, RUNS, "b", 0.45).values == (0.5, 1.5)
+    assert sample(Measure.ROUNDS, RUNS, "b", None).reached == 0
+
+
+def test_rounds_without_an_evaluation_are_not_the_round() -> None:
+    found = sample(Measure.ROUNDS, metrics(a=[[nan, 0.5, nan, 0.8]]), "a", 0.6)
+    assert (found.values, found.reached) == ((4.0,), 1)
+    assert isnan(found.deviation)
+
+
+def by_hand(differences: np.ndarray) -> float:
+    """Two-sided p over all patterns of signs, with mean ranks for ties."""
+    ranks = rankdata(np.abs(differences))
+    centre = ranks.sum() / 2
+    seen = abs(ranks[differences > 0].sum() - centre)
+    signs = np.array(list(product([0, 1], repeat=len(ranks))))
+    return float(np.mean(np.abs(signs @ ranks - centre) >= seen - 1e-9))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_p_is_exact(size: int) -> None:
+    rng = np.random.default_rng(size)
+    for _ in range(5):
+        # small whole numbers, so that ties come
+        one, other = rng.integers(0, 6, size), rng.integers(0, 6, size)
+        differences = (one - other)[one != other].astype(float)
+        expected = by_hand(differences) if len(differences) else 1.0
+        assert signed_rank(one.tolist(), other.tolist()) == pytest.approx(expected)
+
+
+def test_the_least_p_is_what_equal_signs_give() -> None:
+    for seeds in (1, 2, 3, 5):
+        assert signed_rank([float(k) for k in range(1, seeds + 1)], [0.0] * seeds) == least_p(seeds)
+    assert signed_rank([1.0, 2.0], [1.0, 2.0]) == 1.0
