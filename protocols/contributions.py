@@ -75,9 +75,13 @@ def update_sends(problem: Problem, cohort: int, further: int = 0) -> Sends:
 
 
 def to_fit(problem: Problem, job: Job, start: Float32s) -> Fit:
-    """The training behind an update. Under a bound, unusable records take no part."""
-    own = job if problem.local.update_bound is None else usable(problem, job)
-    return Fit(problem=problem, start=start, job=own)
+    """The training behind an update."""
+    return Fit(problem=problem, start=start, job=fitting(problem, job))
+
+
+def fitting(problem: Problem, job: Job) -> Job:
+    """The job that an update is trained by. Under a bound, unusable records take no part."""
+    return job if problem.local.update_bound is None else usable(problem, job)
 
 
 def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError) -> Value:

@@ -19,7 +19,7 @@ from securefl.protocols.adds.importance import Criterion, importance
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.rounds import Float32s, Floats
 from securefl.training.fit import Fitted
-from securefl.training.local import train
+from securefl.training.local import diverged, train
 from securefl.training.losses import criterion_of, records
 from securefl.training.optimizers import SGD, Adam
 from securefl.training.tensors import in_mode
@@ -155,10 +155,14 @@ class _Steps:
 
     def __call__(self) -> None:
         # The running statistics of batch norm belong to the weights: validation leaves them alone.
+        problem = self._supernet.problem
         with in_mode(self._model, training=False):
-            x, y = self._drawn(self._held, self._supernet.problem.local.batch_size)
+            x, y = self._drawn(self._held, problem.local.batch_size)
             loss = self._criterion(self._model(x), y) + self._weight * (self.alpha**2).sum()
             (slope,) = torch.autograd.grad(loss, self.alpha)
+        if not bool(torch.isfinite(slope).all()):
+            # before the rates: no chances follow from a rate that is not a number
+            raise diverged(problem.local.rate(self._job.round - 1))
         with torch.no_grad():
             self._optimizer.step(self.alpha, slope)
             self.alpha.clamp_(min(self._config.least, MOST), MOST)

@@ -14,7 +14,7 @@ from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.protocols.adds.bilevel import Search, Subnet, search, whole
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.protocols.contributions import bounded, to_fit, update_sends
+from securefl.protocols.contributions import bounded, fitting, to_fit, update_sends
 from securefl.rounds import Floats, Kept, Sends, Value
 from securefl.training.fit import Fit, Fitted, fitted
 
@@ -71,7 +71,8 @@ class Map:
     def value(self, job: Job, trained: Fitted | None) -> Value:
         supernet = self.supernet
         try:
-            found = search(supernet, self.search, job) if trained is None else whole(supernet, job, trained)
+            own = fitting(supernet.problem, job)
+            found = search(supernet, self.search, own) if trained is None else whole(supernet, own, trained)
         except DataError:
             if supernet.problem.local.update_bound is None:
                 raise

@@ -14,10 +14,13 @@ from securefl.rounds import Floats
 def skew(labels: NDArray[Any], classes: int) -> float:
     """The Jensen-Shannon divergence (base 2) of these labels from uniform, from 0 to 1.
 
-    It is divided by its largest value, that of one class alone. Raises DataError without a label.
+    It is divided by its largest value, that of one class alone. Raises DataError without a label, and for a
+    label that is no class.
     """
     if not len(labels):
         raise DataError("Expected at least one record, got none: it abstains.")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise DataError(f"Expected labels from 0 to {classes - 1}, got others: it abstains. Clean them.")
     share = np.bincount(labels, minlength=classes) / len(labels)
     return _divergence(share) / _divergence(np.eye(1, classes)[0])
 

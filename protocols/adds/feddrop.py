@@ -66,11 +66,13 @@ class Dropped:
     def initial(self) -> Float32s:
         return self.supernet.problem.initial
 
-    def offers(self, cohort: int) -> tuple[Offer, ...]:
-        return (DroppedUpdate(self.supernet, cohort),)
+    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
+        return (DroppedUpdate(self.supernet, cohort, further),)
 
-    def gather(self, ask: Ask, population: Population, rng: np.random.Generator, cohort: int) -> Gathering:
-        (update,) = self.offers(cohort)
+    def gather(
+        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+    ) -> Gathering:
+        (update,) = offers
         units = self.drawn(rng)
         there = self.supernet.entries(self.supernet.kept_groups(units))
         answers = yield replace(
@@ -104,10 +106,11 @@ class DroppedUpdate:
 
     supernet: Supernet
     cohort: int = 0
+    further: int = 0
 
     @property
     def sends(self) -> Sends:
-        return update_sends(self.supernet.problem, self.cohort)
+        return update_sends(self.supernet.problem, self.cohort, self.further)
 
     def compute(self, job: Job) -> Value:
         supernet, problem = self.supernet, self.supernet.problem

@@ -36,12 +36,17 @@ MOST: Final = 1 - 1e-3
 """The largest rate under which anything is drawn. From 1 on, every unit is kept."""
 _CLOSE: Final = 1e-9
 _LEAST_LOT: Final = 1e-9
+_LEAST_EPSILON: Final = 1e-6
+"""Masks are hard long before. Below it, floats have no beta between equal units."""
 _LEAST_SPREAD: Final = 1e-12
 """Of sum p (1 - p), where epsilon is so small that no unit is in doubt."""
 
 
 def probabilities(importance: Floats, alpha: float, epsilon: float) -> Floats:
-    """The chance of each unit (C,) to be kept. They sum to alpha C, to 1e-9 a unit."""
+    """The chance of each unit (C,) to be kept. They sum to alpha C, to 1e-9 a unit.
+
+    importance: finite. epsilon: from 1e-6 on. Below it the sum is as near as floats come.
+    """
     # At the ends of this interval all chances are below alpha, or all above. The paper wants beta > 0, which
     # fails at epsilon 1 and alpha 0.75.
     reach = epsilon * (abs(log(alpha / (1 - alpha))) + 1)
@@ -61,6 +66,8 @@ def probabilities(importance: Floats, alpha: float, epsilon: float) -> Floats:
         beta = beta + excess / slope if slope > 0 else low
         if not low < beta < high:
             beta = (low + high) / 2
+        if not low < beta < high:  # neighbours among floats: nothing lies between them
+            return chances
 
 
 class _Kept(torch.autograd.Function):
@@ -113,7 +120,7 @@ class Gates:
         self.alpha = alpha
         self.importance: Sequence[Floats] = [np.ones(own.units) for own in supernet.sampled]
         self._supernet = supernet
-        self._epsilon = epsilon
+        self._epsilon = max(epsilon, _LEAST_EPSILON)
         self._rng = rng
         self._lots = self._drawn() if lasting else None
         self._scaled = scaled

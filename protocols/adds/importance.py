@@ -44,10 +44,13 @@ def importance(
 
 
 def _scaled(units: Tensor) -> Floats:
-    """Over the largest, since their own scale is arbitrary against epsilon. Ones where nothing is active."""
+    """Over the largest, since their own scale is arbitrary against epsilon.
+
+    Ones where nothing is active, or one of them is not finite.
+    """
     values: Floats = units.double().cpu().numpy()
     most = values.max()
-    return values / most if most > 0 and np.isfinite(most) else np.ones_like(values)
+    return values / most if most > 0 and np.isfinite(values).all() else np.ones_like(values)
 
 
 def _activity(supernet: Supernet, model: nn.Module, x: Tensor) -> dict[str, Tensor]:

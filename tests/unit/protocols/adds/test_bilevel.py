@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.supernets import CNN, job, supernet
+from support.supernets import CNN, LOCAL, MLP, job, supernet
 
 from securefl.core.errors import DataError
 from securefl.protocols.adds.bilevel import Search, redrawn, search
 from securefl.protocols.adds.divergence import skew
+from securefl.protocols.adds.importance import Criterion
 from securefl.training import ModelConfig
 
 SEARCH = Search(
@@ -75,6 +76,34 @@ def test_a_client_without_validation_records_is_told(records: int) -> None:
     own = job(net)
     with pytest.raises(DataError, match=r"at least one record|two records or more"):
         search(net, SEARCH, replace(own, x=own.x[:records], y=own.y[:records]))
+
+
+@pytest.mark.parametrize("criterion", ["slim", "activation", "lrp"])
+@pytest.mark.parametrize("value", [np.nan, 1e30])
+def test_a_broadcast_that_leads_nowhere_costs_its_client_alone(criterion: Criterion, value: float) -> None:
+    """A server may send any model. A rate that is not a number once kept a client busy for ever."""
+    net = supernet(CNN)
+    own = job(net)
+    with pytest.raises(DataError, match="diverged"):
+        search(
+            net,
+            replace(SEARCH, importance=criterion),
+            replace(own, broadcast=np.full_like(own.broadcast, value)),
+        )
+
+
+def test_a_search_that_diverges_is_told() -> None:
+    net = supernet(CNN, local=replace(LOCAL, learning_rate=1e6))
+    with pytest.raises(DataError, match="diverged"):
+        search(net, SEARCH, job(net))
+
+
+@pytest.mark.parametrize("label", [-1, 10])
+def test_a_label_that_is_no_class_is_told(label: int) -> None:
+    net = supernet(MLP)
+    own = job(net)
+    with pytest.raises(DataError, match="labels from 0 to 9"):
+        search(net, SEARCH, replace(own, y=np.where(np.arange(40) == 3, label, own.y)))
 
 
 @pytest.mark.parametrize(

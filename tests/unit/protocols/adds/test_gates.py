@@ -32,6 +32,23 @@ def test_a_small_epsilon_is_hard_pruning() -> None:
     np.testing.assert_allclose(chances, [0, 1, 1, 0], atol=1e-6)
 
 
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-12, 1e-300])
+@pytest.mark.parametrize("importance", [[1.0] * 8, [1.0, 0.5, 0.5, 0.0], [1.0, 0.9]])
+def test_chances_come_to_an_end_for_any_epsilon(importance: list[float], epsilon: float) -> None:
+    chances = probabilities(np.array(importance), 0.73, epsilon)
+    assert ((chances >= 0) & (chances <= 1)).all()
+
+
+def test_masks_of_late_rounds_keep_the_rate_among_equal_units() -> None:
+    """0.98^2000 is below what floats resolve beside an importance of 1."""
+    net = supernet(MLP)
+    rates = torch.full((2,), 0.5, dtype=torch.float64)
+    rng = np.random.default_rng(0)
+    gates = Gates(net, rates, 0.98**2000, rng, lasting=False, scaled=False)
+    kept = np.mean([float(gates.draw()[own.own.start].mean()) for _ in range(200) for own in net.sampled])
+    assert kept == pytest.approx(0.5, abs=0.1)
+
+
 def test_the_gradient_in_a_rate_is_that_of_the_chances() -> None:
     """Eq. 18 beside a difference quotient of sum_c g_c p_c(alpha)."""
     net = supernet(MLP)

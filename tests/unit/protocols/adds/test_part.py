@@ -211,6 +211,16 @@ def test_under_a_bound_a_client_without_records_is_not_silent() -> None:
         plain.offers(0)[0].compute(spoilt(job(plain.supernet)))
 
 
+def test_under_a_bound_one_record_that_is_of_no_use_does_not_undo_a_clients_part() -> None:
+    bounded = part(local=replace(LOCAL, update_bound=0.5))
+    own = job(bounded.supernet)
+    x, y = own.x.copy(), own.y.copy()
+    x[3], y[5] = np.nan, 10
+    value = bounded.offers(0)[0].compute(replace(own, x=x, y=y))
+    assert value.integers is not None
+    assert value.integers.any()
+
+
 def test_a_rate_of_1_is_unweighted_fedavg_bit_for_bit(tmp_path: Path) -> None:
     adds = '[[arm]]\nname = "x"\nprotocol = "adds"\nfraction = 0.5\ninitial = 1.0\n'
     plain = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 0.5\naggregation = "partial"\n'
