@@ -73,8 +73,8 @@ def sentences(table: Table, pairs: Sequence[Pair]) -> list[str]:
     seeds = len(pairs[0].measured.values)
     lines += [
         "",
-        f"Measured: mean ± standard deviation over {seeds} seeds. p: Wilcoxon's signed-rank test against the "
-        f"part's own system, over seeds; {seeds} seeds give no p below {least_p(seeds):.3g}.",
+        f"Measured: mean ± standard deviation over seeds ({seeds}). p: Wilcoxon's signed-rank test against "
+        f"the part's own system, seed by seed; it cannot be below {least_p(seeds):.3g}.",
         "≥: some runs never reached the target, and count their whole length.",
         "Differences from the paper:",
         *(f"- {said}" for said in differences(table)),

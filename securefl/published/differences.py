@@ -26,9 +26,9 @@ def _of_part(part: Part) -> Iterator[str]:
         yield from _told(key, published, value_at(study, key, study.arms[0]))
     seeds = len(study.study.seeds)
     if part.seeds is None:
-        yield f"{seeds} seeds; the paper does not say how many it ran."
+        yield f"Seeds: {seeds}; the paper does not say how many it ran."
     elif seeds != part.seeds:
-        yield f"{seeds} seeds; published are {part.seeds}."
+        yield f"Seeds: {seeds}; published are {part.seeds}."
     for row in part.rows:
         for key, published in row.options.items():
             here = value_at(study, f"arm.{key}", _arm(study, row.arm))

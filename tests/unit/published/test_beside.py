@@ -28,7 +28,7 @@ def test_the_table_in_lines() -> None:
         "             measured   0.450 ± 0.071       1.5 ± 0.7",
         "",
     ]
-    assert said[10].endswith("over seeds; 2 seeds give no p below 0.5.")
+    assert said[10].endswith("seed by seed; it cannot be below 0.5.")
     assert "- study.rounds = 2; published is 500." in said
     assert "- Digits in place of everything." in said
     assert max(map(len, said[:9])) <= 100

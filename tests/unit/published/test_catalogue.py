@@ -46,7 +46,7 @@ def test_differences_are_found_and_said() -> None:
     assert differences(TABLE) == (
         "study.rounds = 2; published is 500.",
         "data.partition.kind = iid; published is shards.",
-        "2 seeds; published are 5.",
+        "Seeds: 2; published are 5.",
         "Ours: alpha = 10; published is 25.",
         "Ours: scheme = not set; published is II.",
         "Digits in place of everything.",
@@ -59,8 +59,8 @@ def test_parts_that_differ_alike_share_a_sentence() -> None:
     assert "one: study.rounds = 2; published is 500." in found
     assert "two: study.rounds = 3; published is 500." in found
     assert "data.partition.kind = iid; published is shards." in found
-    assert "one: 2 seeds; published are 5." in found
-    assert "two: 2 seeds; the paper does not say how many it ran." in found
+    assert "one: Seeds: 2; published are 5." in found
+    assert "two: Seeds: 2; the paper does not say how many it ran." in found
 
 
 def test_what_is_no_table() -> None:
