@@ -10,7 +10,7 @@ Privacy (how sums are summed, what is noised) is not among them. It is in the pl
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal, Protocol
 
@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm import Device, Evaluation, Offer, Played, Population, State
-from securefl.protocols.contributions import COUNT, Count, Update, ask_size
+from securefl.protocols.contributions import COUNT, Count, ask_size
+from securefl.protocols.parts import Part, Whole
 from securefl.protocols.selection import gumbel_top_k
-from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Float32s, Floats, Sum, Total
+from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Floats, Sum
 from securefl.training.task import Problem
 
 Aggregation = Literal["full", "partial"]
@@ -81,57 +82,6 @@ class Uniform:
         return {}
 
 
-Gathering = Generator[Ask, Answers, tuple[Floats | None, Answers]]
-"""Ends in the step, None if no sum was opened, and in the answers to the loop's own questions."""
-
-
-class Part(Protocol):
-    """Which part of the models is averaged, and how totals become a step. Clients keep the rest.
-
-    `initial` is the part before round 1, (d,). The broadcast and the step have its length.
-    `offers` are its values. `cohort` is the least number of clients that are asked for one sum, 0 if that is
-    not known.
-    """
-
-    @property
-    def initial(self) -> Float32s: ...
-
-    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]: ...
-
-    def gather(
-        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
-    ) -> Gathering:
-        """Ask for the part's sums. `ask` has cohort, broadcast, weights and numbers of the round, no sums.
-
-        Clients train in the first Ask. The loop's numbers are asked for in that one.
-        """
-        ...
-
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Whole:
-    """The whole model is averaged: everybody has the same one."""
-
-    problem: Problem
-
-    @property
-    def initial(self) -> Float32s:
-        return self.problem.initial
-
-    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
-        return (Update(self.problem, cohort, further),)
-
-    def gather(
-        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
-    ) -> Gathering:
-        return gather_mean(ask, *offers)
-
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        return self.problem.evaluate(shared)
-
-
 class ServerUpdate(Protocol):
     """The next model from the aggregated step."""
 
@@ -153,25 +103,6 @@ def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> ByDraws |
     if aggregation == "full":
         return ByCount(int(state.memory["records"][0]))
     return ByDraws(cohort) if cohort else None
-
-
-def gather_mean(ask: Ask, offer: Offer) -> Gathering:
-    """One sum of values of the broadcast's length, and its step."""
-    answers = yield replace(ask, sums=(Sum(offer.sends, len(ask.broadcast)),))
-    if not answers.survivors:
-        return None, answers
-    return step_of(ask, answers.totals[offer.sends.name]), answers
-
-
-def step_of(ask: Ask, total: Total) -> Floats:
-    """The aggregated step: the mean over the survivors (partial), or the plain weighted sum (full).
-
-    Full aggregation is w + sum over the selected of (n_k / n)(w_k - w). An absent client counts with the old
-    model.
-    """
-    if isinstance(ask.weights, ByCount) or total.weight == 0:
-        return total.value
-    return total.value / total.weight
 
 
 # The loop ---------------------------------------------------------------------------------------

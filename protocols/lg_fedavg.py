@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Population
 from securefl.core.errors import DataError
-from securefl.protocols.averaging import Averaging, Gathering, Uniform, check_fraction, gather_mean
+from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import bounded, to_fit, update_sends
+from securefl.protocols.parts import Gathering, gather_mean
 from securefl.rounds import Ask, Float32s, Kept, Sends, Value
 from securefl.training import evaluate, pooled
 from securefl.training.bodies import Bodies

@@ -47,8 +47,7 @@ class Sends:
             or remove.
         sensitivity: in L2, by (unit, adjacency). It is unbounded for a pair that is absent.
         every: it is asked for in rounds whose number this divides. 0 is in no round.
-        introductions: how often it is asked for in a whole run before anything is trained. These are charged
-            without the training that other releases follow.
+        introductions: how often it is asked for in a whole run before anything is trained, charged so.
         further: how often it is asked for in a whole run beyond once in `every` rounds, as number 1, 2 and so
             on of a round. These are charged like that of the round itself.
         once: it cannot change in a session (the same records, nothing trained, nothing broadcast). Each

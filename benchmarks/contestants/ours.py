@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from contestants.turns import Cell, Turns, Work
 from securefl.algorithm import Algorithm, Device, Evaluation
-from securefl.protocols.averaging import Averaging, Whole
+from securefl.protocols.averaging import Averaging
+from securefl.protocols.parts import Whole
 from securefl.rounds import Float32s
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import ProtocolOptions, Study, parse

@@ -19,8 +19,9 @@ from securefl.protocols.adds.contributions import packed, unpacked
 from securefl.protocols.adds.options import supernet_of
 from securefl.protocols.adds.part import figures
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.protocols.averaging import Averaging, Gathering, Uniform, check_fraction, step_of
+from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import bounded, update_sends
+from securefl.protocols.parts import Gathering, step_of
 from securefl.rounds import Ask, Float32s, Sends, Sum, Value
 from securefl.training.fit import usable
 from securefl.training.local import train

@@ -23,7 +23,7 @@ from securefl.algorithm import Device, Evaluation, Offer, Population
 from securefl.protocols.adds.bilevel import Search
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.supernet import Supernet
-from securefl.protocols.averaging import Gathering
+from securefl.protocols.parts import Gathering
 from securefl.rounds import Ask, ByDraws, Float32s, Floats, Sum, Total
 
 

@@ -1,0 +1,83 @@
+"""The part of the models that is averaged: what its clients are asked for, and how totals become a step."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from securefl.algorithm import Device, Evaluation, Offer, Population
+from securefl.protocols.contributions import Update
+from securefl.rounds import Answers, Ask, ByCount, Float32s, Floats, Sum, Total
+from securefl.training.task import Problem
+
+Gathering = Generator[Ask, Answers, tuple[Floats | None, Answers]]
+"""Ends in the step, None if no sum was opened, and in the answers to the loop's own questions."""
+
+
+class Part(Protocol):
+    """Which part of the models is averaged, and how totals become a step. Clients keep the rest.
+
+    `initial` is the part before round 1, (d,). The broadcast and the step have its length.
+    `offers` are its values. `cohort` is the least number of clients that are asked for one sum, 0 if that is
+    not known.
+    """
+
+    @property
+    def initial(self) -> Float32s: ...
+
+    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]: ...
+
+    def gather(
+        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+    ) -> Gathering:
+        """Ask for the part's sums. `ask` has cohort, broadcast, weights and numbers of the round, no sums.
+
+        Clients train in the first Ask. The loop's numbers are asked for in that one.
+        """
+        ...
+
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """The whole model is averaged: everybody has the same one."""
+
+    problem: Problem
+
+    @property
+    def initial(self) -> Float32s:
+        return self.problem.initial
+
+    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
+        return (Update(self.problem, cohort, further),)
+
+    def gather(
+        self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
+    ) -> Gathering:
+        return gather_mean(ask, *offers)
+
+    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        return self.problem.evaluate(shared)
+
+
+def gather_mean(ask: Ask, offer: Offer) -> Gathering:
+    """One sum of values of the broadcast's length, and its step."""
+    answers = yield replace(ask, sums=(Sum(offer.sends, len(ask.broadcast)),))
+    if not answers.survivors:
+        return None, answers
+    return step_of(ask, answers.totals[offer.sends.name]), answers
+
+
+def step_of(ask: Ask, total: Total) -> Floats:
+    """The aggregated step: the mean over the survivors (partial), or the plain weighted sum (full).
+
+    Full aggregation is w + sum over the selected of (n_k / n)(w_k - w). An absent client counts with the old
+    model.
+    """
+    if isinstance(ask.weights, ByCount) or total.weight == 0:
+        return total.value
+    return total.value / total.weight
