@@ -165,10 +165,17 @@ def normality(of: Sampled) -> Any:
     for place, axes in enumerate(figure.subplots(1, along.shape[1], squeeze=False)[0]):
         light_frame(axes)
         own = along[:, place]
-        axes.hist(own, bins=40, density=True, color=ARM_COLOURS[0], alpha=0.6, linewidth=0)
+        axes.hist(
+            own,
+            bins=min(40, max(5, len(own) // 10)),
+            density=True,
+            color=ARM_COLOURS[0],
+            alpha=0.6,
+            linewidth=0,
+        )
         grid = np.linspace(own.min(), own.max(), 200)
         axes.plot(grid, stats.norm(own.mean(), own.std()).pdf(grid), color=ARM_COLOURS[1])
-        axes.set_title(f"component {place + 1}: {shares[place]:.0%} of the variance", fontsize=9)
+        axes.set_title(f"component {place + 1}: {shares[place]:.0%} of variance", fontsize=9)
         axes.set_yticks([])
     figure.suptitle(f"Loss changes in round {of.number}, and the normal density", fontsize=11)
     return figure

@@ -73,7 +73,7 @@ def test_private_training_is_charged_at_record_level_only() -> None:
 
 
 def test_what_is_not_accounted_still_makes_epsilon_endless(tmp_path: Path) -> None:
-    of = private("fedavg_rp", "fraction = 1.0")
+    of = private("fedavg_rp", 'fraction = 1.0\nscheme = "I"')
     with pytest.raises(ConfigError, match=r"unprotected = .\"size\""):
         composition(of, of.arms[0], world(of))
 

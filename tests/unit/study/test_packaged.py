@@ -11,7 +11,13 @@ from securefl.study.config import Study, parse
 from securefl.study.packaged import packaged
 from securefl.sweep.cells import has_sweep, parse_sweep
 
-SLOW = ("cifar10_fedprof", "fedprof_private")
+SLOW = (
+    "cifar10_fedprof",
+    "fedprof_private",
+    "fedcor_cifar10_1spc",
+    "fedcor_cifar10_2spc",
+    "fedcor_cifar10_dir",
+)
 """Photographs take more than a minute to be spoilt, and a noise beside private training 40 s to be found."""
 
 
