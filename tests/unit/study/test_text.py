@@ -36,7 +36,7 @@ def a_play(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "load", lambda *_, **__: split)
 
 
-@pytest.mark.parametrize("protocol", sorted(ARMS))
+@pytest.mark.parametrize("protocol", [pytest.param("fedavg", marks=pytest.mark.slow), "adds"])
 def test_a_study_of_text_learns_the_next_character(protocol: str, tmp_path: Path) -> None:
     finished = run(study(protocol), tmp_path)
     first, last = (finished.records[at]["loss"] for at in (0, -1))
