@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.protocols.tables import fedcor, fedprof_v1, fedprof_v2
+from securefl.protocols.tables import adds, fedcor, fedprof_v1, fedprof_v2
 from securefl.published.differences import differences
 from securefl.published.table import Figure, Measure, Part, Table
 from securefl.study import world
@@ -19,6 +19,7 @@ from securefl.study.composition import composition
 from securefl.study.session import require_known
 
 TABLES = {
+    "adds_table_3_twin": adds.TABLE_3_TWIN,
     "fedcor_table_1": fedcor.TABLE_1,
     "fedcor_table_1_twin": fedcor.TABLE_1_TWIN,
     "fedprof_v1_table_2": fedprof_v1.TABLE_2,
@@ -183,3 +184,13 @@ def test_figures_of_fedcor() -> None:
             for mean, deviation, none in cells[:3]
         ]
         assert [setting.printed[label] for setting in fedcor.SETTINGS.values()] == found, label
+
+
+def test_figures_of_adds() -> None:
+    """Rows such as `ADDS (LRP) 90.25%±\\%\\ \\pm 0.93%percent\\% ...`, in percent."""
+    whole = paper("adds.txt")
+    block = whole[whole.index("TABLE III") : whole.index("FedCelebA\nMethod AccG")]
+    for label, figure in adds.PRINTED.items():
+        line = next(line for line in block.splitlines() if line.startswith(f"{label} "))
+        mean, deviation = re.findall(r"([\d.]+)%±\\%\\ \\pm ([\d.]+)%", line)[0]
+        assert (figure.mean, figure.deviation) == pytest.approx((float(mean) / 100, float(deviation) / 100))
