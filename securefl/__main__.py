@@ -2,4 +2,5 @@
 
 from securefl.commands.main import main
 
-main()
+if __name__ == "__main__":  # whoever imports every module runs nothing
+    main()
