@@ -68,13 +68,15 @@ class StudySection:
 class DataSection:
     """source: a data set's name. clients: N. records: how many training records there are in all, drawn by
     the seed, by default the whole set. holdout: share of each client's records that it tests on and never
-    trains on. download: fetch missing files first."""
+    trains on. test_clients: further clients that take part in nothing; their records are the server's, in
+    place of the data set's test part. download: fetch missing files first."""
 
     source: str
     clients: int
     partition: Partition
     records: int | None = None
     holdout: float = 0.0
+    test_clients: int = 0
     download: bool = False
 
     def __post_init__(self) -> None:
@@ -82,6 +84,8 @@ class DataSection:
             raise ValueError(f"Expected clients >= 1, got {self.clients}.")
         if self.records is not None and self.records < 1:
             raise ValueError(f"Expected records >= 1, got {self.records}.")
+        if self.test_clients < 0:
+            raise ValueError(f"Expected test_clients >= 0, got {self.test_clients}.")
         if not 0 <= self.holdout < 1:
             raise ValueError(f"Expected 0 <= holdout < 1, got {self.holdout}.")
         if self.source not in NAMES:

@@ -104,14 +104,20 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
     hardware: where models are computed, by default where the study asks for.
     """
     split = _drawn(load(study.data.source, download=study.data.download, seed=seed), study.data.records, seed)
-    clients = study.data.clients
-    if clients > len(split.train):
-        raise ConfigError(f"Expected clients <= {len(split.train)} records, got {clients}.")
+    clients, apart = study.data.clients, study.data.test_clients
+    if clients + apart > len(split.train):
+        wanted = (
+            f"clients <= {len(split.train) - apart}" if apart else f"clients <= {len(split.train)} records"
+        )
+        raise ConfigError(f"Expected {wanted}, got {clients}.")
     other = unrelated(study.corruption, split.train, stream(seed, "irrelevant"))
     _require_public(study, split.train, other)
     _require_fitting(study, split.train)
     # Each step has a stream of its own, named by its purpose: a change of one changes no other.
-    parts = study.data.partition.split(split.train, clients, stream(seed, "partition"))
+    parts = study.data.partition.split(split.train, clients + apart, stream(seed, "partition"))
+    if apart:
+        parts, tests = _apart(parts, apart, stream(seed, "test clients"))
+        split = replace(split, test=split.train.take(tests))
     quality = study.corruption.assign(clients, stream(seed, "quality"))
     records = []
     for client, (part, kind) in enumerate(zip(parts, quality, strict=True)):
@@ -126,7 +132,7 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
         shape=train.shape,
         outputs=train.classes or train.y.shape[1],
         clients=clients,
-        records=len(train),
+        records=sum(map(len, parts)) if apart else len(train),
         server_x=split.test.x,
         server_y=split.test.y,
         seed=public_seed(seed, "model"),
@@ -143,6 +149,15 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
         devices=preset.law.draw(clients, stream(seed, "devices")),
         held=held,
     )
+
+
+def _apart(
+    parts: Sequence[NDArray[np.int64]], count: int, rng: np.random.Generator
+) -> tuple[tuple[NDArray[np.int64], ...], NDArray[np.int64]]:
+    """The clients' records without those of `count` clients, and those clients' records."""
+    out = set(rng.permutation(len(parts))[:count].tolist())
+    kept = tuple(part for client, part in enumerate(parts) if client not in out)
+    return kept, np.sort(np.concatenate([parts[client] for client in sorted(out)]))
 
 
 def _parted(
