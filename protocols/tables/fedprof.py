@@ -20,9 +20,9 @@ ARMS: Final[Mapping[Group, Mapping[str, tuple[str, Mapping[str, Any]]]]] = {
     },
     "partial": {
         "FedAvg-RP": ("fedavg_rp", {}),
-        "FedProx": ("fedprox", {}),
+        "FedProx": ("fedprox", {"scheme": "I"}),
         "FedADAM": ("fedadam", {}),
-        "AFL": ("active_fl", {}),
+        "AFL": ("active_fl", {"momentum": 0.9}),
         OURS: ("fedprof", {"aggregation": "partial", "alpha": 10.0}),
     },
 }
