@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, UnaccountedRelease
 from securefl.core.keys import Guarded
 from securefl.core.legible import require_legible
-from securefl.core.sparse import sparse
 
 Unit = Literal["record", "client"]
 Adjacency = Literal["add-remove", "replace-one", "zero-out"]
 """Zero-out: a client's contribution becomes nothing. Cohort and weights are public, and stay."""
 Form = Literal["open", "masked", "encrypted", "sparse"]
-"""Sparse: open, and written without its zeros."""
+"""Sparse: open, and written to a peer without its zeros."""
 
 SERVER: Final = "server"
 KEY_HOLDER: Final = "key-holder"
@@ -150,6 +149,4 @@ class Permit:
             raise UnaccountedRelease(
                 f"Expected a committed charge, got none for {release!r}. Send it through Ledger.send."
             )
-        if release.form == "sparse":
-            return release._numbers[:0], sparse(release._numbers)
         return release._numbers, release._sealed
