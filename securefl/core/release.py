@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, UnaccountedRelease
 from securefl.core.keys import Guarded
 from securefl.core.legible import require_legible
+from securefl.core.sparse import sparse
 
 Unit = Literal["record", "client"]
 Adjacency = Literal["add-remove", "replace-one", "zero-out"]
@@ -150,3 +151,8 @@ class Permit:
                 f"Expected a committed charge, got none for {release!r}. Send it through Ledger.send."
             )
         return release._numbers, release._sealed
+
+    def written(self, release: Release) -> tuple[NDArray[np.generic], bytes]:
+        """The sealed value as a message bears it. Raises as `contents`."""
+        numbers, sealed = self.contents(release)
+        return (numbers[:0], sparse(numbers)) if release.form == "sparse" else (numbers, sealed)

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.core.legible import is_legible
 from securefl.core.release import Delivered, Permit, Release
-from securefl.core.sparse import sparse
 from securefl.core.wire.kinds import KEYS, Header, Limit, Spec, declared, element
 
 MAGIC = b"SFL\x01"
@@ -109,9 +108,7 @@ def _write_key(kind: type[Any], out: list[bytes], value: Any, permit: Permit | N
 def _write_release(out: list[bytes], value: Any, permit: Permit | None) -> None:
     if permit is None or not isinstance(value, Release):
         raise UnaccountedRelease(f"Expected a release with its permit, got {value!r}. Use Ledger.send.")
-    numbers, sealed = permit.contents(value)
-    if value.form == "sparse":
-        numbers, sealed = numbers[:0], sparse(numbers)
+    numbers, sealed = permit.written(value)
     _write_block(out, value.key.name.encode(), "H")
     out.append(_pack("B", _FORMS.index(value.form)))
     _write_array(out, numbers)
