@@ -30,7 +30,7 @@ class Keys:
     signature: Signature
 
 
-@message("order", version=3, sender="server")
+@message("order", version=4, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class NewerOrder:
     wants: tuple[str, ...]
@@ -172,7 +172,7 @@ def test_a_message_is_good_in_its_own_place_alone(there: Header) -> None:
 def test_a_kind_or_version_that_is_not_due_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="'order' of version 3 came"):
         decode(encode(HERE, ORDER), HERE, {Broadcast: MANY, OpenReply: MANY}, "server")
-    with pytest.raises(RemoteProtocolError, match="'order' of version 3 came"):
+    with pytest.raises(RemoteProtocolError, match="'order' of version 4 came"):
         decode(encode(HERE, NewerOrder(wants=(), weight=1.0)), HERE, {Order: MANY}, "server")
     with pytest.raises(RemoteProtocolError, match="version's mark"):
         decode(b"SFL\x02" + encode(HERE, ORDER)[4:], HERE, {Order: MANY}, "server")
