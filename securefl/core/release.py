@@ -24,7 +24,7 @@ Unit = Literal["record", "client"]
 Adjacency = Literal["add-remove", "replace-one", "zero-out"]
 """Zero-out: a client's contribution becomes nothing. Cohort and weights are public, and stay."""
 Form = Literal["open", "masked", "encrypted", "sparse"]
-"""Sparse: open, and written without its zeros."""
+"""Sparse: open, and written to a peer without its zeros."""
 
 SERVER: Final = "server"
 KEY_HOLDER: Final = "key-holder"
@@ -150,6 +150,9 @@ class Permit:
             raise UnaccountedRelease(
                 f"Expected a committed charge, got none for {release!r}. Send it through Ledger.send."
             )
-        if release.form == "sparse":
-            return release._numbers[:0], sparse(release._numbers)
         return release._numbers, release._sealed
+
+    def written(self, release: Release) -> tuple[NDArray[np.generic], bytes]:
+        """The sealed value as a message bears it. Raises as `contents`."""
+        numbers, sealed = self.contents(release)
+        return (numbers[:0], sparse(numbers)) if release.form == "sparse" else (numbers, sealed)

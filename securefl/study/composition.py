@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from securefl.accounting.composition import compose, within
 from securefl.algorithm import Algorithm
@@ -46,7 +47,8 @@ def _check_budget(plan: Plan, sent: Sequence[Sends], arm: str) -> None:
     if plan.budget is None:
         return
     for party in plan.against:
-        first = events_of(plan, sent, party, 1)
+        # without further asks: they are spread over the run, as trials are
+        first = events_of(plan, [replace(sends, further=0) for sends in sent], party, 1)
         if not within(first, plan.delta, plan.budget):
             cost = compose(first, plan.delta)
             raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ class Forecast:
 
     Attributes:
         learns, epsilon: by party. Epsilon is that after the whole schedule.
-        affordable: the number of rounds that the budget buys. None without a limit.
+        affordable: the number of rounds that the budget buys, if further asks come evenly over the schedule.
+            None without a limit.
         bytes_up, bytes_down: of all clients, in the first and in a later round. They come from a rehearsal of
             two rounds that keeps nothing.
         seconds: of the same two rounds, on this machine.
@@ -83,7 +85,9 @@ def _affordable(plan: Plan, sent: Sequence[Sends]) -> int | None:
     budget = plan.budget
 
     def bears(rounds: int) -> bool:
-        spent = [events_of(plan, sent, party, rounds) for party in plan.against]
+        # When further asks come is the algorithm's own: evenly over the schedule, as far as this knows.
+        by_then = [replace(s, further=ceil(s.further * rounds / plan.schedule)) for s in sent]
+        spent = [events_of(plan, by_then, party, rounds) for party in plan.against]
         return all(within(events, plan.delta, budget) for events in spent)
 
     # at most the schedule, for which the noise was calibrated; a ledger lets no more through

@@ -108,7 +108,7 @@ def _write_key(kind: type[Any], out: list[bytes], value: Any, permit: Permit | N
 def _write_release(out: list[bytes], value: Any, permit: Permit | None) -> None:
     if permit is None or not isinstance(value, Release):
         raise UnaccountedRelease(f"Expected a release with its permit, got {value!r}. Use Ledger.send.")
-    numbers, sealed = permit.contents(value)
+    numbers, sealed = permit.written(value)
     _write_block(out, value.key.name.encode(), "H")
     out.append(_pack("B", _FORMS.index(value.form)))
     _write_array(out, numbers)

@@ -101,6 +101,13 @@ def test_open_commits_and_gives_the_value_once(ledger: Ledger) -> None:
         ledger.open(release(key()))
 
 
+def test_open_gives_the_numbers_of_a_value_that_travels_sparse(ledger: Ledger) -> None:
+    ledger.reserve([(key(), GAUSSIAN)])
+    whole = np.array([0, 7, 0], np.int32)
+    numbers, sealed = ledger.open(release(key(), form="sparse", _numbers=whole))
+    assert (numbers.tolist(), sealed) == ([0, 7, 0], b"")
+
+
 def test_a_message_without_a_release_costs_nothing(ledger: Ledger) -> None:
     said = order("x")
     assert decode(ledger.send([(HERE, said)])[0], HERE, {Order: Limit(1000, 9)}, "server") == said

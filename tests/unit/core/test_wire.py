@@ -30,7 +30,7 @@ class Keys:
     signature: Signature
 
 
-@message("order", version=3, sender="server")
+@message("order", version=4, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class NewerOrder:
     wants: tuple[str, ...]
@@ -170,9 +170,9 @@ def test_a_message_is_good_in_its_own_place_alone(there: Header) -> None:
 
 
 def test_a_kind_or_version_that_is_not_due_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="'order' of version 2 came"):
-        decode(encode(HERE, ORDER), HERE, {Broadcast: MANY, OpenReply: MANY}, "server")
     with pytest.raises(RemoteProtocolError, match="'order' of version 3 came"):
+        decode(encode(HERE, ORDER), HERE, {Broadcast: MANY, OpenReply: MANY}, "server")
+    with pytest.raises(RemoteProtocolError, match="'order' of version 4 came"):
         decode(encode(HERE, NewerOrder(wants=(), weight=1.0)), HERE, {Order: MANY}, "server")
     with pytest.raises(RemoteProtocolError, match="version's mark"):
         decode(b"SFL\x02" + encode(HERE, ORDER)[4:], HERE, {Order: MANY}, "server")
@@ -254,7 +254,7 @@ def test_a_huge_declared_length_is_refused_before_anything_is_allocated(kind: An
         (Broadcast, b"\3\1" + bytes(4) + bytes(4), b"\4\1" + bytes(4)),
         (Broadcast, b"\3\1" + bytes(4), b"\0\0"),
         (Order, b"", b"\0\0"),
-        (Order, bytes(4 + 4 + 8 + 8), bytes(8)),
+        (Order, bytes(4 + 4 + 8 + 8 + 8), bytes(8)),
         (OpenRequest, bytes(8), bytes(4)),
         (Contribution, b"", b"\0\0\0\4\1" + bytes(4) + bytes(4)),
         (Keys, bytes(4), bytes(4)),

@@ -44,6 +44,30 @@ def test_epsilon_counts_rounds_without_a_profile() -> None:
     assert forecast(of, of.arms[0], world(of)).epsilon["server"] == pytest.approx(8.0, rel=1e-3)
 
 
+def fedcor(**privacy: str) -> Study:
+    """Each client in every round; of six, one is a warm-up, and three have a trial."""
+    options = "fraction = 1.0\nloss_bound = 3.0\nwarm_up = 1\ninterval = 1\nupdates = 3\nsteps = 1"
+    return private("fedcor", options, rounds=6, noise='"local"', epsilon="8.0", **privacy)
+
+
+def test_trials_are_forecast_as_the_ledger_counts_them(tmp_path: Path) -> None:
+    of = fedcor()
+    here = world(of)
+    found, records = forecast(of, of.arms[0], here), run(of, tmp_path, here=here).records
+    for party, epsilon in found.epsilon.items():
+        assert records[-1]["epsilon"][party] == pytest.approx(epsilon, rel=1e-3)
+
+
+def test_a_budget_need_not_bear_all_trials_in_round_1(tmp_path: Path) -> None:
+    of = fedcor(budget="6.0")
+    here = world(of)
+    found, records = forecast(of, of.arms[0], here), run(of, tmp_path, here=here).records
+    answered = sum(len(record["answered"]) > 0 for record in records)
+    assert found.affordable in (answered - 1, answered, answered + 1)
+    assert 1 < answered < 6
+    assert records[-1]["epsilon"]["server"] <= 6
+
+
 def test_a_budget_buys_as_many_rounds_as_it_says(tmp_path: Path) -> None:
     of = private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="6.0", rounds=4, budget="4.5")
     here = world(of)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from support.private_studies import AVERAGING, DISTRIBUTED, KEY_HOLDER, private
 from support.private_studies import client_level as study
-from support.tiny_study import FEDPROF, plain, same_state, text, world
+from support.tiny_study import FEDPROF, plain, same_state, text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import WorkerDied
@@ -126,6 +126,22 @@ def test_cut_off_at_durable_writes(name: str, tmp_path: Path, power: Power) -> N
 @pytest.mark.parametrize("name", RUNS)
 def test_cut_off_at_every_durable_write(name: str, tmp_path: Path, power: Power) -> None:
     check(RUNS[name](), tmp_path, power, most=10_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arm",
+    [
+        'protocol = "fedcor"\nfraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1',
+        'protocol = "adds"\nfraction = 1.0\nfewest = 2',
+    ],
+    ids=["trial", "maps"],
+)
+def test_cut_off_in_a_round_of_several_sums(arm: str, tmp_path: Path, power: Power) -> None:
+    """A trial's sum and the round's own, or a map and what is kept on the device until its update."""
+    written = text(f'[[arm]]\nname = "x"\n{arm}\n', clients=4, rounds=3)
+    hidden = {"sum": '"masked"', "dropout": "0.25", "corrupt": "0.0"}
+    check(parse(with_privacy(written, hidden)), tmp_path, power, most=6)
 
 
 def check(of: Study, folder: Path, power: Power, *, most: int) -> None:

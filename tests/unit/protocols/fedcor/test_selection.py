@@ -13,8 +13,10 @@ from support.choices import chosen
 from support.tiny_study import run, spied, study, world
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Population, State
+from securefl.algorithm import Job, Population, State
+from securefl.core.streams import client_stream
 from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.contributions import Update
 from securefl.protocols.fedcor import FedCor
 from securefl.protocols.fedcor.selection import ByCorrelation
 from securefl.rounds import Answers, Ask, Total
@@ -239,3 +241,32 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
         parts = run_arm(of, of.arms[0], world(of), tmp_path / "parts", lambda record: None, rounds=rounds)
     assert [r["selected"] for r in parts.records] == [r["selected"] for r in whole.records]
     assert [r["accuracy"] for r in parts.records] == [r["accuracy"] for r in whole.records]
+
+
+def test_what_remains_a_trial_and_its_round_tell_of_who_is_in_one_of_them() -> None:
+    """Both are trained from one model. Where a mini-batch is all records, no draw tells them apart."""
+    of = study(ARM, clients=4)
+    here = world(of)
+    x, y = here.records[0]
+    distances = []
+    for size in (len(x), 16):
+        problem = replace(here.problem, local=replace(here.problem.local, batch_size=size))
+        update = Update(problem, COUNT, 1)
+        trial, own = (
+            update.compute(
+                Job(
+                    client=0,
+                    round=4,
+                    x=x,
+                    y=y,
+                    broadcast=problem.initial,
+                    public={},
+                    rng=client_stream(3, 4, 0, number),
+                    number=number,
+                )
+            ).clear
+            for number in (1, 0)
+        )
+        distances.append(np.linalg.norm(trial - own) / np.linalg.norm(own))
+    assert distances[0] < 1e-4
+    assert distances[1] > 1e-2
