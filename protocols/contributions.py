@@ -196,6 +196,8 @@ class Loss:
         model, loss = self.problem.module(job.broadcast), self.problem.loss
         x, y = (job.x, job.y) if job.held is None else job.held
         if self.bound is None:
+            if len(usable(self.problem, replace(job, x=x, y=y)).x) < len(x):
+                raise DataError("Expected finite records of known labels, got others: it abstains.")
             return Value(clear=np.array([min(mean_loss(model, x, y, loss), LARGEST_LOSS)]))
         losses = Losses(bound=self.bound)
         # without such a record it sends noised zeros all the same: silence would tell that it has none

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from securefl.algorithm import Job, Played, Population, State, play
+from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, weights
 from securefl.protocols.baselines import ActiveFL, FedAdam, FedAvgRP
 from securefl.protocols.contributions import SIZE, UPDATE, Loss, Size, Update, ask_size
@@ -298,3 +299,14 @@ def test_size_and_loss(problem: Problem) -> None:
     assert Size(problem).compute(mine).floats(SIZE.grid).tolist() == [9.0]
     loss = mean_loss(problem.module(problem.initial), mine.x, mine.y, "cross_entropy")
     assert Loss(problem).compute(mine).clear.tolist() == [loss]
+
+
+@pytest.mark.parametrize(("value", "label"), [(0.0, 99), (0.0, -1), (np.nan, 0)])
+def test_a_loss_of_a_record_that_fits_no_model_is_not_told(
+    problem: Problem, value: float, label: int
+) -> None:
+    mine = job(problem)
+    odd = np.full((1, *mine.x.shape[1:]), value, np.float32)
+    own = replace(mine, x=np.concatenate([mine.x, odd]), y=np.concatenate([mine.y, [label]]))
+    with pytest.raises(DataError, match="known labels"):
+        Loss(problem).compute(own)
