@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from securefl.commands.telling import end_stopped, printing, with_workers
 from securefl.core.errors import SecureFLError
-from securefl.published import beside, catalogue
-from securefl.published.differences import differences
-from securefl.published.progress import Bar
-from securefl.published.run import run_table
-from securefl.published.standing import home, standing
-from securefl.published.table import Table
-from securefl.study.interruption import Interrupted, Interruption
+
+if TYPE_CHECKING:
+    from securefl.published.table import Table
 
 _EXAMPLES = """\b
 Example:  securefl reproduce
@@ -48,6 +43,8 @@ def reproduce(table: str | None, out: Path, workers: int | None, as_json: bool) 
     every difference of data and scale. Run the same command again after an interruption: it goes on after
     the last finished round of each cell.
     """
+    from securefl.published import catalogue
+
     if table is None:
         _list(out, as_json)
     else:
@@ -55,6 +52,8 @@ def reproduce(table: str | None, out: Path, workers: int | None, as_json: bool) 
 
 
 def _list(out: Path, as_json: bool) -> None:
+    from securefl.published import catalogue
+
     rows = [_row(name, table, out / name) for name, table in catalogue.tables().items()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -68,6 +67,9 @@ def _list(out: Path, as_json: bool) -> None:
 
 
 def _row(name: str, table: Table, folder: Path) -> dict[str, Any]:
+    from securefl.published import catalogue
+    from securefl.published.standing import standing
+
     data = catalogue.data_of(table)
     try:
         state = str(standing(table, folder))
@@ -86,6 +88,15 @@ def _row(name: str, table: Table, folder: Path) -> dict[str, Any]:
 
 
 def _reproduce(name: str, table: Table, out: Path, workers: int | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from securefl.published import beside
+    from securefl.published.differences import differences
+    from securefl.published.progress import Bar
+    from securefl.published.run import run_table
+    from securefl.published.standing import home, standing
+    from securefl.study.interruption import Interrupted, Interruption
+
     folder = out / name
     console = Console(stderr=True, quiet=as_json)
     say = printing(console)

@@ -101,7 +101,7 @@ def test_a_stopped_table_says_how_to_go_on(
     def stopped(*_: object, **__: object) -> None:
         raise Interrupted(signal.SIGTERM)
 
-    monkeypatch.setattr("securefl.commands.reproduce.run_table", stopped)
+    monkeypatch.setattr("securefl.published.run.run_table", stopped)
     code, out, err = securefl(capfd, "reproduce", "digits", "--out", tmp_path)
     assert (code, out) == (143, "")
     assert err.endswith(f"Go on with: securefl reproduce digits --out {tmp_path}\n")

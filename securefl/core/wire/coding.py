@@ -270,13 +270,13 @@ def _read_declared(hint: Any, reader: _Reader) -> NDArray[Any]:
 
 
 def _read_release(reader: _Reader) -> Delivered:
-    name = reader.text("H")
-    (form,) = reader.unpack("B")
-    if form >= len(_FORMS):
-        raise _Bad(f"a release of form {form}")
+    name, (form,), numbers = reader.text("H"), reader.unpack("B"), _read_array(reader)
+    none = numbers.dtype == "<i4" and numbers.shape == (0,)  # a sparse release has all in the block
+    if form >= len(_FORMS) or (_FORMS[form] == "sparse" and not none):
+        raise _Bad(f"a release of form {form} with numbers of {numbers.dtype}, {numbers.shape}")
     if not is_legible(name):  # as for the releases that we send
         raise _Bad(f"a release of the name {name!r}")
-    return Delivered(name, _FORMS[form], _read_array(reader), reader.block())  # type: ignore[arg-type]
+    return Delivered(name, _FORMS[form], numbers, reader.block())  # type: ignore[arg-type]
 
 
 def _read_array(reader: _Reader) -> NDArray[Any]:

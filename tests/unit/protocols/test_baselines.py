@@ -11,7 +11,7 @@ import torch
 from support.choices import cohort_of
 
 from securefl.algorithm import Job, Population, State
-from securefl.protocols.averaging import Averaging, Replace, Update
+from securefl.protocols.averaging import Averaging, Replace
 from securefl.protocols.baselines import (
     CFCFM,
     ActiveFL,
@@ -20,6 +20,7 @@ from securefl.protocols.baselines import (
     FedAvgRP,
     FedProx,
 )
+from securefl.protocols.contributions import Update
 from securefl.protocols.fedavg import FedAvg
 from securefl.protocols.server_updates import Adam, Momentum
 from securefl.training import LocalTraining, ModelConfig
