@@ -10,6 +10,7 @@ import pandas as pd
 import peers
 import pytest
 
+from securefl.protocols.tables import adds
 from securefl.protocols.tables.fedprof_v2 import TABLE_3_TWIN
 from securefl.published import beside
 
@@ -126,6 +127,12 @@ def test_a_published_table_beside_measured_figures() -> None:
             f"{rounds['reached']} of {rounds['seeds']}",
             number(rounds["p"]),
         ]
+
+
+def test_the_table_of_subnets() -> None:
+    kept = beside.read(RESULTS / "adds_table_3_twin.csv", adds.TABLE_3_TWIN)
+    said = ", ".join(f"{row['measured']:.3f} ± {row['deviation']:.3f}" for _, row in kept.iterrows())
+    assert said in section("Subnets (ADDS)").replace("\n", " ")
 
 
 def test_conditions() -> None:
