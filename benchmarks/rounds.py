@@ -63,7 +63,7 @@ order = json.loads(sys.argv[1])
 text = order["text"] or text_of(order["study"])
 for line in order["set"]:
     key = line.split("=")[0].strip()
-    text = re.sub(rf"(?m)^{re.escape(key)} *=.*$", lambda _: line, text)
+    text = re.sub(rf"(?m)^{re.escape(key)} *=.*$", lambda _: line if "=" in line else "", text)
 known = {field.name for field in fields(config.PrivacySection)}
 head, privacy, rest = re.split(r"(?ms)^\[privacy\]\n(.*?)(?=^\[|\Z)", text)
 # An older checkout has fewer keys.
@@ -261,7 +261,7 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, nargs="+", default=COHORTS)
     parser.add_argument("--study", help="the name of a packaged study, in place of the cohorts")
     parser.add_argument("--arm", nargs="+", help="of the study; all that both checkouts have by default")
-    parser.add_argument("--set", action="append", default=[], help="a line of the study to be replaced")
+    parser.add_argument("--set", action="append", default=[], help="a line of the study to be replaced; a key alone takes its line out")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not options.json:
