@@ -261,7 +261,7 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, nargs="+", default=COHORTS)
     parser.add_argument("--study", help="the name of a packaged study, in place of the cohorts")
     parser.add_argument("--arm", nargs="+", help="of the study; all that both checkouts have by default")
-    parser.add_argument("--set", action="append", default=[], help="a line of the study to be replaced; a key alone takes its line out")
+    parser.add_argument("--set", action="append", default=[], help="a line to replace, or a key to drop")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not options.json:
