@@ -85,9 +85,9 @@ def supernet_of(problem: Problem) -> Supernet:
     """
     if problem.private is not None:
         raise ConfigError(
-            "Expected no [dpsgd] with subnets, got it: gates read validation records, and the subnet tells "
-            "of them, which the epsilon of DP-SGD does not cover. Leave [dpsgd] out, or take noise on maps "
-            'and updates (unit = "client").'
+            "Expected no [dpsgd] with subnets, got it: they are not trained by it. The gates of ADDS read "
+            "validation records, and a subnet tells of them, which the epsilon of DP-SGD does not cover. "
+            'Leave [dpsgd] out, or take noise on what is sent (unit = "client").'
         )
     if problem.kind != "classification" or problem.outputs < 2:
         raise ConfigError(

@@ -60,13 +60,13 @@ class Subnets:
         if not summed.any():
             return None, replace(first, survivors=(), totals={})
         there = self.supernet.entries(summed)
-        draws = ask.weights.draws if isinstance(ask.weights, ByDraws) else {}
+        assert isinstance(ask.weights, ByDraws)  # subnets are averaged, and never weigh n_k / n
         second = yield Ask(
             cohort=first.survivors,
             broadcast=ask.broadcast[:0],
             sums=(Sum(updates, int(there.sum())),),
             public={MASK: packed(summed)},
-            weights=ByDraws({k: draws[k] for k in first.survivors}),
+            weights=ByDraws({k: ask.weights.draws[k] for k in first.survivors}),
         )
         answers = replace(first, survivors=second.survivors, totals=second.totals)
         if not second.survivors:

@@ -194,7 +194,7 @@ class Question:
     """One value that is opened as one sum over one set of clients, whatever stage or attempt carries it.
 
     Attributes:
-        session, name: 32 bytes, of the run; the name of the value.
+        session: 32 bytes, of the run.
         round: the round in which it is asked. 0 for an introduction, which is asked once in a session.
         ask: i for the i-th introduction; in a round the number within it. Only introductions have round 0.
         again: how often it was put anew after an answer was lost. Only noised values are, charged each time.
