@@ -16,6 +16,7 @@ from securefl.data import NAMES, Corruption, Partition
 from securefl.engines.network import Faults
 from securefl.storage.texts import read_text, toml
 from securefl.study import presets
+from securefl.study.brought import Brought
 from securefl.study.privacy import PrivacySection
 from securefl.study.runtime import RuntimeSection
 from securefl.training import LocalTraining, ModelConfig
@@ -116,7 +117,12 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A whole study; `text` is the TOML it was read from."""
+    """A whole study.
+
+    text: the TOML it was read from. home: the folder that its relative paths and its own modules are looked
+    for in; None for a text without a file, which may name installed packages alone. brought: what a caller
+    in Python gives in place of what the text names.
+    """
 
     study: StudySection
     data: DataSection
@@ -130,6 +136,8 @@ class Study:
     dpsgd: DPSGD | None = None
     runtime: RuntimeSection = field(default_factory=RuntimeSection)
     text: str = ""
+    home: Path | None = None
+    brought: Brought = field(default_factory=Brought)
 
 
 _SECTIONS: Mapping[str, type[Any]] = {
@@ -151,13 +159,13 @@ def read(path: Path) -> Study:
     """The study in a TOML file. Raises ConfigError for anything that cannot be used as written."""
     text = read_text(path)
     try:
-        return parse(text)
+        return parse(text, home=path.parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def parse(text: str) -> Study:
-    """The study in a TOML text."""
+def parse(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Study:
+    """The study in a TOML text. home, brought: see Study."""
     table = toml(text)
     for key in table:
         if key not in (*_SECTIONS, "arm"):
@@ -166,7 +174,7 @@ def parse(text: str) -> Study:
     if missing:
         raise ConfigError(f"Missing section {', '.join(f'[{name}]' for name in missing)}.")
     sections = {name: convert(kind, table[name], name) for name, kind in _SECTIONS.items() if name in table}
-    return Study(**sections, arms=_arms(table["arm"]), text=text)
+    return Study(**sections, arms=_arms(table["arm"]), text=text, home=home, brought=brought or Brought())
 
 
 def _arms(tables: Any) -> tuple[Arm, ...]:
