@@ -177,6 +177,9 @@ class Count:
 class Loss:
     """Mean loss of the broadcast model on the client's held-out records, or on all if it holds out none.
 
+    A client whose draw held out no record tells the loss on what it trains on. It would else answer nothing
+    of what it is asked for at once. With noise it tells noised zeros: that it has none must not show.
+
     bound: a record's largest loss, public. Without it the mean cannot be noised, for one record moves it
     without bound. every, introductions, further: how often it is asked for, as in `Sends`.
     """
@@ -196,6 +199,7 @@ class Loss:
         model, loss = self.problem.module(job.broadcast), self.problem.loss
         x, y = (job.x, job.y) if job.held is None else job.held
         if self.bound is None:
+            x, y = (x, y) if len(x) else (job.x, job.y)
             if len(usable(self.problem, replace(job, x=x, y=y)).x) < len(x):
                 raise DataError("Expected finite records of known labels, got others: it abstains.")
             return Value(clear=np.array([min(mean_loss(model, x, y, loss), LARGEST_LOSS)]))

@@ -83,8 +83,10 @@ def fitted(embedding: Floats, groups: Sequence[Changes], steps: int, learning_ra
     found, first, second = embedding.copy(), np.zeros_like(embedding), np.zeros_like(embedding)
     for step in range(1, (steps if groups else 0) + 1):
         gradient = slope(found, groups)
-        first = _BETA1 * first + (1 - _BETA1) * gradient
-        second = _BETA2 * second + (1 - _BETA2) * gradient**2
+        first *= _BETA1
+        first += (1 - _BETA1) * gradient
+        second *= _BETA2
+        second += (1 - _BETA2) * gradient**2
         scale = np.sqrt(second / (1 - _BETA2**step)) + _EPSILON
         found -= learning_rate * first / (1 - _BETA1**step) / scale
     return found if np.isfinite(found).all() else embedding
@@ -127,12 +129,17 @@ def plane(embedding: Floats) -> Floats:
 
 
 def _inner(part: Floats) -> Floats:
-    return part @ part.T + RIDGE * np.eye(len(part))
+    inner: Floats = part @ part.T
+    inner.flat[:: len(part) + 1] += RIDGE
+    return inner
 
 
 def _precise(part: Floats, scaled: Floats, values: Floats) -> Floats:
     """Sigma^-1 y for each row y of `values`, given A^-1 X."""
-    return (values - (values @ part.T) @ scaled) / RIDGE
+    rest = (values @ part.T) @ scaled
+    np.subtract(values, rest, out=rest)
+    rest /= RIDGE
+    return np.asarray(rest, dtype=np.float64)
 
 
 def _solved(inner: Floats, part: Floats) -> Floats:

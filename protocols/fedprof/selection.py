@@ -49,7 +49,9 @@ class ByProfile:
     def _baseline(self, state: State) -> tuple[Anchor, Query]:
         problem = self.problem
         model = problem.module(state.broadcast)
-        anchor = probe_anchor(model, problem.layer, problem.shape, problem.seed)
+        # a model of text puts out a number for each character that it reads
+        characters = problem.outputs if problem.model.reads_text else None
+        anchor = probe_anchor(model, problem.layer, problem.shape, problem.seed, characters=characters)
         return anchor, query(profile(model, problem.layer, problem.server_x), anchor, self.profile.bounds)
 
     def log_weights(self, state: State) -> Floats:

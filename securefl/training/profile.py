@@ -128,16 +128,25 @@ def _reading(model: nn.Module, layer: str) -> Iterator[Callable[[Tensor], Tensor
 
 
 def probe_anchor(
-    model: nn.Module, layer: str, shape: tuple[int, ...], seed: int, samples: int = 256
+    model: nn.Module,
+    layer: str,
+    shape: tuple[int, ...],
+    seed: int,
+    samples: int = 256,
+    *,
+    characters: int | None = None,
 ) -> Anchor:
     """The public anchor of a broadcast model: its profile on inputs uniform in [0, 1]^shape.
 
+    characters: for a model that reads text, the size of its vocabulary. Inputs are then uniform codes.
     It depends on the model, which all parties have, and on a public seed. It depends on no data, so every
     party can compute it. Between machines it may differ in the last bits. No divergence changes with the
     anchor, so that does no harm. Scales are positive, since variances are floored.
     """
     rng = stream(seed, "probe-anchor")
-    return Anchor.of(profile(model, layer, rng.random((samples, *shape), dtype="float32")))
+    if characters is None:
+        return Anchor.of(profile(model, layer, rng.random((samples, *shape), dtype="float32")))
+    return Anchor.of(profile(model, layer, rng.integers(characters, size=(samples, *shape))))
 
 
 def named_layer(model: nn.Module, layer: str) -> nn.Module:

@@ -301,6 +301,16 @@ def test_size_and_loss(problem: Problem) -> None:
     assert Loss(problem).compute(mine).clear.tolist() == [loss]
 
 
+def test_a_client_that_holds_out_nothing_by_chance_tells_the_loss_of_its_training(problem: Problem) -> None:
+    mine = job(problem)
+    apart = replace(mine, held=(mine.x[:4], mine.y[:4]), x=mine.x[4:], y=mine.y[4:])
+    none = replace(mine, held=(mine.x[:0], mine.y[:0]))
+    model = problem.module(problem.initial)
+    of_held = mean_loss(model, mine.x[:4], mine.y[:4], "cross_entropy")
+    assert Loss(problem).compute(apart).clear.tolist() == [of_held]
+    assert Loss(problem).compute(none).clear.tolist() == Loss(problem).compute(mine).clear.tolist()
+
+
 @pytest.mark.parametrize(("value", "label"), [(0.0, 99), (0.0, -1), (np.nan, 0)])
 def test_a_loss_of_a_record_that_fits_no_model_is_not_told(
     problem: Problem, value: float, label: int

@@ -15,6 +15,7 @@ from securefl.study.config import Study, parse
 
 ARMS = {
     "fedavg": '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n',
+    "fedprof": '[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 1.0\n',
     "adds": '[[arm]]\nname = "x"\nprotocol = "adds"\nfraction = 1.0\nrate = 0.1\n',
 }
 
@@ -36,7 +37,7 @@ def a_play(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "load", lambda *_, **__: split)
 
 
-@pytest.mark.parametrize("protocol", [pytest.param("fedavg", marks=pytest.mark.slow), "adds"])
+@pytest.mark.parametrize("protocol", [pytest.param("fedavg", marks=pytest.mark.slow), "fedprof", "adds"])
 def test_a_study_of_text_learns_the_next_character(protocol: str, tmp_path: Path) -> None:
     finished = run(study(protocol), tmp_path)
     first, last = (finished.records[at]["loss"] for at in (0, -1))
