@@ -10,7 +10,7 @@ import pandas as pd
 import peers
 import pytest
 
-from securefl.protocols.tables import adds
+from securefl.protocols.tables import adds, fedcor
 from securefl.protocols.tables.fedprof_v2 import TABLE_3_TWIN
 from securefl.published import beside
 
@@ -126,6 +126,18 @@ def test_a_published_table_beside_measured_figures() -> None:
             f"{rounds['published']:.0f}, {rounds['measured']:.1f} ± {rounds['deviation']:.1f}",
             f"{rounds['reached']} of {rounds['seeds']}",
             number(rounds["p"]),
+        ]
+
+
+def test_a_table_of_rounds_beside_measured_ones() -> None:
+    kept = beside.read(RESULTS / "fedcor_table_1_twin.csv", fedcor.TABLE_1_TWIN)
+    for (name, *figures), (_, own) in zip(cells("FedCor's Table 1"), kept.iterrows(), strict=True):
+        assert name == f"{own['part']}: {own['system']}"
+        printed = "N/A" if pd.isna(own["published"]) else f"{own['published']:.1f}"
+        assert figures == [
+            f"{printed}, {own['measured']:.1f} ± {own['deviation']:.1f}",
+            f"{own['reached']} of {own['seeds']}",
+            number(own["p"]),
         ]
 
 
