@@ -19,7 +19,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from securefl.report.style import arm_colours, blank, legend, light_frame
+from securefl.report.style import blank, legend, light_frame, looks
 from securefl.report.tables import write_png
 
 RATE = "rate of "
@@ -39,10 +39,12 @@ def rates(figures: pd.DataFrame) -> Figure:
         light_frame(axes)
         own = figures[figures["arm"] == arm]
         names = [name for name in own["figure"].unique() if name.startswith(RATE) or name in SHARES]
-        for name, colour in arm_colours(names).items():
+        for name, worn in looks(names).items():
             mean = own[own["figure"] == name].groupby("round")["value"].mean()
             label = name.removeprefix(RATE)
-            axes.plot(mean.index, mean, color=colour, linestyle="--" if name in SHARES else "-", label=label)
+            axes.plot(
+                mean.index, mean, color=worn.colour, linestyle="--" if name in SHARES else "-", label=label
+            )
         axes.set_title(arm, fontsize=11, loc="left")
         axes.set_ylabel("share that is kept")
         axes.set_xlabel("round")
@@ -57,9 +59,9 @@ def compression(figures: pd.DataFrame) -> Figure:
     axes = figure.subplots()
     light_frame(axes)
     arms = sorted(both["arm"].unique())
-    for arm, colour in arm_colours(arms).items():
+    for arm, worn in looks(arms).items():
         own = both[both["arm"] == arm]
-        axes.scatter(own["skew"], own["parameters"], s=12, color=colour, alpha=0.6, label=arm)
+        axes.scatter(own["skew"], own["parameters"], s=12, color=worn.colour, alpha=0.6, label=arm)
     axes.set_xlabel("normalised Jensen-Shannon divergence of the labels from uniform")
     axes.set_ylabel("share of the parameters")
     legend(figure, arms)

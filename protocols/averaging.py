@@ -25,6 +25,13 @@ from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Floats, Sum
 from securefl.training.task import Problem
 
 Aggregation = Literal["full", "partial"]
+
+
+def aggregated(aggregation: Aggregation) -> str:
+    """As a legend says it."""
+    return f"{aggregation} aggregation"
+
+
 Cohort = Mapping[int, int]
 """Chosen clients, and how often each was drawn."""
 Chosen = Generator[Ask, Answers, tuple[Cohort, State]]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from securefl.algorithm import Algorithm
-from securefl.protocols.averaging import Aggregation, Averaging, Uniform, check_fraction
+from securefl.protocols.averaging import Aggregation, Averaging, Uniform, aggregated, check_fraction
 from securefl.training.task import Problem
 
 
@@ -18,7 +18,7 @@ class FedAvg:
     """
 
     fraction: float
-    aggregation: Aggregation = "full"
+    aggregation: Aggregation = field(default="full", metadata={"words": aggregated})
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)

@@ -106,11 +106,14 @@ class Evaluation:
     """accuracy: share of records that are right, or `relative_accuracy`. loss: mean over the records.
 
     figures: further figures for the observer by name, float64 (N,), nan for a client without one.
+    personal: whether each client's own model was tested on records like its own, in place of one global model
+    on the server's records.
     """
 
     accuracy: float
     loss: float
     figures: Mapping[str, Floats] = field(default_factory=dict)
+    personal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,6 +17,8 @@ from securefl.training.bodies import Bodies
 from securefl.training.heads import last_dense
 from securefl.training.task import Problem
 
+_BODIES = {"public": "public body", "private": "private body", "dp-sgd": "DP-SGD body"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedLog:
@@ -33,7 +35,7 @@ class FedLog:
     prior: of the head (Eq. 10 and 14), `{ chi, nu }`. It is public: no charge depends on it.
     """
 
-    body: Literal["public", "private", "dp-sgd"] = "public"
+    body: Literal["public", "private", "dp-sgd"] = field(default="public", metadata={"words": _BODIES.get})
     clip: Clipping = field(default_factory=Clipping)
     client_bound: float | None = None
     alpha: float = 0.0

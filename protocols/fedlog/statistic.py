@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isqrt, sqrt
 from typing import Literal
 
@@ -24,6 +24,8 @@ GRID = Grid(step=2.0**-10, bound=2.0**20)
 _UNIT = 2**10
 """The constant feature, 1, in grid units."""
 
+_CLIPS = {"unit-l2": "unit norm", "bounded": "bounded features", "none": "features as they are"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clipping:
@@ -34,12 +36,16 @@ class Clipping:
     kind "none": features are not bounded, and no noise can be added.
     """
 
-    kind: Clip = "unit-l2"
+    kind: Clip = field(default="unit-l2", metadata={"words": _CLIPS.get})
     bound: float = 1.0
 
     def __post_init__(self) -> None:
         if not 1 / _UNIT <= self.bound <= 1024:
             raise ValueError(f"Expected clip.bound from 2^-10 to 1024, got {self.bound}.")
+
+    def in_words(self) -> str:
+        """As a legend says it."""
+        return f"features within ±{self.bound:g}" if self.kind == "bounded" else _CLIPS[self.kind]
 
     def limit(self, width: int) -> int | None:
         """The largest integer norm of a record's clipped features, in grid units. None is no limit."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.profiles import Bounds, Variant
-from securefl.protocols.averaging import Aggregation, Averaging, check_fraction
+from securefl.protocols.averaging import Aggregation, Averaging, aggregated, check_fraction
 from securefl.protocols.fedprof.selection import Alpha, ByProfile
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.training.task import Problem
@@ -31,7 +31,7 @@ class FedProf:
     """
 
     fraction: float
-    aggregation: Aggregation = "partial"
+    aggregation: Aggregation = field(default="partial", metadata={"words": aggregated})
     alpha: Alpha = 10.0
     replacement: bool = False
     variant: Variant = Variant.FULL

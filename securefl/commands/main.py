@@ -1,8 +1,9 @@
 """The command line: commands of the entry-point group `securefl.commands`, and what errors look like.
 
 Exit codes: 0 done, 1 an error this package explains, 2 wrong usage, 128 plus the signal's number where one
-stopped the command (130 Ctrl-C, 143 SIGTERM). `match` has two of its own: 3 where it refused some profiles, 2
-where it refused all.
+stopped the command (130 Ctrl-C, 143 SIGTERM). `run`, `demo`, `report`, `sweep` and `reproduce` have one of
+their own: 4 where all rounds are played, and an arm learnt nothing (`telling.UNLEARNT`). `match` has two: 3
+where it refused some profiles, 2 where it refused all.
 """
 
 from __future__ import annotations

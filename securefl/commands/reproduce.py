@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from securefl.commands.telling import end_stopped, printing, with_workers
+from securefl.commands.telling import end_stopped, end_told, printing, with_workers
 from securefl.core.errors import SecureFLError
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def reproduce(table: str | None, out: Path, workers: int | None, as_json: bool) 
 
     The table's folder gets a run folder for each part, with a report, and table.csv with every figure and
     every difference of data and scale. Run the same command again after an interruption: it goes on after
-    the last finished round of each cell.
+    the last finished round of each cell. The exit code is 4 if an arm learnt nothing (see
+    `securefl run --help`).
     """
     from securefl.published import catalogue
 
@@ -107,10 +108,10 @@ def _reproduce(name: str, table: Table, out: Path, workers: int | None, as_json:
     stop = Interruption(say)
     try:
         with stop, Bar(table, console) as bar:
-            metrics = run_table(table, folder, bar.tell, workers=workers, stop=stop, say=say)
+            results = run_table(table, folder, bar.tell, workers=workers, stop=stop, say=say)
     except Interrupted as interrupted:
         end_stopped(interrupted, f"securefl reproduce {name} --out {out}")
-    pairs = beside.beside(table, metrics)
+    pairs = beside.beside(table, {name: own.metrics for name, own in results.items()})
     path = folder / beside.CSV
     beside.write(path, name, table, pairs)
     if as_json:
@@ -118,12 +119,15 @@ def _reproduce(name: str, table: Table, out: Path, workers: int | None, as_json:
             "table": name,
             "version": table.version,
             "figures": beside.as_rows(pairs),
+            "warnings": {part: [vars(alarm) for alarm in own.alarms] for part, own in results.items()},
             "differences": differences(table),
             "csv": str(path),
             "reports": [str(home(folder, part) / "report.html") for part in table.parts],
         }
         click.echo(json.dumps(told, indent=2))
-        return
-    click.echo("\n".join(beside.sentences(table, pairs)))
-    click.echo(f"Table: {path}")
-    console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
+    else:
+        click.echo("\n".join(beside.sentences(table, pairs)))
+        click.echo(f"Table: {path}")
+        console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
+    warnings = [f"{part}: {alarm.text}" for part, own in results.items() for alarm in own.alarms]
+    end_told(warnings, all(own.learnt for own in results.values()))

@@ -34,6 +34,9 @@ def run(study: str, out: Path | None, workers: int | None, device: Wanted | None
     The run folder gets config, ledgers, checkpoints, tables (CSV), plots and report.html. Run the
     same command again after an interruption: it goes on after the last finished round, and no
     finished round releases anything again.
+
+    The exit code is 4 if the run finished and an arm learnt nothing, or stopped in the first half of its
+    rounds: nobody answered, or its model diverged. Warnings on stderr, in the report and in --json say why.
     """
     from securefl.study.config import slug
 

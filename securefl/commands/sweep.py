@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.telling import end_stopped, printing
+from securefl.commands.telling import end_stopped, end_told, printing
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.processes import processors
 from securefl.study.packaged import text_of
@@ -54,6 +54,9 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     Keys are dotted paths into the study; "arm.<option>" is an option of every arm. The folder gets a run
     folder per cell, results.csv, summary.csv, plots and sweep.html, a page of trade-offs. Run the same
     command again after an interruption: it goes on, and finished cells are not run again.
+
+    Every cell is checked before the first runs. The exit code is 1 if cells failed, and 4 if all finished and
+    an arm of one learnt nothing (see `securefl run --help`).
     """
     from rich.console import Console
 
@@ -72,6 +75,7 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     """Run what is left of a sweep in its folder, and tell of it."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.cells import CONFIG, claim
+    from securefl.sweep.page import alarms_of
     from securefl.sweep.progress import Bars
     from securefl.sweep.report import as_json, write
     from securefl.sweep.run import finished, run_cells
@@ -105,3 +109,8 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
             f"{len(failed)} of {len(found.cells)} cells failed: {what.rstrip('.')}. "
             f"To try them again: {go_on}"
         )
+    told = alarms_of(found, out)
+    end_told(
+        [f"{name}: {own['text']}" for name, alarms in told.items() for own in alarms],
+        all(own["learnt"] for alarms in told.values() for own in alarms),
+    )

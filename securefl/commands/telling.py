@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from securefl.core.errors import ConfigError
+from securefl.core.legible import escaped
 from securefl.processes import MOST_WORKERS
 from securefl.study.packaged import text_of
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from securefl.study import results
     from securefl.study.config import Study
     from securefl.study.interruption import Interrupted
+
+UNLEARNT = 4
+"""The exit code of a command that finished, with an arm that learnt nothing or stopped early (`alarms`)."""
 
 
 def find(study: str) -> Study:
@@ -71,10 +75,11 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
             found, page = session.run_study(study, out, bars.tell, stop=stop, say=say)
     except Interrupted as interrupted:
         end_stopped(interrupted, f"securefl run {out / session.CONFIG} --out {out}")
-    tell_end(found, page, as_json)
+    tell(found, page, as_json)
     for sentence in (*run_report.bought(study, found), *run_report.quiet(found)):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
+    end_told([alarm.text for alarm in found.alarms], found.learnt)
 
 
 def printing(console: Console) -> Callable[[str], None]:
@@ -93,6 +98,22 @@ def end_stopped(interrupted: Interrupted, go_on: str) -> NoReturn:
 
 
 def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
+    """Tell of a finished run on stdout, and of what is wrong with it (see `end_told`)."""
+    tell(found, page, as_json)
+    end_told([alarm.text for alarm in found.alarms], found.learnt)
+
+
+def end_told(warnings: Iterable[str], learnt: bool) -> None:
+    """Print warnings on stderr, and end the command with `UNLEARNT` if an arm learnt nothing."""
+    for text in warnings:
+        click.echo(escaped(f"Warning: {text}"), err=True)
+    if not learnt:
+        click.echo("An arm learnt nothing, or stopped early: the exit code is 4. See above.", err=True)
+        raise click.exceptions.Exit(UNLEARNT)
+
+
+def tell(found: results.Results, page: Path, as_json: bool) -> None:
+    """Tell of a finished run: the three sentences, or JSON."""
     from securefl.study import run_report
 
     if as_json:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from securefl.core.errors import DataError
 from securefl.published.catalogue import data_of, missing
 from securefl.published.standing import home, require_own
@@ -16,6 +14,7 @@ from securefl.published.table import Part, Table
 from securefl.study.config import Arm
 from securefl.study.folder_lock import alone
 from securefl.study.interruption import Interruption, Stop, to_stderr
+from securefl.study.results import Results
 from securefl.study.session import run_study
 
 Tell = Callable[[Part, Arm, int, Mapping[str, Any]], None]
@@ -29,8 +28,8 @@ def run_table(
     workers: int | None = None,
     stop: Stop | None = None,
     say: Callable[[str], None] = to_stderr,
-) -> dict[str, pd.DataFrame]:
-    """Run or resume all parts of a table in `folder`. Returns their metrics, by the part's name.
+) -> dict[str, Results]:
+    """Run or resume all parts of a table in `folder`. Returns their results, by the part's name.
 
     tell: is told every finished round, those of an earlier run included.
     workers: processes that share a part's arms and seeds, by default as many as processors. stop, say: as for
@@ -48,8 +47,7 @@ def run_table(
             study = part.study
             if workers is not None:
                 study = replace(study, runtime=replace(study.runtime, workers=workers))
-            results, _ = run_study(study, home(folder, part), _of(tell, part), stop=stop, say=say)
-            found[part.name] = results.metrics
+            found[part.name], _ = run_study(study, home(folder, part), _of(tell, part), stop=stop, say=say)
             stop.check()
     return found
 

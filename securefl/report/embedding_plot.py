@@ -6,9 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from securefl.report.style import ARM_COLOURS, arms_of, blank, checked, legend, light_frame
-
-_MARKERS = ("o", "^", "s", "D")
+from securefl.report.style import arms_of, blank, checked, legend, light_frame, look
 
 
 def embedding(places: pd.DataFrame) -> Figure:
@@ -31,9 +29,8 @@ def embedding(places: pd.DataFrame) -> Figure:
                 own["first"].to_numpy(dtype=float),
                 own["second"].to_numpy(dtype=float),
                 s=34,
-                color=ARM_COLOURS[number % len(ARM_COLOURS)],
-                # a colour comes again with another marker
-                marker=_MARKERS[number // len(ARM_COLOURS) % len(_MARKERS)],
+                color=look(number).colour,
+                marker=look(number).marker,
                 alpha=0.85,
                 linewidths=0,
                 label=f"mostly label {label}" if label else "clients",

@@ -6,6 +6,8 @@ All figures are built on matplotlib's object interface and touch no global state
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,80 +16,120 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from securefl.report.style import arm_colours, arms_of, blank, checked, dash, legend, light_frame, marker
+from securefl.report import style
+from securefl.report.style import Look, arms_of, blank, checked, legend, light_frame
 
-_SMALL = 9.0
+Floats = NDArray[np.float64]
+SHARE = "accuracy (share, 0 to 1)"
+_WHOSE = {"global": "one global model", "personal": "personal models"}
+_NOTE: Mapping[str, Any] = {"fontsize": 9.0, "loc": "left"}
+_MARKS = 10
+"""About as many marks a curve has, whatever its length."""
 
 
 def accuracy(
-    metrics: pd.DataFrame, *, target: float | None = None, colours: Mapping[str, str] | None = None
+    metrics: pd.DataFrame,
+    *,
+    target: float | None = None,
+    looks: Mapping[str, Look] | None = None,
+    label: str = SHARE,
+    least: float = 0.0,
 ) -> Figure:
-    """Accuracy over rounds, one line per arm; with several seeds the mean and a band of one deviation.
+    """Accuracy over rounds, one line per arm; with several seeds the mean, and how far the seeds lie apart.
 
     metrics: columns arm, round, accuracy and, where there are several, seed. A round of an arm is left out
-    unless every seed that played it has an accuracy. target: drawn as a line; the round at which each arm's
-    (mean) curve first reaches it is marked, and named in the legend.
+    unless every seed that played it has an accuracy. Two seeds are drawn as points, more as a band of one
+    deviation between `least` and 1. If there is a column models, arms of "global" and of "personal" models
+    have a panel each: their accuracies do not compare. target: drawn as a line; the round at which each arm's
+    (mean) curve first reaches it is marked, and named in the legend. label: of the axis.
     Raises DataError for missing columns or an empty frame.
     """
     # Dropped before arms are listed: a line through nan would have gaps, and an arm without values no line.
     data = evaluated(checked(metrics, ("arm", "round", "accuracy")))
     arms = arms_of(data)
-    colours = colours or arm_colours(arms)
+    looks = looks or style.looks(arms)
+    parts = _by_models(data)
     figure = blank(height=4.2)
-    axes = figure.subplots()
-    light_frame(axes)
-    labels = [
-        _curve(axes, data[data["arm"] == arm], arm, dash(place), colours[arm], target)
-        for place, arm in enumerate(arms)
-    ]
-    if target is not None:
-        axes.axhline(
-            target,
-            color="#555555",
-            linestyle=(0, (4, 3)),
-            linewidth=1.0,
-            zorder=0,
-            label=f"target {target:g}",
-        )
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("accuracy (share, 0 to 1)")
-    if (seeds := _seeds(data)) > 1:
-        axes.set_title(f"mean of {seeds} seeds; band: one standard deviation", fontsize=_SMALL, loc="left")
-    legend(figure, labels)
+    panels = figure.subplots(1, max(1, len(parts)), sharey=True, squeeze=False)[0]
+    for axes, (models, part) in zip(panels, parts.items(), strict=False):
+        light_frame(axes)
+        for place, arm in enumerate(arms_of(part)):
+            curve = _Curve.of(part[part["arm"] == arm], target)
+            _draw(axes, curve, _label(arm, curve.reached, target), looks[arm], place, least)
+        axes.set_title("; ".join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
+    for axes in panels:
+        axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if target is not None:
+            line = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
+            axes.axhline(target, label=f"target {target:g}" if axes is panels[-1] else "_nolegend_", **line)
+    panels[0].set_ylabel(label)
+    if arms:
+        legend(figure, [_label(arm, None, target) for arm in arms])
     return figure
 
 
-def _curve(axes: Axes, own: pd.DataFrame, arm: str, line: str, colour: str, target: float | None) -> str:
-    """Draw an arm's curve, its band over the seeds and where it reaches the target. Returns its label."""
-    curve = _by_round(own, ["accuracy"])
-    rounds, mean = curve.index.to_numpy(dtype=float), curve["accuracy"].to_numpy()
-    reached = _first_reach(rounds, mean, target)
-    label = arm if target is None else f"{arm} ({_reach_words(reached)})"
-    axes.plot(rounds, mean, color=colour, linestyle=line, linewidth=1.8, marker=marker(mean), label=label)
-    if "seed" in own.columns:
-        spread = _deviation(own)
+@dataclass(frozen=True, eq=False)
+class _Curve:
+    """An arm over its rounds: the mean, each seed's values (seeds, rounds), where it reaches the target."""
+
+    rounds: Floats
+    mean: Floats
+    seeds: Floats
+    reached: float | None
+
+    @classmethod
+    def of(cls, own: pd.DataFrame, target: float | None) -> _Curve:
+        seeds = own["seed"] if "seed" in own.columns else pd.Series(0, index=own.index)
+        table = own.assign(seed=seeds).pivot_table(index="seed", columns="round", values="accuracy")
+        rounds, values = table.columns.to_numpy(dtype=float), table.to_numpy(dtype=float)
+        # A seed whose budget ended it early is missing in later rounds.
+        mean = np.nanmean(values, axis=0)
+        return cls(rounds, mean, values, _first_reach(rounds, mean, target))
+
+
+def _draw(axes: Axes, curve: _Curve, label: str, look: Look, place: int, least: float) -> None:
+    rounds, mean, ink = curve.rounds, curve.mean, look.colour
+    gap = max(1, len(rounds) // _MARKS)
+    # Not all at the same rounds, so that curves that run together keep their marks apart.
+    where = (place % gap, gap) if len(rounds) > 1 else None
+    axes.plot(
+        rounds, mean, color=ink, marker=look.marker, markevery=where, markersize=5, linewidth=1.8, label=label
+    )
+    if len(curve.seeds) == 2:
+        for values in curve.seeds:
+            axes.plot(rounds, values, ".", color=ink, markersize=5, alpha=0.5, label="_nolegend_")
+    elif len(curve.seeds) > 2:
+        spread = np.nanstd(curve.seeds, axis=0)
+        low, high = np.maximum(mean - spread, least), np.minimum(mean + spread, 1.0)
         # A band over one round has no width, and would not be seen.
         if len(rounds) == 1:
-            axes.errorbar(rounds, mean, yerr=spread, color=colour, capsize=4)
-        axes.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
-    if target is not None and reached is not None:
-        height = mean[rounds == reached]
-        axes.plot([reached], height, "o", color=colour, markeredgecolor="white", markersize=8, zorder=5)
-    return label
+            axes.errorbar(rounds, mean, yerr=[mean - low, high - mean], color=ink, capsize=4)
+        axes.fill_between(rounds, low, high, color=ink, alpha=0.18, linewidth=0)
+    if curve.reached is not None:
+        height = mean[rounds == curve.reached]
+        axes.plot(
+            [curve.reached], height, look.marker, color=ink, markeredgecolor="white", markersize=9, zorder=5
+        )
 
 
-def bytes_and_time(metrics: pd.DataFrame, *, colours: Mapping[str, str] | None = None) -> Figure:
+def bytes_and_time(
+    metrics: pd.DataFrame, *, looks: Mapping[str, Look] | None = None, label: str = SHARE
+) -> Figure:
     """Accuracy against what it cost so far: megabytes on the wire, and minutes of the cost model.
 
     metrics: columns arm, round, accuracy, megabytes (of this round, both directions, all clients), seconds
     (of this round, cost model) and, where there are several, seed, over which all is averaged per round. The
     costs are summed up here. Where the arms differ more than twentyfold in a cost, its axis is logarithmic.
+    Where global and personal models are drawn together, those of personal ones are dashed, and named so.
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(metrics, ("arm", "round", "accuracy", "megabytes", "seconds"))
     arms = arms_of(data)
-    colours = colours or arm_colours(arms)
+    looks = looks or style.looks(arms)
+    parts = _by_models(data)
+    personal = set(arms_of(parts["personal"])) if len(parts) > 1 else set()
+    names = {arm: f"{arm} ({_WHOSE['personal']})" if arm in personal else arm for arm in arms}
     figure = blank(height=4.2)
     panels = figure.subplots(1, 2, sharey=True)
     for axes in panels:
@@ -98,17 +140,19 @@ def bytes_and_time(metrics: pd.DataFrame, *, colours: Mapping[str, str] | None =
         cost = {"megabytes": curve["megabytes"].cumsum(), "minutes": curve["seconds"].cumsum() / 60}
         # Costs add up over all rounds, also over those in which nobody measured accuracy.
         seen = curve.index.isin(evaluated(data[data["arm"] == arm])["round"])
+        gap = max(1, int(seen.sum()) // _MARKS)
         for axes, (name, total) in zip(panels, cost.items(), strict=True):
-            # One legend serves both panels: a label in each would list every arm twice.
-            label = arm if name == "megabytes" else "_nolegend_"
             axes.plot(
                 total[seen],
                 curve["accuracy"][seen],
-                color=colours[arm],
-                marker=marker(total[seen]),
-                linestyle=dash(place),
+                color=looks[arm].colour,
+                marker=looks[arm].marker,
+                markevery=(place % gap, gap) if seen.sum() > 1 else None,
+                markersize=5,
+                linestyle="--" if arm in personal else "-",
                 linewidth=1.8,
-                label=label,
+                # One legend serves both panels: a label in each would list every arm twice.
+                label=names[arm] if name == "megabytes" else "_nolegend_",
             )
             totals[name].append(float(total.iloc[-1]))
     for axes, ends in zip(panels, totals.values(), strict=True):
@@ -116,9 +160,16 @@ def bytes_and_time(metrics: pd.DataFrame, *, colours: Mapping[str, str] | None =
             axes.set_xscale("log")
     panels[0].set_xlabel("sent and received so far, all clients (MB)")
     panels[1].set_xlabel("time so far in the cost model (minutes)")
-    panels[0].set_ylabel("accuracy (share, 0 to 1)")
-    legend(figure, arms)
+    panels[0].set_ylabel(label)
+    legend(figure, list(names.values()))
     return figure
+
+
+def _by_models(data: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of global models and those of personal ones; all under "" where that is not said."""
+    if "models" not in data.columns:
+        return {"": data}
+    return {str(models): part for models, part in data.groupby("models", sort=True)}
 
 
 def evaluated(metrics: pd.DataFrame) -> pd.DataFrame:
@@ -128,18 +179,18 @@ def evaluated(metrics: pd.DataFrame) -> pd.DataFrame:
     return metrics[metrics["accuracy"].notna().groupby([metrics[name] for name in keys]).transform("all")]
 
 
-def _seeds(data: pd.DataFrame) -> int:
-    return int(data["seed"].nunique()) if "seed" in data.columns else 1
+def _seeds_words(data: pd.DataFrame) -> str:
+    match data["seed"].nunique() if "seed" in data.columns else 1:
+        case 1:
+            return ""
+        case 2:
+            return "mean of 2 seeds; points: each seed"
+        case seeds:
+            return f"mean of {seeds} seeds; band: one standard deviation"
 
 
 def _by_round(data: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     return data.groupby("round")[columns].mean().sort_index()
-
-
-def _deviation(data: pd.DataFrame) -> NDArray[np.float64]:
-    # ddof=0: one seed has a deviation of 0, where ddof=1 would give nan and break the band.
-    spread = data.groupby("round")["accuracy"].std(ddof=0).sort_index()
-    return np.asarray(spread, dtype=np.float64)
 
 
 def _first_reach(
@@ -150,5 +201,7 @@ def _first_reach(
     return float(rounds[hits[0]])
 
 
-def _reach_words(reached: float | None) -> str:
-    return "target not reached" if reached is None else f"target at round {reached:g}"
+def _label(arm: str, reached: float | None, target: float | None) -> str:
+    if target is None:
+        return arm
+    return f"{arm} ({'target not reached' if reached is None else f'target at round {reached:g}'})"

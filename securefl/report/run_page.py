@@ -44,8 +44,9 @@ class ArmSummary:
     None if the arm never reached the target. megabytes_up, megabytes_down: of the whole run, all clients
     together (1 MB = 1e6 bytes). seconds_model, watt_hours: of the whole run, by the cost model. wall_seconds:
     the time of the run here. epsilon: the cost of each party's view to a data holder, by party, inf if
-    nothing protects it. sparse: whether sums were sent without their zeros. Raises ConfigError for rounds to
-    a target without a target.
+    nothing protects it. sparse: whether sums were sent without their zeros. models: whose accuracy it is,
+    that of the "global" model or of the clients' "personal" ones. Raises ConfigError for rounds to a target
+    without a target.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ArmSummary:
     wall_seconds: float
     epsilon: Mapping[str, float]
     sparse: bool = False
+    models: str = "global"
 
     def __post_init__(self) -> None:
         if self.rounds_to_target is not None and self.target is None:
@@ -92,13 +94,27 @@ class ReportFigure:
     figure: Figure
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReasonRow:
+    """Why parts of clients are missing in one arm. clients: how many; 0 if it is a server's reason."""
+
+    arm: str
+    who: str
+    what: str
+    reason: str
+    clients: int
+    rounds: int
+    times: int
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportData:
     """The contents of a report.
 
     config: the TOML text as run. reproduce: the command that makes it again. bought: sentences on how many
     rounds the budgets bought, if they ended. changes: the changes of private training in the model. ledgers:
-    the head of each ledger's chain when its run ended, to note elsewhere.
+    the head of each ledger's chain when its run ended, to note elsewhere. alarms: what a person must not
+    overlook, in sentences. reasons: why parts of clients are missing. measure: what "accuracy" is, in words.
     """
 
     title: str
@@ -113,6 +129,9 @@ class ReportData:
     bought: Sequence[str] = ()
     changes: Sequence[str] = ()
     ledgers: Sequence[LedgerRow] = ()
+    alarms: Sequence[str] = ()
+    reasons: Sequence[ReasonRow] = ()
+    measure: str = ""
 
 
 def write(path: Path, data: ReportData) -> None:

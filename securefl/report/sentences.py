@@ -14,19 +14,20 @@ from securefl.report.run_page import ArmSummary, number_text
 def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tuple[str, str, str]:
     """Who won, by how much, and what it cost in bytes and privacy: three sentences.
 
-    Only arms of the same aggregation are compared; with several aggregations each sentence has a clause
-    for each. The first to the target wins; where nobody reached it, or there was none, the highest final
-    accuracy does.
+    Only arms of the same aggregation are compared, and only global models with global ones; with several
+    such groups each sentence has a clause for each. The first to the target wins; where nobody reached it, or
+    there was none, the highest final accuracy does.
     subject: the protocol the study is about. Where one of its arms does not win, the sentences say so and
     compare it with the winner; else the winner is compared with the best arm of another protocol.
     Raises ConfigError for an empty summary.
     """
     if not summary:
         raise ConfigError("Expected at least one arm to report on, got none.")
-    groups: dict[str, list[ArmSummary]] = {}
+    groups: dict[tuple[str, str], list[ArmSummary]] = {}
     for arm in summary:
-        groups.setdefault(arm.aggregation, []).append(arm)
-    races = [_Race.of(arms, subject) for arms in groups.values()]
+        groups.setdefault((arm.aggregation, arm.models), []).append(arm)
+    both = len({arm.models for arm in summary}) > 1
+    races = [_Race.of(arms, subject, models if both else "") for (_, models), arms in groups.items()]
     return (
         _sentence(_who(race) for race in races),
         _sentence(_by_how_much(race) for race in races),
@@ -36,9 +37,13 @@ def sentences(summary: Sequence[ArmSummary], *, subject: str = "fedprof") -> tup
 
 @dataclass(frozen=True, kw_only=True)
 class _Race:
-    """The arms of one aggregation, best first, and the two that are worth setting side by side."""
+    """The arms of one aggregation, best first, and the two that are worth setting side by side.
+
+    models: whose accuracies are compared, where the study has both kinds.
+    """
 
     aggregation: str
+    models: str
     ranked: tuple[ArmSummary, ...]
     leaders: tuple[ArmSummary, ...]
     pair: tuple[ArmSummary, ArmSummary | None]
@@ -46,7 +51,7 @@ class _Race:
     """The best arm of the study's subject, where it is not among the leaders."""
 
     @classmethod
-    def of(cls, arms: Sequence[ArmSummary], subject: str) -> _Race:
+    def of(cls, arms: Sequence[ArmSummary], subject: str, models: str) -> _Race:
         ranked = tuple(sorted(arms, key=_standing))
         first = ranked[0]
         leaders = tuple(arm for arm in ranked if _level(arm, first))
@@ -61,11 +66,19 @@ class _Race:
             # Another protocol if there is one: two arms of the winner would only be compared with each other.
             others = [arm for arm in rest if arm.protocol != head.protocol] or rest
             pair = (head, others[0] if others else None)
-        return cls(aggregation=first.aggregation, ranked=ranked, leaders=leaders, pair=pair, lost=lost)
+        return cls(
+            aggregation=first.aggregation,
+            models=models,
+            ranked=ranked,
+            leaders=leaders,
+            pair=pair,
+            lost=lost,
+        )
 
     @property
     def words(self) -> str:
-        return f"with {self.aggregation} aggregation" if self.aggregation else "overall"
+        words = f"with {self.aggregation} aggregation" if self.aggregation else "overall"
+        return f"{words}, among {self.models} models," if self.models else words
 
 
 def _standing(arm: ArmSummary) -> tuple[float, float]:

@@ -1,13 +1,15 @@
 """How every figure of a study looks: its colours, its frame, its legend.
 
 Colours are those of Okabe and Ito (2008), safe for colour-blind readers: one for each kind of data quality,
-and one for each arm, given in the order of the arms; hand the same `colours` to every figure of a report to
-keep them.
+and one for each arm with a mark beside it, given in the order of the arms; hand the same `looks` to every
+figure of a report to keep them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
+from colorsys import hsv_to_rgb
+from dataclasses import dataclass
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -26,18 +28,35 @@ QUALITY_COLOURS: Mapping[str, str] = {
 }
 _OTHER_QUALITY = "#777777"
 _GRID = "#E3E3E3"
-_DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
 _WIDTH = 9.0
 
 
-def arm_colours(arms: Iterable[str]) -> dict[str, str]:
-    """A colour (hex) for each arm, by its first place in `arms`. After seven arms the colours come again."""
-    return {arm: ARM_COLOURS[i % len(ARM_COLOURS)] for i, arm in enumerate(dict.fromkeys(arms))}
+@dataclass(frozen=True)
+class Look:
+    """How one series is drawn: its colour (hex) and its mark."""
+
+    colour: str
+    marker: str
 
 
-def marker(values: Sized) -> str:
-    """A curve of one point is a point: a line would not be seen."""
-    return "o" if len(values) == 1 else ""
+def look(number: int) -> Look:
+    """The look of the series of this number, from 0. No two numbers below 2,000 have the same one."""
+    return Look(_colour(number), MARKERS[number % len(MARKERS)])
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """A look for each name, by its first place."""
+    return {name: look(place) for place, name in enumerate(dict.fromkeys(names))}
+
+
+def _colour(number: int) -> str:
+    # The numbers of colours and marks have no common factor: a pair comes again after all 91, and not before.
+    if number < len(ARM_COLOURS) * len(MARKERS):
+        return ARM_COLOURS[number % len(ARM_COLOURS)]
+    # Then a colour for every turn of the marks: steps of the golden section keep hues apart.
+    red, green, blue = hsv_to_rgb(number // len(MARKERS) * 0.6180339887498949 % 1, 0.75, 0.7)
+    return f"#{round(255 * red):02X}{round(255 * green):02X}{round(255 * blue):02X}"
 
 
 def blank(*, height: float) -> Figure:
@@ -57,11 +76,6 @@ def legend(figure: Figure, labels: Sequence[str]) -> None:
     # About 120 characters of this size fit the width; handle and gap take 8 of each column.
     columns = max(1, min(4, 120 // (8 + max(map(len, labels)))))
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
-
-
-def dash(place: int) -> str:
-    """The line of the arm at this place: another one when the colours come again."""
-    return _DASHES[place // len(ARM_COLOURS) % len(_DASHES)]
 
 
 def checked(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

@@ -42,7 +42,7 @@ class StudySection:
     """name: for people. seeds: every arm runs once per seed. target: accuracy to be reached. evaluate_every:
     models are tested in rounds whose number this divides, and in the last one."""
 
-    name: str
+    name: str = field(metadata={"words": str})
     rounds: int
     seeds: tuple[int, ...] = (0,)
     target: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import floor, inf
 from typing import Literal
 
@@ -18,6 +18,35 @@ from securefl.plan import Plan
 from securefl.rounds import Sends
 from securefl.scores import require as require_scores
 from securefl.sums import words
+
+# How legends say these words of the configuration.
+_SUMS = {
+    "clear": "sums in the clear",
+    "masked": "masked sums",
+    "ckks": "encrypted sums",
+    "two-server": "sums of two servers",
+}
+_SCORES = {
+    "clear": "scores in the clear",
+    "ckks": "encrypted scores",
+    "batches": "encrypted scores in batches",
+    "pads": "scores under pads",
+}
+_NOISES = {
+    "none": "no noise",
+    "local": "noise by each client",
+    "distributed": "noise in shares of the clients",
+    "central": "noise by the server",
+    "key-holder": "noise by the key holder",
+}
+_ADJACENCIES = {
+    "add-remove": "one added or removed",
+    "replace-one": "one replaced",
+    "zero-out": "one zeroed",
+}
+_UNITS = {"record": "per record", "client": "per client"}
+_SERVERS = {"active": "against a lying server", "semi-honest": "against a semi-honest server"}
+_CALIBRATIONS = {"exact": "exact calibration", "paper": "the paper's calibration"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,24 +73,26 @@ class PrivacySection:
             it is.
     """
 
-    sum: str
-    scores: Literal["clear", "ckks", "batches", "pads"]
-    noise: Literal["none", "local", "distributed", "central", "key-holder"]
-    unit: Unit
-    adjacency: Adjacency
+    sum: str = field(metadata={"words": _SUMS.get})
+    scores: Literal["clear", "ckks", "batches", "pads"] = field(metadata={"words": _SCORES.get})
+    noise: Literal["none", "local", "distributed", "central", "key-holder"] = field(
+        metadata={"words": _NOISES.get}
+    )
+    unit: Unit = field(metadata={"words": _UNITS.get})
+    adjacency: Adjacency = field(metadata={"words": _ADJACENCIES.get})
     delta: float
     budget: float
     against: tuple[Literal["server", "key-holder", "others"], ...]
     unprotected: tuple[str, ...]
     parameters: Literal["strong", "compact", "strong-encrypted"] = "strong"
     epsilon: float | None = None
-    calibration: Literal["exact", "paper"] = "exact"
+    calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None
     corrupt: float | None = None
     least_cohort: int | None = None
     least_honest: int | None = None
     largest_share: float | None = None
-    secagg: Literal["active", "semi-honest"] = "active"
+    secagg: Literal["active", "semi-honest"] = field(default="active", metadata={"words": _SERVERS.get})
     spare: int = 0
     force_delta: bool = False
 

@@ -17,10 +17,13 @@ from securefl.core.release import PARTIES
 from securefl.plan import CLEAR
 from securefl.report import run_page
 from securefl.report.plots import evaluated
+from securefl.study.abstentions import abstentions
+from securefl.study.alarms import Alarm, alarms, is_personal
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
 from securefl.study.run import ArmRun, arm_folder
 from securefl.study.world import World
+from securefl.training.evaluation import Task
 
 _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
 
@@ -31,7 +34,8 @@ class Results:
 
     metrics: arm, seed, round, accuracy and loss (nan in a round that was not evaluated), bytes_up,
         bytes_down, megabytes, seconds, watt_hours, wall_seconds, asked (exchanges), answered (clients),
-        survivors_lost (of the selected, how many did not answer), and epsilon against each party.
+        survivors_lost (of the selected, how many did not answer), models ("global", or "personal" where
+        accuracy and loss are those of each client's own model), and epsilon against each party.
     participation: arm, seed, client, quality, label (the most frequent of its records, empty where targets
         are no classes), selected and answered (rounds; a client that is drawn twice takes part once), retired
         (whether its budget bore no further round at the end).
@@ -39,6 +43,9 @@ class Results:
         observer, such as their divergence. There is a row for each round in which a client's figure changed;
         it holds until the next one.
     ledgers: for each arm and seed, the head of its ledger's chain after the last round.
+    abstentions: why parts of clients are missing (see `abstentions`).
+    alarms: what a person must not overlook.
+    kind: what is learnt; it says what "accuracy" is (`MEASURES`).
     """
 
     metrics: pd.DataFrame
@@ -46,17 +53,28 @@ class Results:
     figures: pd.DataFrame
     summary: tuple[run_page.ArmSummary, ...]
     ledgers: tuple[run_page.LedgerRow, ...]
+    abstentions: pd.DataFrame
+    alarms: tuple[Alarm, ...]
+    kind: Task
+
+    @property
+    def learnt(self) -> bool:
+        """Whether no arm learnt nothing, or stopped learning in the first half of its rounds."""
+        return all(alarm.learnt for alarm in self.alarms)
 
 
 def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
     """The tables of these runs."""
-    metrics = pd.DataFrame([_metric(record) for run in runs for record in run.records])
+    metrics = pd.DataFrame([row for run in runs for row in _metrics(run)])
     return Results(
         metrics,
         pd.concat([_participation(run) for run in runs], ignore_index=True),
         pd.DataFrame([row for run in runs for row in _figures(run)], columns=_FIGURES),
         tuple(_summary(study, name, metrics, runs) for name in dict.fromkeys(r.arm.name for r in runs)),
         tuple(_ledger(run) for run in runs),
+        abstentions(runs),
+        alarms(runs),
+        runs[0].world.problem.kind,
     )
 
 
@@ -65,7 +83,12 @@ def _ledger(run: ArmRun) -> run_page.LedgerRow:
     return run_page.LedgerRow(arm=run.arm.name, seed=run.world.seed, count=noted["count"], head=noted["head"])
 
 
-def _metric(record: dict[str, Any]) -> dict[str, Any]:
+def _metrics(run: ArmRun) -> list[dict[str, Any]]:
+    models = "personal" if is_personal(run.records) else "global"
+    return [_metric(record, models) for record in run.records]
+
+
+def _metric(record: dict[str, Any], models: str) -> dict[str, Any]:
     row = {name: record[name] for name in ("arm", "seed", "round")}
     row |= {name: math.nan if record[name] is None else record[name] for name in ("accuracy", "loss")}
     row |= {name: record[name] for name in ("bytes_up", "bytes_down", "seconds", "watt_hours")}
@@ -75,6 +98,7 @@ def _metric(record: dict[str, Any]) -> dict[str, Any]:
     row["answered"] = len(record["answered"])
     # a client that is drawn twice is one client
     row["survivors_lost"] = len(set(record["selected"])) - len(record["answered"])
+    row["models"] = models
     return row | {f"epsilon_{party}": record["epsilon"][party] for party in PARTIES}
 
 
@@ -135,13 +159,16 @@ def _summary(study: Study, name: str, metrics: pd.DataFrame, runs: Sequence[ArmR
     own = metrics[metrics["arm"] == name]
     run = next(run for run in runs if run.arm.name == name)
     mean = evaluated(own).groupby("round")["accuracy"].mean()
+    last = own.groupby("seed")["accuracy"].apply(lambda ended: ended.iloc[-1])
     per_seed = own.groupby("seed")[["bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"]]
     totals = per_seed.sum().mean()
     return run_page.ArmSummary(
         name=name,
         protocol=run.arm.protocol,
         aggregation=_aggregation(run.arm),
-        final_accuracy=float(mean.iloc[-1]),
+        models=str(own["models"].iloc[0]),
+        # A model that diverged at the end has no accuracy, whatever it had before.
+        final_accuracy=math.nan if last.isna().any() or mean.empty else float(mean.iloc[-1]),
         best_accuracy=float(mean.max()),
         rounds_to_target=rounds_to(study.study.target, own),
         target=study.study.target,

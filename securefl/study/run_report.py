@@ -20,11 +20,12 @@ from securefl.plan import Plan
 from securefl.report import client_plots, plots, run_page
 from securefl.report import sentences as wording
 from securefl.report.embedding_plot import embedding
-from securefl.report.style import arm_colours
+from securefl.report.style import looks
 from securefl.report.tables import write_csv, write_png
 from securefl.storage import files
 from securefl.study.config import Study
 from securefl.study.results import Results
+from securefl.training.evaluation import MEASURES
 
 _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
 
@@ -32,12 +33,19 @@ _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-
 def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
     """The figures of a report, by file name."""
     seed = study.study.seeds[0]
-    colours = arm_colours(arm.name for arm in study.arms)
+    worn = looks(arm.name for arm in study.arms)
+    measure = MEASURES[results.kind]
     made = {
         "accuracy": run_page.ReportFigure(
             title="Accuracy",
-            caption="Accuracy on the server's records after each round.",
-            figure=plots.accuracy(results.metrics, target=study.study.target, colours=colours),
+            caption=f"Accuracy after each round, {_whose(results)}. It is {measure.words}.",
+            figure=plots.accuracy(
+                results.metrics,
+                target=study.study.target,
+                looks=worn,
+                label=measure.axis,
+                least=measure.least,
+            ),
         ),
         "participation": run_page.ReportFigure(
             title="Participation by data quality",
@@ -46,8 +54,9 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
         ),
         "cost": run_page.ReportFigure(
             title="Bytes and time",
-            caption="What an accuracy cost in bytes, both directions, and in modelled seconds.",
-            figure=plots.bytes_and_time(results.metrics, colours=colours),
+            caption="What an accuracy cost in bytes, both directions, and in modelled seconds; it is the "
+            f"accuracy {_whose(results)}.",
+            figure=plots.bytes_and_time(results.metrics, looks=worn, label=measure.axis),
         ),
     }
     divergence = results.figures[results.figures["figure"] == "divergence"]
@@ -69,6 +78,16 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
             figure=embedding(places),
         )
     return made
+
+
+def _whose(results: Results) -> str:
+    """Whose accuracy is drawn, in words."""
+    kinds = set(results.metrics["models"])
+    if kinds == {"personal"}:
+        return "of each client's own model on records like its own"
+    if kinds == {"global"}:
+        return "of the global model on the server's records"
+    return "of the global model on the server's records, or of personal models on records like their client's"
 
 
 def _places(results: Results, seed: int) -> pd.DataFrame:
@@ -104,6 +123,7 @@ def write(
     write_csv(folder / "metrics.csv", results.metrics)
     write_csv(folder / "participation.csv", results.participation)
     write_csv(folder / "figures.csv", results.figures)
+    write_csv(folder / "abstentions.csv", results.abstentions)
     files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
     files.write(folder / "versions.json", json.dumps(hangs_on, indent=2) + "\n")
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
@@ -124,6 +144,9 @@ def write(
         bought=[*bought(study, results), *quiet(results)],
         changes=changes,
         ledgers=results.ledgers,
+        alarms=[alarm.text for alarm in results.alarms],
+        reasons=[run_page.ReasonRow(**row) for row in _rows(results.abstentions)],
+        measure=MEASURES[results.kind].words,
     )
     run_page.write(folder / "report.html", page)
     return folder / "report.html"
@@ -155,16 +178,33 @@ def versions() -> dict[str, str]:
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """The summary for scripts. An infinite epsilon is the text "inf", which is valid JSON."""
+    """The summary for scripts. An infinite epsilon is the text "inf", and an unknown number null.
+
+    `warnings` has each alarm with `arm`, `text` and `learnt`, `abstentions` why parts of clients are missing.
+    """
     arms = []
     for arm in results.summary:
         epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
         own = results.participation[results.participation["arm"] == arm.name]
         retired = int(own["retired"].sum())
-        arms.append({**vars(arm), "epsilon": epsilon, "rounds": rounds, "retired": retired})
+        known = {name: None if value != value else value for name, value in vars(arm).items()}  # no nan
+        arms.append({**known, "epsilon": epsilon, "rounds": rounds, "retired": retired})
     ledgers = [vars(ledger) for ledger in results.ledgers]
-    return {"arms": arms, "sentences": list(sentences(results)), "ledgers": ledgers}
+    return {
+        "arms": arms,
+        "sentences": list(sentences(results)),
+        "warnings": [vars(alarm) for alarm in results.alarms],
+        "abstentions": _rows(results.abstentions),
+        "accuracy": MEASURES[results.kind].words,
+        "ledgers": ledgers,
+    }
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    # By way of JSON: numbers of numpy are none of Python's.
+    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    return rows
 
 
 def bought(study: Study, results: Results) -> list[str]:

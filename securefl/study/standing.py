@@ -50,6 +50,9 @@ def stands_of(record: Mapping[str, Any], clients: int) -> Stands:
     # Not kept. Tables are made of these at the end, and must not fail then.
     for name in ("bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
         float(record[name])
+    for name in ("blamed", "abstained"):
+        if not all(isinstance(why, str) for why in record[name].values()):
+            raise ValueError("a record has a reason that is no text")
     if (record["accuracy"], record["loss"]) != (None, None):  # of a round that was not evaluated
         float(record["accuracy"]), float(record["loss"])
     return Stands(

@@ -127,12 +127,12 @@ class Turn:
             self._retired |= new
         ended = len(self._out()) == self._population.clients
         seconds, watt_hours = self._cost()
-        accuracy = loss = None
+        accuracy = loss = personal = None
         figures = played.figures
         if section.evaluates(number) or ended:
             devices = Devices(self._world, self._engine.kept)
             evaluation = self._algorithm.evaluate(played.state, devices)
-            accuracy, loss = evaluation.accuracy, evaluation.loss
+            accuracy, loss, personal = evaluation.accuracy, evaluation.loss, evaluation.personal
             figures = {**figures, **evaluation.figures}
         return {
             "arm": self._arm.name,
@@ -140,6 +140,7 @@ class Turn:
             "round": number,
             "accuracy": accuracy,
             "loss": loss,
+            "personal": personal,
             "bytes_up": sum(_of_clients(log.traffic.sent) for _, log in self._logs),
             "bytes_down": sum(_of_clients(log.traffic.received) for _, log in self._logs),
             "seconds": seconds,

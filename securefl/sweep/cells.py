@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import product
 from math import prod
@@ -129,6 +129,26 @@ def value_at(study: Study, key: str, arm: Arm) -> Any:
     for part in path:
         at = getattr(at, part, None)
     return asdict(at) if is_dataclass(at) and not isinstance(at, type) else at
+
+
+def setting_in_words(cell: Cell, key: str, arm: Arm, short: str) -> str:
+    """A cell's value at a key for an arm as a legend says it: words where the option has some, else `short`
+    and the value.
+
+    An option has words in the metadata of its field (`words`, a function of its value), or a method
+    `in_words`.
+    """
+    section, *path = key.split(".")
+    at: Any = arm.options if section == "arm" else getattr(cell.study, section, None)
+    words: Callable[[Any], str | None] | None = None
+    for part in path:
+        option = getattr(type(at), "__dataclass_fields__", {}).get(part)
+        words = None if option is None else option.metadata.get("words")
+        at = getattr(at, part, None)
+    if hasattr(at, "in_words"):
+        return str(at.in_words())
+    found = None if words is None else words(at)
+    return found or f"{short.replace('_', ' ')} = {show(in_force(cell, key, arm))}"
 
 
 def show(value: Any) -> str:

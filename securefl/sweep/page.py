@@ -28,8 +28,9 @@ from securefl.study import run_report
 from securefl.sweep.cells import EPSILON, Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
 from securefl.sweep.svg import inline_svg, swatch
-from securefl.sweep.tradeoff import Series, filters, student
+from securefl.sweep.tradeoff import Series, done, filters, student
 from securefl.sweep.tradeoff_plots import drawings
+from securefl.training.evaluation import MEASURES, Measure
 
 _TEMPLATE = "sweep.html.j2"
 SCRIPT = """
@@ -108,6 +109,8 @@ def render(
         seeds=sorted({int(seed) for own in series for seed in own.rows["seed"]}),
         swept={key: swept_values(sweep, key) for key in sweep.keys},
         failed=failed,
+        warnings={name: [own["text"] for own in told] for name, told in alarms_of(sweep, out).items()},
+        measure=measure_of(sweep, out).words,
         choices={short.get(name, name): values for name, values in choices.items()},
         series=series,
         groups={own.number: _groups(own, choices) for own in series},
@@ -116,7 +119,9 @@ def render(
         rows=[row for own in series for row in _rows(own)],
         figures=[
             (drawing, Markup(inline_svg(drawing, series)))  # escaped by ElementTree
-            for drawing in drawings(series, epsilon_swept=EPSILON in sweep.keys, legend=False)
+            for drawing in drawings(
+                series, epsilon_swept=EPSILON in sweep.keys, legend=False, measure=measure_of(sweep, out)
+            )
         ],
         cards=cards(sweep, out),
         versions=run_report.versions(),
@@ -155,6 +160,21 @@ def cards(sweep: Sweep, out: Path) -> list[Card]:
     return [Card(first=first, rows=rows, others=count - 1) for first, rows, count in found.values()]
 
 
+def alarms_of(sweep: Sweep, out: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """What a person must not overlook in each finished cell, by its name: `arm`, `text` and `learnt`."""
+    told = {cell.name: facts(sweep.home(out, cell), cell)["alarms"] for cell in done(sweep, out)}
+    return {name: own for name, own in told.items() if own}
+
+
+def measure_of(sweep: Sweep, out: Path) -> Measure:
+    """What accuracy is in all finished cells together."""
+    kinds = {facts(sweep.home(out, cell), cell)["kind"] for cell in done(sweep, out)} or {"classification"}
+    if len(kinds) == 1:
+        return MEASURES[kinds.pop()]
+    words = " or, where targets are no classes, ".join(MEASURES[kind].words for kind in sorted(kinds))
+    return Measure(words, "accuracy, as each data set has it", min(MEASURES[kind].least for kind in kinds))
+
+
 def _groups(series: Series, choices: Mapping[str, Sequence[str]]) -> str:
     """The check boxes that all must be on for a series to be seen, as "filter-value" numbers."""
     return " ".join(
@@ -189,8 +209,11 @@ def _rows(series: Series) -> list[Row]:
 
 
 def _numbers(own: pd.DataFrame) -> list[str]:
-    mean, half = student(own["final_accuracy"].dropna())
+    known = own["final_accuracy"].dropna()
+    mean, half = student(known)
     band = "" if np.isnan(half) else f" ± {run_page.number_text(half, 3)}"
+    if len(known) == 2:  # an interval of two values says nothing
+        band = f" ({', '.join(run_page.number_text(value, 3) for value in known)})"
     megabytes = [float(own[name].mean()) / 1e6 for name in ("bytes_up", "bytes_down")]
     return [
         run_page.number_text(mean, 3) + band,

@@ -13,6 +13,7 @@ from securefl.report.tables import write_csv, write_png
 from securefl.storage.files import subfolder
 from securefl.sweep import tradeoff, tradeoff_plots
 from securefl.sweep.cells import CONFIG, EPSILON, Sweep
+from securefl.sweep.page import alarms_of, measure_of
 from securefl.sweep.page import write as write_page
 
 
@@ -30,7 +31,8 @@ def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
     # Tables come first: they are whole even where drawing fails.
     series = tradeoff.series_of(sweep, summary)
     plots = subfolder(out / "plots")
-    for drawing in tradeoff_plots.drawings(series, epsilon_swept=EPSILON in sweep.keys, legend=True):
+    swept, measure = EPSILON in sweep.keys, measure_of(sweep, out)
+    for drawing in tradeoff_plots.drawings(series, epsilon_swept=swept, legend=True, measure=measure):
         write_png(plots / f"{drawing.name}.png", drawing.figure)
     reproduce = f"securefl sweep {out / CONFIG} --out {out}-again"
     write_page(out / "sweep.html", sweep, out, series, failed, reproduce)
@@ -41,7 +43,14 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
     """The summary for scripts. An infinite epsilon is the text "inf", and an unknown value is null."""
     rows = [{str(key): _plain(value) for key, value in row.items()} for row in summary.to_dict("records")]
     page = None if summary.empty else str(out / "sweep.html")
-    return {"cells": len(sweep.cells), "failed": dict(failed), "summary": rows, "page": page}
+    return {
+        "cells": len(sweep.cells),
+        "failed": dict(failed),
+        "warnings": alarms_of(sweep, out),
+        "accuracy": measure_of(sweep, out).words,
+        "summary": rows,
+        "page": page,
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -35,10 +35,12 @@ from securefl.study.session import run_study
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
+from securefl.training.evaluation import Task
 
 METRICS = "metrics.csv"
 FACTS = "cell.json"
 """The mark of a finished cell, written last, with the facts that its tables do not hold."""
+_TOLD = ("card", "endless", "alarms", "kind")
 _KILLED = "its worker process was ended from outside; if memory ran out, take fewer --workers"
 _BEAT = 0.1
 """Seconds between two looks at the workers."""
@@ -60,9 +62,10 @@ def finished(folder: Path) -> bool:
 
 
 def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
-    """The facts of a finished cell: `card`, `endless` and `metrics`.
+    """The facts of a finished cell: `card`, `endless`, `alarms`, `kind` and `metrics`.
 
     card: the rows of its privacy card. endless: for each arm, why epsilon is infinite, or an empty text.
+    alarms: what a person must not overlook, each with `arm`, `text` and `learnt`. kind: what is learnt.
     metrics: its table as it was written, in bytes.
     Raises DataError if the folder is another cell's, or was damaged.
     """
@@ -70,7 +73,7 @@ def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
     try:
         found: dict[str, Any] = json.loads((folder / FACTS).read_bytes())
         metrics = (folder / METRICS).read_bytes()
-        study, table, card, words = (found[key] for key in ("study", "metrics", "card", "endless"))
+        study, table, *own = (found[key] for key in ("study", "metrics", *_TOLD))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{folder} is damaged ({type(error).__name__}: {error}). {again}") from None
     if study != _digest(cell.study.text.encode()):
@@ -80,16 +83,23 @@ def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
         )
     if table != _digest(metrics):
         raise DataError(f"{folder / METRICS} is not as it was written. {again}")
-    return {"card": card, "endless": words, "metrics": metrics}
+    return {**dict(zip(_TOLD, own, strict=True)), "metrics": metrics}
 
 
-def finish(folder: Path, study: Study, card: Sequence[Mapping[str, Any]], endless: Mapping[str, str]) -> None:
+def finish(
+    folder: Path,
+    study: Study,
+    card: Sequence[Mapping[str, Any]],
+    endless: Mapping[str, str],
+    *,
+    alarms: Sequence[Mapping[str, Any]],
+    kind: Task,
+) -> None:
     """Mark the cell of this study as finished, once its table is written (see `facts`)."""
     noted = {
         "study": _digest(study.text.encode()),
         "metrics": _digest((folder / METRICS).read_bytes()),
-        "card": card,
-        "endless": endless,
+        **dict(zip(_TOLD, (card, endless, alarms, kind), strict=True)),
     }
     with replacing(folder / FACTS) as target:
         target.write(json.dumps(noted, indent=2).encode())
@@ -285,4 +295,4 @@ def _run(study: Study, folder: Path, place: int) -> None:
         name: endless(plan, [offer.sends for offer in algorithm.offers]) if isinf(spent[name]) else ""
         for name, (algorithm, plan) in arms.items()
     }
-    finish(folder, study, card, words)
+    finish(folder, study, card, words, alarms=[vars(own) for own in found.alarms], kind=found.kind)

@@ -5,31 +5,37 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 from markupsafe import Markup
+from matplotlib.markers import MarkerStyle
 
+from securefl.sweep.curves import Ink
 from securefl.sweep.tradeoff import Series
-from securefl.sweep.tradeoff_plots import Drawing, colour, marker
-
-_SHAPES: Mapping[str, str] = {
-    "o": "M14 6a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
-    "s": "M14 2h8v8h-8z",
-    "^": "M18 1.5l4.5 9h-9z",
-    "D": "M18 1l5 5-5 5-5-5z",
-    "v": "M18 10.5l-4.5-9h9z",
-}
+from securefl.sweep.tradeoff_plots import Drawing
 
 
 def swatch(series: Series) -> Markup:
     """The line and mark of a series, for a legend beside its figures."""
-    ink, shape = colour(series), _SHAPES[marker(series)]
-    dash, fill = (' stroke-dasharray="5 3"', "#fff") if series.endless else ("", ink)
-    return Markup(  # constants alone
-        f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path d="M0 6h36" stroke="{ink}" '
-        f'stroke-width="2"{dash}/><path d="{shape}" fill="{fill}" stroke="{ink}"/></svg>'
+    ink = Ink.of(series)
+    dash = f' stroke-dasharray="{ink.dash[0] * 1.5:g} {ink.dash[1] * 1.5:g}"' if ink.dash else ""
+    return Markup(  # numbers and constants alone
+        f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path d="M0 6h36" stroke="{ink.colour}" '
+        f'stroke-width="2"{dash}/><path d="{_shape(ink.marker)}" fill="{ink.fill}" '
+        f'stroke="{ink.colour}"/></svg>'
     )
+
+
+@cache
+def _shape(marker: str) -> str:
+    """The outline of matplotlib's mark around (18, 6), 9 units wide, as the path of an SVG."""
+    style = MarkerStyle(marker)
+    outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])
+    points = [f"{x:.2f} {y:.2f}" for x, y in outline * [9, -9] + [18, 6]]
+    return f"M{'L'.join(points)}z"
 
 
 def inline_svg(drawing: Drawing, series: Sequence[Series]) -> str:

@@ -16,7 +16,7 @@ from scipy.stats import t
 
 from securefl.core.release import PARTIES
 from securefl.study.results import rounds_to
-from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, short_names, show
+from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names, show
 from securefl.sweep.run import facts, finished
 
 CONFIDENCE = 0.95
@@ -46,26 +46,34 @@ class Series:
         noised = self.rows[np.isfinite(self.rows["asked"])]
         return len(noised) > 0 and bool(np.isinf(noised["epsilon_true"]).all())
 
+    @property
+    def personal(self) -> bool:
+        """Whether its accuracies are those of the clients' own models."""
+        return bool((self.rows["models"] == "personal").any())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """The seeds' values at one asked epsilon.
 
-    mean: of the known values, nan if there is none. half: half their band, nan for fewer than two. missing:
-    how many seeds have no value.
+    mean: of the known values, nan if there is none. half: half their band, nan for fewer than three: that of
+    two says nothing, and `values` are seen as they are. missing: how many seeds have no value.
     """
 
     asked: float
     mean: float
     half: float
     missing: int
+    values: tuple[float, ...]
 
     @classmethod
     def of(cls, asked: float, values: ArrayLike) -> Point:
         known = np.asarray(pd.to_numeric(pd.Series(values)), dtype=np.float64)
         missing = int(np.isnan(known).sum())
-        mean, half = student(known[~np.isnan(known)])
-        return cls(asked=asked, mean=mean, half=half, missing=missing)
+        known = known[~np.isnan(known)]
+        mean, half = student(known)
+        half = half if len(known) > 2 else nan
+        return cls(asked=asked, mean=mean, half=half, missing=missing, values=tuple(known.tolist()))
 
 
 def student(values: ArrayLike) -> tuple[float, float]:
@@ -87,11 +95,12 @@ def results_table(sweep: Sweep, out: Path) -> pd.DataFrame:
     Columns: cell, one per swept key (its dotted path), arm, protocol, seed, round, and those of
     `results.Results.metrics`.
     """
-    tables = [_metrics(sweep, cell, sweep.home(out, cell)) for cell in _finished(sweep, out)]
+    tables = [_metrics(sweep, cell, sweep.home(out, cell)) for cell in done(sweep, out)]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def _finished(sweep: Sweep, out: Path) -> list[Cell]:
+def done(sweep: Sweep, out: Path) -> list[Cell]:
+    """The cells that have run to their end."""
     return [cell for cell in sweep.cells if finished(sweep.home(out, cell))]
 
 
@@ -118,13 +127,14 @@ def summary_table(sweep: Sweep, out: Path, results: pd.DataFrame) -> pd.DataFram
     """A row per finished cell, arm and seed.
 
     Columns: cell, one per swept key, arm, protocol, seed, rounds (fewer than planned where budgets were spent
-    before), final_accuracy, best_accuracy, target, rounds_to_target (empty where it was not reached),
-    bytes_up and bytes_down (of the whole run), epsilon against each party, epsilon_true (the largest of
-    those against the parties of `against`), asked (what the noise is calibrated for, inf for none), unit,
-    adjacency, delta, against, endless (why epsilon_true is infinite).
+    before), models (whose accuracy it is, "global" or "personal"), final_accuracy, best_accuracy, target,
+    rounds_to_target (empty where it was not reached), bytes_up and bytes_down (of the whole run), epsilon
+    against each party, epsilon_true (the largest of those against the parties of `against`), asked (what the
+    noise is calibrated for, inf for none), unit, adjacency, delta, against, endless (why epsilon_true is
+    infinite).
     """
     rows = []
-    for cell in _finished(sweep, out):
+    for cell in done(sweep, out):
         words = facts(sweep.home(out, cell), cell)["endless"]
         mine = results[results["cell"] == cell.folder]
         for (arm, seed), own in mine.groupby(["arm", "seed"], sort=False):
@@ -141,6 +151,7 @@ def _summary(cell: Cell, own: pd.DataFrame) -> dict[str, Any]:
     epsilon = {party: float(own[f"epsilon_{party}"].max()) for party in PARTIES}
     return {
         "rounds": int(own["round"].max()),
+        "models": own["models"].iloc[0],
         "final_accuracy": own["accuracy"].iloc[-1],
         "best_accuracy": own["accuracy"].max(),
         "target": target,
@@ -168,8 +179,16 @@ def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
     ]
     told = _telling([values for values, _ in groups], names)
     short = short_names(sweep.keys)
+    cells = {cell.folder: cell for cell in sweep.cells}
+    both = summary["models"].nunique() > 1
     return [
-        Series(number=n, label=_label(values, told, short), values=values, rows=rows)
+        Series(
+            number=n,
+            label=_label(cells[rows["cell"].iloc[0]], values, told, short)
+            + (f" ({rows['models'].iloc[0]} models)" if both else ""),
+            values=values,
+            rows=rows,
+        )
         for n, (values, rows) in enumerate(groups)
     ]
 
@@ -197,16 +216,13 @@ def _telling(values: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[
     return told
 
 
-def _label(values: Mapping[str, str], told: Sequence[str], short: Mapping[str, str]) -> str:
-    words = [_word(name, values[name], short) for name in told]
+def _label(cell: Cell, values: Mapping[str, str], told: Sequence[str], short: Mapping[str, str]) -> str:
+    arm = next(arm for arm in cell.study.arms if arm.name == values["arm"])
+    words = [
+        values[name] if name in ("arm", "protocol") else setting_in_words(cell, name, arm, short[name])
+        for name in told
+    ]
     return ", ".join(words) or values["arm"]
-
-
-def _word(name: str, value: str, short: Mapping[str, str]) -> str:
-    """A value alone if it is a word, else with its key's name."""
-    if name in ("arm", "protocol") or value.replace("-", "").replace(" ", "").isalpha():
-        return value
-    return f"{short[name]} {value}"
 
 
 def filters(sweep: Sweep, series: Sequence[Series]) -> dict[str, list[str]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isfinite
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,29 @@ from securefl.training.losses import Loss, criterion_of, losses_of, records
 from securefl.training.tensors import in_mode
 
 Task = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What "accuracy" is: words behind "it is", words for an axis, and its least value. The most is 1."""
+
+    words: str
+    axis: str
+    least: float
+
+
+MEASURES: Mapping[Task, Measure] = {
+    "classification": Measure(
+        "the share of test records whose class is right", "accuracy (share, 0 to 1)", 0.0
+    ),
+    "regression": Measure(
+        "the mean of 1 − |y − ŷ| / max(y, ŷ) over test records and targets, which are scaled to [0, 1] "
+        "(FedProf's accuracy of a regression)",
+        "accuracy, mean of 1 − |y − ŷ| / max(y, ŷ)",
+        -inf,
+    ),
+}
+"""`evaluate` computes it so."""
 
 # No result of these batches is noised, so their last bits may depend on the batch. Noised losses come from
 # `record_losses`.
@@ -85,6 +109,18 @@ def relative_accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float(terms.mean())
 
 
+def constant_accuracy(y: NDArray[Any], task: Task) -> float:
+    """The accuracy of one constant answer to all of these targets: their most frequent class, or their mean.
+
+    y: int64 (n,), or float32 (n, targets), of one record or more. A model that is no better has learnt
+    nothing of its inputs.
+    """
+    if task == "classification":
+        return float(np.bincount(y).max() / len(y))
+    targets = torch.as_tensor(y).double()
+    return relative_accuracy(targets.mean(dim=0).expand_as(targets), targets)
+
+
 def _outputs(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> tuple[Tensor, Tensor]:
     inputs, targets = records(x, y, loss)
     if not len(inputs):
@@ -99,9 +135,10 @@ def _outputs(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> 
 
 
 def pooled(evaluations: Sequence[tuple[int, Evaluation]]) -> Evaluation:
-    """Accuracy and loss of several models together. Each counts by its number of records."""
+    """Accuracy and loss of several clients' own models together. Each counts by its number of records."""
     counts = [count for count, _ in evaluations]
     return Evaluation(
         accuracy=float(np.average([e.accuracy for _, e in evaluations], weights=counts)),
         loss=float(np.average([e.loss for _, e in evaluations], weights=counts)),
+        personal=True,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,15 @@ def row(arm: str, seed: int, number: int, accuracy: float, epsilon: Mapping[str,
         "bytes_up": 1000,
         "bytes_down": 500,
         "seconds": 1.0,
+        "models": "global",
         **{f"epsilon_{party}": value for party, value in epsilon.items()},
     }
 
 
-def fill(found: Sweep, out: Path, *, leave: int = 0) -> None:
-    """Folders as finished cells leave them, of three seeds and two rounds, but for the last `leave`."""
+def fill(
+    found: Sweep, out: Path, *, leave: int = 0, alarms: Sequence[Mapping[str, Any]] = (), seeds: int = 3
+) -> None:
+    """Folders as finished cells leave them, of some seeds and two rounds, but for the last `leave`."""
     for place, cell in enumerate(found.cells[: len(found.cells) - leave]):
         folder = out / "cells" / cell.folder
         folder.mkdir(parents=True)
@@ -61,7 +64,7 @@ def fill(found: Sweep, out: Path, *, leave: int = 0) -> None:
             spent = math.inf if a or asked == math.inf else 0.9 * asked
             endless[arm.name] = "one record moves the sum without bound" if spent == math.inf else ""
             epsilon = {"server": spent, "key-holder": 99.0, "others": spent / 2}
-            for seed in (1, 2, 3):
+            for seed in range(1, seeds + 1):
                 for number in (1, 2):
                     accuracy = 0.1 * number + 0.01 * seed + 0.02 * place
                     rows.append(row(arm.name, seed, number, accuracy, epsilon))
@@ -74,4 +77,4 @@ def fill(found: Sweep, out: Path, *, leave: int = 0) -> None:
                 "epsilon": f"{asked:.3g}".replace("inf", "∞"),
             }
         ]
-        finish(folder, cell.study, card, endless)
+        finish(folder, cell.study, card, endless, alarms=alarms, kind="classification")

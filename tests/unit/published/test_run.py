@@ -36,13 +36,14 @@ class After:
 def run(table: Table, folder: Path, stop: After | None = None) -> list[tuple[str, int, int]]:
     """Run the table; returns what was told, and writes its CSV."""
     told = []
-    metrics = run_table(
+    results = run_table(
         table,
         folder,
         lambda part, arm, seed, record: told.append((arm.name, seed, record["round"])),
         workers=1,
         stop=stop,
     )
+    metrics = {name: own.metrics for name, own in results.items()}
     beside.write(folder / beside.CSV, "digits", table, beside.beside(table, metrics))
     return told
 

@@ -90,23 +90,69 @@ def test_accuracy_has_a_line_per_arm_and_names_the_round_of_the_target() -> None
         [0.1, 0.2, 0.3, 0.4],
         [0.2, 0.4, 0.6, 0.8],
     ]
-    (mark,) = [line for line in axes.lines if line.get_marker() == "o"]
+    (mark,) = [line for line in axes.lines if len(xs(line)) == 1]
     assert (xs(mark), ys(mark)) == (pytest.approx([3.0]), pytest.approx([0.6]))
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "accuracy (share, 0 to 1)")
     draw(figure)
 
 
 def test_accuracy_over_seeds_is_a_mean_with_a_band() -> None:
-    figure = plots.accuracy(metrics(seeds=(0, 1)))
+    figure = plots.accuracy(metrics(seeds=(0, 1, 2)))
     (axes,) = figure.axes
 
-    assert ys(axes.lines[0]) == pytest.approx([0.09, 0.19, 0.29, 0.39])
+    assert ys(axes.lines[0]) == pytest.approx([0.08, 0.18, 0.28, 0.38])
     bands = [c for c in axes.collections if isinstance(c, PolyCollection)]
     assert len(bands) == 2
     heights = np.asarray(bands[0].get_paths()[0].vertices)[:, 1]
-    assert (heights.min(), heights.max()) == (pytest.approx(0.08), pytest.approx(0.40))
-    assert axes.get_title(loc="left") == "mean of 2 seeds; band: one standard deviation"
+    spread = 0.02 * np.sqrt(2 / 3)
+    assert (heights.min(), heights.max()) == (pytest.approx(0.08 - spread), pytest.approx(0.38 + spread))
+    assert axes.get_title(loc="left") == "mean of 3 seeds; band: one standard deviation"
     draw(figure)
+
+
+def test_a_band_ends_where_accuracy_does() -> None:
+    data = metrics(seeds=(0, 1, 2))
+    data["accuracy"] = np.where(data["arm"] == "FedAvg", 0.01, 0.99) + 0.01 * (data["seed"] - 1) * 2
+    data["accuracy"] = data["accuracy"].clip(0, 1)
+    for least, low in ((0.0, 0.0), (-np.inf, -1.0)):
+        (axes,) = plots.accuracy(data, least=least).axes
+        bands = [c for c in axes.collections if isinstance(c, PolyCollection)]
+        ends = np.concatenate([np.asarray(band.get_paths()[0].vertices)[:, 1] for band in bands])
+        assert low <= ends.min() < ends.max() <= 1
+
+
+def test_two_seeds_are_points_and_one_is_a_line_alone() -> None:
+    (axes,) = plots.accuracy(metrics(seeds=(0, 1))).axes
+    assert not axes.collections
+    points = [line for line in axes.lines if line.get_linestyle() == "None" or line.get_marker() == "."]
+    assert [list(np.round(ys(line), 9)) for line in points[:2]] == [
+        [0.1, 0.2, 0.3, 0.4],
+        [0.08, 0.18, 0.28, 0.38],
+    ]
+    assert len(points) == 4
+    assert all(line.get_linestyle() == "None" for line in points)
+    assert axes.get_title(loc="left") == "mean of 2 seeds; points: each seed"
+    (alone,) = plots.accuracy(metrics()).axes
+    assert (len(alone.lines), len(alone.collections), alone.get_title(loc="left")) == (2, 0, "")
+
+
+def test_global_and_personal_models_have_a_panel_each() -> None:
+    data = metrics().assign(models=lambda frame: np.where(frame["arm"] == "FedAvg", "global", "personal"))
+    figure = plots.accuracy(data, target=0.3)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["one global model", "personal models"]
+    for axes, arm in zip(figure.axes, ("FedAvg", "FedProf"), strict=True):
+        assert [line.get_label().split()[0] for line in axes.lines[:1]] == [arm]
+    assert legend_words(figure).count("target 0.3") == 1
+    draw(figure)
+    costs = plots.bytes_and_time(data)
+    assert legend_words(costs) == ["FedAvg", "FedProf (personal models)"]
+    assert [line.get_linestyle() for line in costs.axes[0].lines] == ["-", "--"]
+    (one,) = plots.accuracy(data[data["arm"] == "FedProf"]).axes
+    assert one.get_title(loc="left") == "personal models", "said where there is nothing beside it too"
+
+
+def test_arms_without_any_accuracy_leave_an_empty_figure() -> None:
+    draw(plots.accuracy(metrics().assign(accuracy=np.nan), target=0.5))
 
 
 def test_accuracy_leaves_out_rounds_that_were_not_evaluated() -> None:
@@ -117,19 +163,20 @@ def test_accuracy_leaves_out_rounds_that_were_not_evaluated() -> None:
 
 
 def test_an_arm_keeps_its_colour_from_figure_to_figure() -> None:
-    colours = style.arm_colours(["FedLog", "FedProf", "FedAvg"])
-    lines = plots.accuracy(metrics(), colours=colours).axes[0].lines
-    costs = plots.bytes_and_time(metrics(), colours=colours).axes[0].lines
-
-    assert [line.get_color() for line in lines] == [colours["FedAvg"], colours["FedProf"]]
-    assert [line.get_color() for line in costs] == [colours["FedAvg"], colours["FedProf"]]
-    assert len(set(colours.values())) == 3
+    worn = style.looks(["FedLog", "FedProf", "FedAvg"])
+    for figure in (plots.accuracy(metrics(), looks=worn), plots.bytes_and_time(metrics(), looks=worn)):
+        lines = figure.axes[0].lines
+        assert [line.get_color() for line in lines] == [worn["FedAvg"].colour, worn["FedProf"].colour]
+        assert [line.get_marker() for line in lines] == [worn["FedAvg"].marker, worn["FedProf"].marker]
 
 
-def test_more_arms_than_colours_differ_in_their_dashes() -> None:
+def test_no_pair_of_colour_and_mark_comes_twice() -> None:
+    assert len({style.look(number) for number in range(2000)}) == 2000, "as many cells as a sweep may have"
+    first = [style.look(number) for number in range(7)]
+    assert len({worn.colour for worn in first}) == len({worn.marker for worn in first}) == 7
     data = pd.DataFrame({"arm": [f"arm {i}" for i in range(9)], "round": 1, "accuracy": 0.5})
     (axes,) = plots.accuracy(data).axes
-    assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == 9
+    assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 9
 
 
 @pytest.mark.parametrize("clients", [10, 60, 500])
@@ -290,4 +337,5 @@ def test_a_run_of_one_round_is_seen(seeds: tuple[int, ...]) -> None:
     one = one[one["round"] == 1]
     for figure in (plots.accuracy(one), plots.bytes_and_time(one)):
         curves = [line for line in figure.axes[0].lines if line.get_label() in ("FedAvg", "FedProf")]
-        assert [line.get_marker() for line in curves] == ["o", "o"]
+        assert [line.get_marker() for line in curves] == ["o", "s"]
+        assert all(line.get_markevery() is None for line in curves)

@@ -12,7 +12,7 @@ import pytest
 from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
 
 from securefl.core.errors import DataError
-from securefl.sweep.cells import Sweep
+from securefl.sweep.cells import Sweep, parse_sweep
 from securefl.sweep.report import as_json
 from securefl.sweep.run import FACTS, METRICS
 from securefl.sweep.tradeoff import Point, filters, results_table, series_of, student, summary_table
@@ -105,7 +105,11 @@ def test_an_arm_may_have_the_name_of_a_missing_value(tmp_path: Path) -> None:
 def test_series_are_arms_under_one_setting(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path)
     series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
-    assert [own.label for own in series] == ["unit, exact", "bounded, exact", "unit, paper", "bounded, paper"]
+    assert [own.label for own in series] == [
+        f"{arm}, {noise}"
+        for noise in ("exact calibration", "the paper's calibration")
+        for arm in ("unit", "bounded")
+    ]
     assert [own.number for own in series] == [0, 1, 2, 3]
     assert [own.endless for own in series] == [False, True, False, True]
     assert filters(swept, series) == {"arm": ["unit", "bounded"], "privacy.calibration": ["exact", "paper"]}
@@ -122,7 +126,7 @@ def test_settings_that_go_together_are_named_once(tmp_path: Path) -> None:
     found = sweep(EPSILONS, *lists)
     fill(found, tmp_path)
     series = series_of(found, summary_table(found, tmp_path, results_table(found, tmp_path)))
-    assert series[0].label == "unit, delta 0.0001"
+    assert series[0].label == "unit, delta = 0.0001"
     assert set(filters(found, series)) == {"arm", "privacy.delta"}, "one box for both"
 
 
@@ -144,4 +148,50 @@ def test_the_band_is_students() -> None:
     assert math.isnan(student([5.0])[1])
     assert math.isnan(student([])[0])
     point = Point.of(1.0, pd.Series([1, None, 3], dtype="Int64"))
-    assert (point.mean, point.missing) == (2.0, 1)
+    assert (point.mean, point.missing, point.values) == (2.0, 1, (1.0, 3.0))
+    assert math.isnan(point.half), "two seeds are seen as they are"
+
+
+WORDED = """
+[[sweep.list]]
+"arm.clip" = { kind = "unit-l2" }
+"privacy.noise" = "local"
+"local.learning_rate" = 0.1
+[[sweep.list]]
+"arm.clip" = { kind = "bounded", bound = 2.0 }
+"privacy.noise" = "local"
+"local.learning_rate" = 0.2
+[[sweep.list]]
+"arm.clip" = { kind = "bounded", bound = 2.0 }
+"privacy.noise" = "local"
+"local.learning_rate" = 0.1
+[[sweep.list]]
+"arm.clip" = { kind = "unit-l2" }
+"privacy.noise" = "central"
+"privacy.against" = ["others"]
+"local.learning_rate" = 0.1
+"""
+
+
+def test_a_legend_says_what_a_person_would(tmp_path: Path) -> None:
+    one = NOISED.replace('noise = "local"', 'noise = "local"\nepsilon = 1.0')
+    found = parse_sweep(one + '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n' + WORDED)
+    fill(found, tmp_path)
+    series = series_of(found, summary_table(found, tmp_path, results_table(found, tmp_path)))
+    assert [own.label for own in series] == [
+        "unit norm, noise by each client, learning rate = 0.1",
+        "features within ±2, noise by each client, learning rate = 0.2",
+        "features within ±2, noise by each client, learning rate = 0.1",
+        "unit norm, noise by the server, learning rate = 0.1",
+    ]
+
+
+def test_personal_models_are_named_beside_global_ones(tmp_path: Path) -> None:
+    found = sweep(EPSILONS)
+    fill(found, tmp_path)
+    summary = summary_table(found, tmp_path, results_table(found, tmp_path))
+    assert set(summary["models"]) == {"global"}
+    summary.loc[summary["arm"] == "bounded", "models"] = "personal"
+    series = series_of(found, summary)
+    assert [own.label for own in series] == ["unit (global models)", "bounded (personal models)"]
+    assert [own.personal for own in series] == [False, True]

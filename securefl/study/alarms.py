@@ -1,0 +1,155 @@
+"""What a person must not overlook in a finished run: silence, divergence, and models that learnt nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from securefl.study.run import ArmRun
+from securefl.training.evaluation import constant_accuracy
+
+Records = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alarm:
+    """A warning about one arm, in a sentence or two that name it.
+
+    learnt: False if the arm has learnt nothing, or stopped learning in the first half of its rounds: nobody
+    answered, or the model diverged. True for all that a person should know beside that.
+    """
+
+    arm: str
+    text: str
+    learnt: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """One thing of one arm under one seed. kind: what several seeds can have in common."""
+
+    kind: str
+    words: str
+    learnt: bool
+
+
+def alarms(runs: Sequence[ArmRun]) -> tuple[Alarm, ...]:
+    """All warnings of these finished arms and seeds. What several seeds of an arm share is told once."""
+    told = []
+    for name in dict.fromkeys(run.arm.name for run in runs):
+        own = [run for run in runs if run.arm.name == name]
+        by_kind: dict[str, list[tuple[int, _Found]]] = {}
+        for run in own:
+            for found in _of(run):
+                by_kind.setdefault(found.kind, []).append((run.world.seed, found))
+        for seeds in by_kind.values():
+            (first, found), *others = seeds
+            which = f" (seed {first}{_more(len(others), len(own))})" if len(own) > 1 else ""
+            told.append(Alarm(arm=name, text=f"{name}{which}: {found.words}", learnt=found.learnt))
+    return tuple(told)
+
+
+def is_personal(records: Records) -> bool:
+    """Whether an arm's accuracy is that of its clients' own models."""
+    return any(record.get("personal") for record in records)
+
+
+def _more(others: int, seeds: int) -> str:
+    return f", and alike under {others} more of {seeds} seeds" if others else f" of {seeds}"
+
+
+def _of(run: ArmRun) -> Iterator[_Found]:
+    silent = _silence(run.records)
+    diverged = _divergence(run)
+    found = [own for own in (silent, diverged) if own is not None]
+    yield from found
+    if all(own.learnt for own in found) and (constant := _no_better(run)) is not None:
+        yield constant
+
+
+def _silence(records: Records) -> _Found | None:
+    """Rounds in which clients were asked and nobody's contribution arrived."""
+    asked = [record for record in records if record["asked"]]
+    silent = [record["round"] for record in asked if not record["answered"]]
+    why = _most_frequent([record for record in asked if not record["answered"]])
+    if not any(record["answered"] for record in records):
+        words = f"nobody answered in any of {_many(len(records), 'round')}: the model is as it began.{why}"
+        return _Found(kind="nobody", words=words, learnt=False)
+    if not silent:
+        return None
+    trailing = 0
+    for record in reversed(asked):
+        if record["answered"]:
+            break
+        trailing += 1
+    # After half of its rounds an arm is what was asked for, with a poor end; before it is something else.
+    if 2 * trailing >= len(asked):
+        words = (
+            f"nobody answered from round {asked[-trailing]['round']} on to the last, round "
+            f"{asked[-1]['round']}: the model is that of before.{why}"
+        )
+        return _Found(kind="stopped", words=words, learnt=False)
+    words = f"nobody answered in {len(silent)} of {_many(len(asked), 'round')} ({_listed(silent)}).{why}"
+    return _Found(kind="silent", words=words, learnt=True)
+
+
+def _divergence(run: ArmRun) -> _Found | None:
+    tested = [record for record in run.records if record["accuracy"] is not None]
+    bad = [record for record in tested if not _finite(record)]
+    if not bad:
+        return None
+    where = f"{len(bad)} of {len(tested)} tested rounds ({_listed([record['round'] for record in bad])})"
+    if _finite(tested[-1]) or tested[-1]["accuracy"] > _constant(run):
+        words = f"accuracy or loss is no finite number in {where}: the model diverged there."
+        return _Found(kind="nan", words=words, learnt=True)
+    words = f"the model diverged: accuracy or loss is no finite number in {where}, the last among them."
+    return _Found(kind="diverged", words=words, learnt=False)
+
+
+def _no_better(run: ArmRun) -> _Found | None:
+    final = next((r["accuracy"] for r in reversed(run.records) if r["accuracy"] is not None), None)
+    if final is None or (constant := _constant(run)) < final:
+        return None
+    one = "the targets' mean" if run.world.problem.kind == "regression" else "the most frequent class"
+    who = " to each client's test records" if is_personal(run.records) else ""
+    words = (
+        f"accuracy {final:.3f} at the end is no better than the {constant:.3f} of one constant answer{who}, "
+        f"{one}: nothing was learnt of the inputs, or noise outweighs it."
+    )
+    return _Found(kind="constant", words=words, learnt=True)
+
+
+def _constant(run: ArmRun) -> float:
+    problem = run.world.problem
+    if not is_personal(run.records):
+        return constant_accuracy(problem.server_y, problem.kind)
+    # A client's own model may know its client's most frequent class: one for all would flatter it.
+    own = [y for _, y in run.world.tests if len(y)]
+    each = [constant_accuracy(y, problem.kind) for y in own]
+    return float(np.average(each, weights=[len(y) for y in own]))
+
+
+def _finite(record: Mapping[str, Any]) -> bool:
+    return isfinite(record["accuracy"]) and isfinite(record["loss"])
+
+
+def _most_frequent(records: Records) -> str:
+    """The reason that most parties gave in these rounds, as a sentence behind another."""
+    given = Counter(why for record in records for why in record["abstained"].values())
+    given = given or Counter(why for record in records for why in record["blamed"].values())
+    return f" Most often: {given.most_common(1)[0][0]}" if given else ""
+
+
+def _listed(rounds: Sequence[int]) -> str:
+    """Round numbers in words: the first ones, and how many more."""
+    shown = ", ".join(map(str, rounds[:5]))
+    return f"round{'s' if len(rounds) > 1 else ''} {shown}{', ...' if len(rounds) > 5 else ''}"
+
+
+def _many(count: int, name: str) -> str:
+    return f"{count} {name}{'' if count == 1 else 's'}"

@@ -1,0 +1,244 @@
+"""A run in which something went wrong says so: who was silent, what diverged, who learnt nothing, why."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from support.tiny_study import FEDAVG, study, text, world
+
+from securefl.commands.report import report
+from securefl.commands.run import run as run_command
+from securefl.commands.telling import UNLEARNT
+from securefl.study import results, run_report
+from securefl.study.alarms import alarms
+from securefl.study.run import ArmRun
+from securefl.study.world import World
+from securefl.training.evaluation import constant_accuracy
+
+LG = '[[arm]]\nname = "LG"\nprotocol = "lg_fedavg"\nfraction = 0.5\n'
+
+
+def record(number: int, answered: tuple[int, ...] = (2,), **changes: Any) -> dict[str, Any]:
+    return {
+        "arm": "FedAvg",
+        "seed": 3,
+        "round": number,
+        "accuracy": 0.9,
+        "loss": 1.0,
+        "personal": False,
+        "bytes_up": 1,
+        "bytes_down": 1,
+        "seconds": 1.0,
+        "watt_hours": 0.5,
+        "wall_seconds": 0.1,
+        "retired": [],
+        "epsilon": {"server": math.inf, "key-holder": 0.0, "others": math.inf},
+        "selected": [0, 2],
+        "asked": 1,
+        "answered": list(answered),
+        "ledger": {"count": number, "head": f"{number:064x}"},
+        "figures": {},
+        "blamed": {},
+        "abstained": {},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def here() -> World:
+    return world(study(FEDAVG))
+
+
+def run(here: World, *records: dict[str, Any]) -> ArmRun:
+    return ArmRun(study(FEDAVG).arms[0], here, list(records))
+
+
+def test_a_run_that_went_well_has_no_alarm(here: World) -> None:
+    quiet = record(3, (), asked=0)  # FedLog's public statistic is asked for once
+    assert alarms([run(here, record(1), record(2), quiet)]) == ()
+
+
+def test_nobody_in_any_round_is_told_with_the_most_frequent_reason(here: World) -> None:
+    why = {"client-0000": "It diverged.", "client-0002": "It diverged."}
+    (found,) = alarms([run(here, *(record(n, (), abstained=why) for n in (1, 2)))])
+    said = "FedAvg: nobody answered in any of 2 rounds: the model is as it began. Most often: It diverged."
+    assert (found.text, found.learnt) == (said, False)
+    (blamed,) = alarms([run(here, record(1, (), blamed={"client-0000": "Expected 3 bytes."}))])
+    assert blamed.text.endswith("in any of 1 round: the model is as it began. Most often: Expected 3 bytes.")
+    (nobody,) = alarms([run(here, record(1, (), asked=0, selected=[]))])
+    assert not nobody.learnt, "there was nobody left to ask"
+
+
+@pytest.mark.parametrize(
+    ("silent", "learnt", "said"),
+    [
+        ([2], True, "nobody answered in 1 of 4 rounds (round 2)."),
+        ([1, 2, 4], True, "nobody answered in 3 of 4 rounds (rounds 1, 2, 4)."),
+        ([4], True, "nobody answered in 1 of 4 rounds (round 4)."),
+        ([3, 4], False, "nobody answered from round 3 on to the last, round 4: the model is that of before."),
+        ([2, 3, 4], False, "nobody answered from round 2 on to the last, round 4"),
+    ],
+)
+def test_silent_rounds_are_told(silent: list[int], learnt: bool, said: str, here: World) -> None:
+    rounds = [record(n, () if n in silent else (2,)) for n in range(1, 5)]
+    (found,) = alarms([run(here, *rounds)])
+    assert found.learnt is learnt
+    assert said in found.text
+
+
+def test_many_silent_rounds_are_not_listed_all(here: World) -> None:
+    rounds = [record(n, () if n % 2 else (2,)) for n in range(1, 21)]
+    assert "10 of 20 rounds (rounds 1, 3, 5, 7, 9, ...)" in alarms([run(here, *rounds)])[0].text
+
+
+@pytest.mark.parametrize("bad", [{"accuracy": math.nan}, {"loss": math.nan}, {"loss": math.inf}])
+def test_a_model_that_diverged_is_told(bad: dict[str, float], here: World) -> None:
+    poor = {"accuracy": 0.05, **bad}
+    (lost,) = alarms([run(here, record(1), record(2, accuracy=None, loss=None), record(3, **poor))])
+    assert (
+        "the model diverged: accuracy or loss is no finite number in 1 of 2 tested rounds (round 3)"
+        in lost.text
+    )
+    assert not lost.learnt
+    (found,) = alarms([run(here, record(1, **poor), record(2))])
+    assert (found.learnt, "in 1 of 2 tested rounds (round 1)" in found.text) == (True, True)
+
+
+def test_an_arm_no_better_than_one_answer_is_told(here: World) -> None:
+    constant = constant_accuracy(here.problem.server_y, "classification")
+    (found,) = alarms([run(here, record(1, accuracy=constant))])
+    assert found.learnt
+    assert f"no better than the {constant:.3f} of one constant answer, the most frequent class" in found.text
+    assert alarms([run(here, record(1, accuracy=constant + 1e-9))]) == ()
+
+
+def test_personal_models_are_compared_with_an_answer_for_each_client() -> None:
+    skewed = study(FEDAVG)
+    skewed = replace(skewed, data=replace(skewed.data, partition=study(FEDAVG).data.partition))
+    here = world(skewed)
+    object.__setattr__(here, "records", [(x[y == k], y[y == k]) for k, (x, y) in enumerate(here.records)])
+    (found,) = alarms([run(here, record(1, accuracy=0.99, personal=True))])
+    assert "no better than the 1.000 of one constant answer to each client's test records" in found.text
+    assert alarms([run(here, record(1, accuracy=0.99))]) == (), "a global model knows no client"
+
+
+def test_a_constant_answer_to_a_regression_is_the_mean() -> None:
+    targets = np.array([[0.2], [0.4]], np.float32)
+    assert constant_accuracy(targets, "regression") == pytest.approx((0.2 / 0.3 + 0.3 / 0.4) / 2, rel=1e-6)
+
+
+def test_seeds_that_share_something_share_a_line(here: World) -> None:
+    other = replace(here, seed=4)
+    both = [run(own, record(1, ())) for own in (here, other)]
+    (found,) = alarms(both)
+    assert found.text.startswith("FedAvg (seed 3, and alike under 1 more of 2 seeds): nobody answered")
+    (one,) = alarms([both[0], run(other, record(1))])
+    assert one.text.startswith("FedAvg (seed 3 of 2): nobody answered")
+
+
+def test_reasons_are_counted_without_their_numbers(here: World) -> None:
+    first = record(
+        1, abstained={"client-0000": "It has 3 of 5."}, blamed={"server": "Bad bytes."}, selected=[0, 1, 2]
+    )
+    second = record(2, abstained={"client-0001": "It has 4 of 5.", "client-0000": "It has 9 of 5."})
+    of = study(FEDAVG)
+    found = results.collect(of, [run(here, first, second)])
+    assert found.abstentions.to_dict("records") == [
+        row("clients", "abstained", "It has 3 of 5.", clients=2, rounds=2, times=3),
+        row("server", "refused", "Bad bytes.", clients=0, rounds=1, times=1),
+        row(
+            "clients",
+            "silent",
+            "no reason is on record: it was lost on the way, or is part of a sum that came to nothing",
+            clients=1,
+            rounds=1,
+            times=1,
+        ),
+    ]
+    said = json.loads(json.dumps(run_report.as_json(found), allow_nan=False))
+    assert said["abstentions"][0]["reason"] == "It has 3 of 5."
+
+
+def row(who: str, what: str, reason: str, **counts: int) -> dict[str, Any]:
+    return {"arm": "FedAvg", "who": who, "what": what, "reason": reason, **counts}
+
+
+def test_an_accuracy_that_is_nan_at_the_end_is_no_accuracy(here: World, tmp_path: Path) -> None:
+    of = study(FEDAVG)
+    lost = results.collect(of, [run(here, record(1), record(2, accuracy=math.nan, loss=math.nan))])
+    assert math.isnan(lost.summary[0].final_accuracy)
+    nothing = results.collect(of, [run(here, record(1, accuracy=math.nan, loss=math.nan))])
+    for found in (lost, nothing):
+        assert not found.learnt
+        said = json.loads(json.dumps(run_report.as_json(found), allow_nan=False))
+        assert said["arms"][0]["final_accuracy"] is None
+        page = run_report.write(of, found, [], tmp_path, "securefl run x").read_text()
+        assert "FedAvg: the model diverged" in page
+
+
+# Whole runs -------------------------------------------------------------------------------------
+
+
+def diverging(folder: Path) -> Path:
+    toml = folder / "study.toml"
+    wrong = text(FEDAVG, LG, unprotected='["update"]').replace("learning_rate = 0.2", "learning_rate = 1e30")
+    toml.write_text(wrong)
+    return toml
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    folder = tmp_path_factory.mktemp("diverging")
+    out = folder / "run"
+    return out, CliRunner().invoke(run_command, [str(diverging(folder)), "--out", str(out), "--workers", "1"])
+
+
+def test_a_run_in_which_all_diverged_ends_with_its_own_exit_code(ended: tuple[Path, Result]) -> None:
+    out, result = ended
+    assert result.exit_code == UNLEARNT == 4
+    for arm in ("FedAvg", "LG"):
+        assert f"Warning: {arm}: nobody answered in any of 2 rounds" in result.stderr
+    assert "got a training that diverged. Lower the learning rate" in result.stderr
+    page = (out / "report.html").read_text()
+    assert "FedAvg: nobody answered in any of 2 rounds" in page
+    assert "Missing parts" in page
+    assert "got a training that diverged" in (out / "abstentions.csv").read_text()
+    summary = json.loads((out / "summary.json").read_text())
+    assert [(own["arm"], own["learnt"]) for own in summary["warnings"]] == [("FedAvg", False), ("LG", False)]
+    assert {own["what"] for own in summary["abstentions"]} == {"abstained"}
+
+
+def test_its_report_ends_alike(ended: tuple[Path, Result], tmp_path: Path) -> None:
+    out, _ = ended
+    again = CliRunner().invoke(report, [str(out), "--out", str(tmp_path / "pages"), "--json"])
+    assert again.exit_code == UNLEARNT
+    assert "Warning: FedAvg: nobody answered" in again.stderr
+    assert len(json.loads(again.stdout)["warnings"]) == 2, "stdout is JSON alone"
+
+
+def test_global_and_personal_models_are_told_apart(ended: tuple[Path, Result]) -> None:
+    out, _ = ended
+    page = (out / "report.html").read_text()
+    assert "<td>global</td>" in page
+    assert "<td>personal</td>" in page
+    assert "Accuracy is the share of test records whose class is right." in page
+    lines = (out / "metrics.csv").read_text().splitlines()
+    assert "models" in lines[0].split(",")
+    assert dict(_models(lines)) == {"FedAvg": "global", "LG": "personal"}
+    said = json.loads((out / "summary.json").read_text())["sentences"][0]
+    assert "with full aggregation, among global models, only FedAvg ran" in said.lower().replace(
+        "fedavg", "FedAvg"
+    )
+
+
+def _models(lines: list[str]) -> set[tuple[str, str]]:
+    head = lines[0].split(",")
+    rows = [dict(zip(head, line.split(","), strict=True)) for line in lines[1:]]
+    return {(own["arm"], own["models"]) for own in rows}
