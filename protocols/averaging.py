@@ -21,7 +21,8 @@ from securefl.algorithm import Device, Evaluation, Offer, Played, Population, St
 from securefl.protocols.contributions import COUNT, Count, ask_size
 from securefl.protocols.parts import Part, Whole
 from securefl.protocols.selection import gumbel_top_k
-from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Floats, Sum
+from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Floats, Kept, Sum
+from securefl.training.learnt import Learnt
 from securefl.training.task import Problem
 
 Aggregation = Literal["full", "partial"]
@@ -182,6 +183,9 @@ class Averaging:
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         return self.averaged.evaluate(state.broadcast, devices)
+
+    def learnt(self, state: State, client: int | None, kept: Kept) -> Learnt:
+        return self.averaged.learnt(state.broadcast, client, kept)
 
     def _introduce(
         self,

@@ -18,8 +18,9 @@ from securefl.rounds import Ask, Float32s, Kept, Sends, Value
 from securefl.training import evaluate, pooled
 from securefl.training.bodies import Bodies
 from securefl.training.fit import Fit, Fitted, fitted
-from securefl.training.heads import last_layers
+from securefl.training.heads import entries, last_layers
 from securefl.training.heads import places as places_of
+from securefl.training.learnt import Learnt
 from securefl.training.task import Problem
 
 
@@ -84,6 +85,16 @@ class LastLayers:
         problem = self.bodies.of(client)
         vector = self.model(client, shared, device.kept)
         return evaluate(problem.module(vector), device.x, device.y, problem.kind)
+
+    def learnt(self, shared: Float32s, client: int | None, kept: Kept) -> Learnt:
+        if client is not None:
+            return Learnt(problem=self.bodies.of(client), vector=self.model(client, shared, kept))
+        problem = self.bodies.problem
+        module = problem.module(problem.initial)
+        names = entries(module, last_layers(module, self.layers))
+        vector = problem.initial.copy()
+        vector[self._shared(problem)] = shared
+        return Learnt(problem=problem, vector=vector, shared=names)
 
     def model(self, client: int, shared: Float32s, kept: Kept) -> Float32s:
         """The client's whole model (d,): what it kept, under the shared layers."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from securefl.algorithm import Device, Evaluation, Offer, Population
 from securefl.protocols.contributions import Update
-from securefl.rounds import Answers, Ask, ByCount, Float32s, Floats, Sum, Total
+from securefl.rounds import Answers, Ask, ByCount, Float32s, Floats, Kept, Sum, Total
+from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem
 
 Gathering = Generator[Ask, Answers, tuple[Floats | None, Answers]]
@@ -41,6 +42,10 @@ class Part(Protocol):
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation: ...
 
+    def learnt(self, shared: Float32s, client: int | None, kept: Kept) -> Learnt:
+        """The model that is taken away (see `training.learnt.Exportable`)."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Whole:
@@ -62,6 +67,9 @@ class Whole:
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         return self.problem.evaluate(shared)
+
+    def learnt(self, shared: Float32s, client: int | None, kept: Kept) -> Learnt:
+        return common(self.problem, shared, client)
 
 
 def gather_mean(ask: Ask, offer: Offer) -> Gathering:

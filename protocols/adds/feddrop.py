@@ -22,8 +22,9 @@ from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
 from securefl.protocols.contributions import bounded, update_sends
 from securefl.protocols.parts import Gathering, step_of
-from securefl.rounds import Ask, Float32s, Sends, Sum, Value
+from securefl.rounds import Ask, Float32s, Kept, Sends, Sum, Value
 from securefl.training.fit import usable
+from securefl.training.learnt import Learnt, common
 from securefl.training.local import train
 from securefl.training.task import Problem
 from securefl.training.vector import to_vector
@@ -99,6 +100,9 @@ class Dropped:
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         found = self.supernet.problem.evaluate(shared)
         return replace(found, figures=figures(self.supernet, devices))
+
+    def learnt(self, shared: Float32s, client: int | None, kept: Kept) -> Learnt:
+        return common(self.supernet.problem, shared, client)
 
 
 @dataclass(frozen=True, eq=False)

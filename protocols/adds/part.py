@@ -24,7 +24,8 @@ from securefl.protocols.adds.bilevel import Search
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.supernet import Supernet
 from securefl.protocols.parts import Gathering
-from securefl.rounds import Ask, ByDraws, Float32s, Floats, Sum, Total
+from securefl.rounds import Ask, ByDraws, Float32s, Floats, Kept, Sum, Total
+from securefl.training.learnt import Learnt, common
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +80,9 @@ class Subnets:
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         found = self.supernet.problem.evaluate(shared)
         return replace(found, figures=figures(self.supernet, devices))
+
+    def learnt(self, shared: Float32s, client: int | None, kept: Kept) -> Learnt:
+        return common(self.supernet.problem, shared, client)
 
 
 def quotient(total: Total, contributors: Floats, survivors: int) -> Floats:

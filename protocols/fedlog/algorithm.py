@@ -12,8 +12,9 @@ from securefl.core.errors import DataError
 from securefl.protocols.fedlog.bodies import Body
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.fedlog.statistic import Statistic
-from securefl.rounds import Answers, Ask, Float32s, Floats, Sum
+from securefl.rounds import Answers, Ask, Float32s, Floats, Kept, Sum
 from securefl.training.heads import last_dense
+from securefl.training.learnt import Learnt
 from securefl.training.task import Problem
 
 NOBODY = Answers(survivors=(), totals={}, each={})
@@ -87,8 +88,13 @@ class Heads:
         return State(found, state.memory)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        head = self._head(state.broadcast) if state.broadcast.size else self._initial_head()
-        return self.body.evaluate(head, devices)
+        return self.body.evaluate(self._head_of(state), devices)
+
+    def learnt(self, state: State, client: int | None, kept: Kept) -> Learnt:
+        return self.body.learnt(self._head_of(state), client, kept)
+
+    def _head_of(self, state: State) -> Floats:
+        return self._head(state.broadcast) if state.broadcast.size else self._initial_head()
 
     def _head(self, mean: Float32s) -> Floats:
         return solve(mean.astype(np.float64).reshape(self.problem.outputs, -1), self.prior)

@@ -24,7 +24,8 @@ from securefl.rounds import Float32s, Floats, Kept
 from securefl.training import evaluate, pooled
 from securefl.training.bodies import Bodies
 from securefl.training.fit import Fit, Fitted, usable
-from securefl.training.heads import Activation, activated, last_dense, with_head
+from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
+from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem
 
 
@@ -58,13 +59,17 @@ class Body(Protocol):
 
     def evaluate(self, head: Floats, devices: Sequence[Device]) -> Evaluation: ...
 
+    def learnt(self, head: Floats, client: int | None, kept: Kept) -> Learnt:
+        """The model that is taken away (see `training.learnt.Exportable`)."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Public:
     """The body that the public seed makes, the same for all and never trained."""
 
     problem: Problem
-    activation: Activation | None
+    activation: Bounded | None
     reads: Literal["records", "trained"] = "records"
     introductions: int = 0
     training: DpEvent | None = None
@@ -82,6 +87,10 @@ class Public:
         with activated(model, self.activation):
             return evaluate(model, self.problem.server_x, self.problem.server_y, self.problem.kind)
 
+    def learnt(self, head: Floats, client: int | None, kept: Kept) -> Learnt:
+        model = self.problem.module(self.problem.initial)
+        return common(self.problem, with_head(model, head), client, self.activation)
+
 
 @dataclass(frozen=True, eq=False)
 class Trained:
@@ -93,7 +102,7 @@ class Trained:
     """
 
     bodies: Bodies
-    activation: Activation | None
+    activation: Bounded | None
     compact: float = 0.0
     apart: float = 0.0
     prior: Prior = PAPER
@@ -167,6 +176,12 @@ class Trained:
         with_head(model, head)
         with activated(model, self.activation):
             return evaluate(model, device.x, device.y, problem.kind)
+
+    def learnt(self, head: Floats, client: int | None, kept: Kept) -> Learnt:
+        problem = self.bodies.problem if client is None else self.bodies.of(client)
+        model = problem.module(np.asarray(kept.get("model", problem.initial)))
+        shared = entries(model, [last_dense(model)]) if client is None else None
+        return Learnt(problem=problem, vector=with_head(model, head), shared=shared, features=self.activation)
 
 
 def _headless(job: Job) -> bool:

@@ -7,8 +7,6 @@ from math import isqrt, sqrt
 from typing import Literal
 
 import numpy as np
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from securefl.algorithm import Job
 from securefl.core.grid import Grid
@@ -17,7 +15,7 @@ from securefl.dp import clipping
 from securefl.protocols.fedlog.bodies import Body
 from securefl.rounds import Floats, Sends, Value
 from securefl.training.fit import Fit, Fitted, fitted
-from securefl.training.heads import Activation, body_features
+from securefl.training.heads import Bounded, body_features
 
 Clip = Literal["unit-l2", "bounded", "none"]
 GRID = Grid(step=2.0**-10, bound=2.0**20)
@@ -57,15 +55,9 @@ class Clipping:
             case "none":
                 return None
 
-    def activation(self) -> Activation | None:
+    def activation(self) -> Bounded | None:
         """The same on tensors, between body and head."""
-        match self.kind:
-            case "unit-l2":
-                return _unit_norm
-            case "bounded":
-                return lambda features: features.clamp(-self.bound, self.bound)
-            case "none":
-                return None
+        return None if self.kind == "none" else Bounded(kind=self.kind, bound=self.bound)
 
     def integers(self, features: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Features (n, width), as the activation leaves them, as grid integers of a norm within `limit`."""
@@ -75,10 +67,6 @@ class Clipping:
             largest = GRID.bound / GRID.step
             return np.clip(np.rint(features / GRID.step), -largest, largest).astype(np.int64)
         return clipping.to_grid(features, GRID.step, limit)
-
-
-def _unit_norm(features: Tensor) -> Tensor:
-    return normalize(features, dim=1)
 
 
 def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, clients: int) -> Sends:

@@ -97,9 +97,7 @@ def require_idle(folder: Path) -> None:
     try:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConfigError(
-            f"{folder} is in use by {_named(folder)}; ask for its report when that has ended."
-        ) from None
+        raise ConfigError(f"{folder} is in use by {_named(folder)}; ask again when that has ended.") from None
     except OSError:  # a file system without locks, where nobody can run
         return
     finally:

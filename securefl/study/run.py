@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm import State
+from securefl.plan import Plan
 from securefl.storage.database import decoding
 from securefl.storage.files import subfolder
 from securefl.storage.journal import Journal
@@ -65,23 +66,12 @@ def run_arm(
     """
     stop = stop or Interruption()
     algorithm, plan = composition(study, arm, world)
-    home = _made(folder, arm, world.seed)
-    with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms()))
-        checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
-        journal = stack.enter_context(Journal(home / "acts.sqlite"))
-        checkpoint.bind(
-            study=hashlib.sha256(study.text.encode()).hexdigest(),
-            arm=arm.name,
-            seed=str(world.seed),
-            ledger=ledger.identity,
-            journal=journal.identity,
-        )
-        state, records, stands = _resumed(checkpoint, ledger, world.problem.clients)
+    with opened(study, arm, world, plan, _made(folder, arm, world.seed)) as saved:
+        ledger, checkpoint, journal, records = saved.ledger, saved.checkpoint, saved.journal, saved.records
         for record in records:
             tell(record)
-        turn = Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, stands)
-        state = state or algorithm.start()
+        turn = Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands)
+        state = saved.state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
                 break
@@ -94,6 +84,39 @@ def run_arm(
                 tell(record)
             stop.check()
     return ArmRun(arm, world, records)
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """The files of one arm and seed, and what is on record in them. state: None before round 1."""
+
+    ledger: Ledger
+    checkpoint: Checkpoint
+    journal: Journal
+    state: State | None
+    records: list[dict[str, Any]]
+    stands: list[Stands]
+
+
+@contextmanager
+def opened(study: Study, arm: Arm, world: World, plan: Plan, home: Path) -> Iterator[Saved]:
+    """Open the files of an arm and seed in the folder `home`, or begin them.
+
+    Raises DataError for files of another study, arm or seed, or that do not belong together.
+    """
+    with ExitStack() as stack:
+        ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms()))
+        checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
+        journal = stack.enter_context(Journal(home / "acts.sqlite"))
+        checkpoint.bind(
+            study=hashlib.sha256(study.text.encode()).hexdigest(),
+            arm=arm.name,
+            seed=str(world.seed),
+            ledger=ledger.identity,
+            journal=journal.identity,
+        )
+        state, records, stands = _resumed(checkpoint, ledger, world.problem.clients)
+        yield Saved(ledger, checkpoint, journal, state, records, stands)
 
 
 def _resumed(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,10 +17,11 @@ from securefl.storage.texts import read_text
 from securefl.study import results, run_report, world
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
-from securefl.study.folder_lock import alone, require_idle
+from securefl.study.folder_lock import alone
 from securefl.study.hardware import devices, hardware_of, note
 from securefl.study.interruption import Interruption, Stop, to_stderr
 from securefl.study.lanes import Pair, side_by_side
+from securefl.study.private_copy import private_copy
 from securefl.study.run import ArmRun, run_arm
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
@@ -160,6 +159,14 @@ def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
             )
 
 
+def study_of(folder: Path) -> Study:
+    """The study of a run folder. Raises ConfigError for another folder."""
+    config = folder / CONFIG
+    if not config.is_file():
+        raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
+    return parse(read_text(config))
+
+
 def reopen(folder: Path, out: Path | None = None) -> tuple[results.Results, Path]:
     """Write the report of a finished run again, in its folder or in `out`.
 
@@ -167,20 +174,15 @@ def reopen(folder: Path, out: Path | None = None) -> tuple[results.Results, Path
     from a private copy of its databases and their logs.
     Raises ConfigError if the run is not finished, or a process runs in the folder.
     """
-    config = folder / CONFIG
-    if not config.is_file():
-        raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
-    study = parse(read_text(config))
+    study = study_of(folder)
     if out is None or out.resolve() == folder.resolve():
         with alone(folder):
             return _reported(study, folder, folder, folder)
     if (out / CONFIG).exists():
         raise ConfigError(f"{out} holds another run; choose another folder with --out for this one's report.")
-    require_idle(folder)
-    with tempfile.TemporaryDirectory() as private:
-        _copy_arms(folder, Path(private))
+    with private_copy(folder) as private:
         out.mkdir(parents=True, exist_ok=True)
-        return _reported(study, Path(private), folder, out)
+        return _reported(study, private, folder, out)
 
 
 def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[results.Results, Path]:
@@ -195,26 +197,6 @@ def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[result
     made = _prepared(study, Hardware())
     runs = _played(study, home, made, lambda arm, seed, record: None, Interruption())
     return _written(study, runs, made, folder, out)
-
-
-def _copy_arms(folder: Path, private: Path) -> None:
-    """Copy all databases of a run with their logs. The indices of logs (`-shm`) are made anew."""
-    files = [path for path in (folder / "arms").rglob("*") if path.is_file() and path.name[-4:] != "-shm"]
-    before = [_stamp(path) for path in files]
-    for path in files:
-        target = private / path.relative_to(folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-    # `require_idle` held no lock: a process may have begun meanwhile, and the copies would not fit together
-    if [_stamp(path) for path in files] != before:
-        raise ConfigError(
-            f"Expected {folder} to hold still while it is read, got a change. Ask for its report when its "
-            "run has ended."
-        )
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    return (path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None
 
 
 def _for(tell: Tell, arm: Arm, seed: int) -> Callable[[Mapping[str, Any]], None]:

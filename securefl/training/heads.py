@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from securefl.core.errors import ConfigError
 from securefl.training.chunks import apart
@@ -17,6 +19,23 @@ from securefl.training.tensors import as_tensor
 from securefl.training.vector import to_vector
 
 Activation = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """An activation that bounds features, (n, width) -> (n, width), in a form that a file can name.
+
+    kind "unit-l2": each row is scaled to unit norm; a row of zeros stays. "bounded": each entry is clipped to
+    [-bound, bound].
+    """
+
+    kind: Literal["unit-l2", "bounded"]
+    bound: float = 1.0
+
+    def __call__(self, features: Tensor) -> Tensor:
+        if self.kind == "unit-l2":
+            return normalize(features, dim=1)
+        return features.clamp(-self.bound, self.bound)
 
 
 def last_dense(model: nn.Module) -> nn.Linear:
@@ -37,15 +56,21 @@ def last_layers(model: nn.Module, count: int) -> Sequence[nn.Linear]:
 
 def places(model: nn.Module, modules: Sequence[nn.Module]) -> NDArray[np.int64]:
     """Where the values of these modules are in the model's vector (see `to_vector`)."""
-    # by address: the same tensor has another name in the state dict of a part than in that of the whole
-    own = {entry.data_ptr() for module in modules for entry in module.state_dict().values()}
+    own = entries(model, modules)
     found, at = [], 0
-    for entry in model.state_dict().values():
+    for name, entry in model.state_dict().items():
         if entry.is_floating_point():
-            if entry.data_ptr() in own:
+            if name in own:
                 found.append(np.arange(at, at + entry.numel()))
             at += entry.numel()
     return np.concatenate(found)
+
+
+def entries(model: nn.Module, modules: Sequence[nn.Module]) -> frozenset[str]:
+    """The names that the values of these modules have in the model's state dict."""
+    # by address: the same tensor has another name in the state dict of a part than in that of the whole
+    own = {entry.data_ptr() for module in modules for entry in module.state_dict().values()}
+    return frozenset(name for name, entry in model.state_dict().items() if entry.data_ptr() in own)
 
 
 @contextmanager

@@ -1,0 +1,51 @@
+"""The command `export`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from securefl.core.errors import ConfigError
+
+
+@click.command(epilog="Example:  securefl export runs/gas --arm FedAvg -o model.safetensors")
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--arm", help="Which arm; needed where RUN has several.")
+@click.option("--seed", type=int, help="Which seed; default: the study's first.")
+@click.option("--client", type=int, help="Whose model, where clients have models of their own.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The file, in the form of safetensors.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the card as JSON, and nothing else.")
+def export(
+    folder: Path, arm: str | None, seed: int | None, client: int | None, out: Path, as_json: bool
+) -> None:
+    """Take the trained model of an arm out of the finished run in folder RUN.
+
+    Where clients have models of their own, the file has what they share, or with --client the whole model of
+    one. The card in the file's header says where the model comes from: study, data, who learns what, epsilon
+    per party, the ledger's head, rounds, accuracy. `securefl.load` loads it. Nothing is written in RUN.
+    """
+    from securefl.study.export import rows, taken
+    from securefl.study.session import study_of
+    from securefl.training.threads import one_thread
+
+    study = study_of(folder)
+    if arm is None and len(study.arms) > 1:
+        names = ", ".join(own.name for own in study.arms)
+        raise ConfigError(f"Expected --arm, which of {names}, got none.")
+    with one_thread():
+        found = taken(study, folder, arm or study.arms[0].name, seed, client)
+    found.write(out)
+    if as_json:
+        click.echo(json.dumps(found.card, indent=2))
+        return
+    for what, words in rows(found.card):
+        click.echo(f"{what:9} {words}")
+    click.echo(f"File: {out}")

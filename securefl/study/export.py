@@ -1,0 +1,195 @@
+"""Taking a model out of a finished run: its values, and a card that says where it comes from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isnan
+from pathlib import Path
+from typing import Any, Final
+
+from securefl.accounting.figures import plain
+from securefl.algorithm import Algorithm
+from securefl.card import learns
+from securefl.core.errors import ConfigError
+from securefl.core.reading import near
+from securefl.core.release import PARTIES
+from securefl.plan import Plan
+from securefl.study import world
+from securefl.study.composition import composition
+from securefl.study.config import Arm, Study, slug
+from securefl.study.private_copy import private_copy
+from securefl.study.run import Saved, arm_folder, opened
+from securefl.study.run_report import versions
+from securefl.study.session import CONFIG
+from securefl.training.devices import Hardware
+from securefl.training.exported import save
+from securefl.training.learnt import Exportable, Learnt
+
+_COVERS: Final = {
+    "whole": "Epsilon against the others is that of whoever has this file.",
+    "shared": "Epsilon against the others is that of whoever has this file.",
+    "client": "No epsilon covers this file: it has values that never left the client's device.",
+}
+_MEASURED: Final = {
+    "whole": "on the server's records",
+    "shared": "of all clients' own models together, each on records like its own",
+    "client": "of all clients' own models together, each on records like its own",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """A model of a finished arm and seed, and its card."""
+
+    learnt: Learnt
+    card: Mapping[str, Any]
+
+    def write(self, path: Path) -> None:
+        """Write it as safetensors with the card in the header. Raises DataError for a diverged model."""
+        save(path, self.learnt.tensors(), self.card)
+
+
+def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client: int | None = None) -> Taken:
+    """The model of an arm and seed of the run in `folder`, by default of the first seed.
+
+    Nothing is written in the folder. arm: its name, or that in small letters.
+    client: whose model, for an arm whose clients have models of their own. By default what they share.
+    Raises ConfigError for an arm, seed or client that there is not, an arm that is not finished, or whose
+    protocol has no model to take away; and DataError for a damaged run.
+    """
+    chosen, number = _arm(study, arm), _seed(study, seed)
+    here = world.build(study, number, Hardware())
+    algorithm, plan = composition(study, chosen, here)
+    if not isinstance(algorithm, Exportable):
+        raise ConfigError(
+            f"Expected a protocol whose models can be taken away, got {chosen.protocol!r}: its algorithm has "
+            "no `learnt`."
+        )
+    if client is not None and not 0 <= client < here.problem.clients:
+        raise ConfigError(f"Expected a client from 0 to {here.problem.clients - 1}, got {client}.")
+    at = arm_folder(folder, chosen, number).relative_to(folder)
+    if not (folder / at / "checkpoint.sqlite").is_file():
+        raise ConfigError(_unfinished(study, folder, chosen, number, 0))
+    with private_copy(folder, at) as private, opened(study, chosen, here, plan, private / at) as saved:
+        records = saved.records
+        if saved.state is None or not (len(records) == study.study.rounds or records[-1]["ended"]):
+            raise ConfigError(_unfinished(study, folder, chosen, number, len(records)))
+        kept = {} if client is None else saved.checkpoint.kept().get(client, {})
+        learnt = algorithm.learnt(saved.state, client, kept)
+        return Taken(learnt, _card(study, chosen, here, (algorithm, plan), saved, learnt, client))
+
+
+def _arm(study: Study, name: str) -> Arm:
+    # no two arms of a study have one slug
+    arms = {slug(arm.name): arm for arm in study.arms}
+    if slug(name) not in arms:
+        names = ", ".join(arm.name for arm in study.arms)
+        raise ConfigError(f"Expected an arm among {names}, got {name!r}{near(slug(name), arms)}.")
+    return arms[slug(name)]
+
+
+def _seed(study: Study, seed: int | None) -> int:
+    seeds = study.study.seeds
+    if seed is not None and seed not in seeds:
+        nearest = min(seeds, key=lambda own: abs(own - seed))
+        raise ConfigError(
+            f"Expected a seed among {', '.join(map(str, seeds))}, got {seed} (did you mean {nearest}?)."
+        )
+    return seeds[0] if seed is None else seed
+
+
+def _unfinished(study: Study, folder: Path, arm: Arm, seed: int, rounds: int) -> str:
+    return (
+        f"Expected a finished run of {arm.name} under seed {seed}, got {rounds} of {study.study.rounds} "
+        f"rounds; go on with: securefl run {folder / CONFIG} --out {folder}"
+    )
+
+
+def _card(
+    study: Study,
+    arm: Arm,
+    here: world.World,
+    made: tuple[Algorithm, Plan],
+    saved: Saved,
+    learnt: Learnt,
+    client: int | None,
+) -> dict[str, Any]:
+    """Where a model comes from, in words and numbers for JSON. An infinite epsilon is the text "inf"."""
+    last, privacy = saved.records[-1], study.privacy
+    part = "client" if client is not None else "whole" if learnt.shared is None else "shared"
+    algorithm, plan = made
+    return {
+        "study": {"name": study.study.name, "sha256": hashlib.sha256(study.text.encode()).hexdigest()},
+        "arm": arm.name,
+        "protocol": arm.protocol,
+        "seed": here.seed,
+        "client": client,
+        "part": part,
+        "rounds": len(saved.records),
+        "accuracy": _figure(last["accuracy"]),
+        "loss": _figure(last["loss"]),
+        "measured": _MEASURED[part],
+        "data": {
+            "source": study.data.source,
+            "clients": here.problem.clients,
+            "records": here.problem.records,
+        },
+        "model": _model(learnt),
+        "privacy": {
+            "unit": privacy.unit,
+            "adjacency": privacy.adjacency,
+            "delta": privacy.delta,
+            "sum": privacy.sum,
+            "scores": privacy.scores,
+            "noise": privacy.noise,
+            "plan": plan.digest().hex(),
+            "epsilon": {party: plain(saved.ledger.worst(party)) for party in PARTIES},
+            "learns": _learns(algorithm, plan),
+            "covers": _COVERS[part],
+        },
+        "ledger": {"entries": saved.ledger.head.count, "head": saved.ledger.head.digest.hex()},
+        "versions": versions(),
+    }
+
+
+def _learns(algorithm: Algorithm, plan: Plan) -> dict[str, str]:
+    sent = [offer.sends for offer in algorithm.offers]
+    return {party: learns(plan, sent, party) for party in PARTIES}
+
+
+def _model(learnt: Learnt) -> dict[str, Any]:
+    problem = learnt.problem
+    model = problem.model
+    return {
+        "kind": model.kind,
+        "hidden": model.hidden,
+        "width": model.width,
+        "reads_text": model.reads_text,
+        "shape": list(problem.shape),
+        "outputs": problem.outputs,
+        "task": problem.kind,
+        "features": None if learnt.features is None else asdict(learnt.features),
+        "changes": list(problem.changes),
+    }
+
+
+def _figure(value: float | None) -> float | str | None:
+    return None if value is None or isnan(value) else plain(value)
+
+
+def rows(card: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    """The card in a few lines for a person: (what, in words)."""
+    epsilon = ", ".join(f"{party} {spent}" for party, spent in card["privacy"]["epsilon"].items())
+    whose = {
+        "whole": "the model that all clients have",
+        "shared": "what all clients share; the rest stayed with each",
+        "client": f"the model of client {card['client']}",
+    }
+    return [
+        ("model", f"{card['arm']}, seed {card['seed']}, {card['rounds']} rounds: {whose[card['part']]}"),
+        ("accuracy", f"{card['accuracy']:.4g} {card['measured']}"),
+        ("epsilon", f"{epsilon}, per {card['privacy']['unit']} at delta {card['privacy']['delta']:g}"),
+        ("covers", card["privacy"]["covers"]),
+    ]

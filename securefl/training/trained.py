@@ -1,0 +1,212 @@
+"""A trained model to predict with, built again from an exported file."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from inspect import signature
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.reading import convert
+from securefl.training.exported import Tensors, read
+from securefl.training.heads import Bounded
+from securefl.training.learnt import bound_features
+from securefl.training.models import Kind, ModelConfig
+from securefl.training.tensors import as_tensor, in_mode
+
+Own = nn.Module | Callable[..., nn.Module]
+"""A module, or what makes one: a class, or a function without arguments or of `shape` and `outputs`."""
+_AT_ONCE = 256
+"""As many records as an evaluation takes at once, so that predictions are those that were counted."""
+
+
+class Trained(nn.Module):
+    """A trained model in evaluation mode, with its card.
+
+    Attributes:
+        module: the bare model. Its state dict has the names of the exported file.
+        card: where it comes from: study, data, who learns what, epsilon per party, ledger, rounds, accuracy.
+    """
+
+    def __init__(self, module: nn.Module, card: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.module = module
+        self.card = card
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.module(x)
+        return found
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the bare model."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def outputs(self, x: ArrayLike) -> NDArray[np.float32]:
+        """The model's outputs for records (n, *shape), float32 (n, outputs); for classes these are logits.
+
+        Raises DataError for records of another shape or type, or that are not finite, and ConfigError for the
+        shared part of personal models, which cannot predict.
+        """
+        model = self.card["model"]
+        if self.card["part"] == "shared":
+            raise ConfigError(
+                "Expected a whole model to predict with, got what clients share: the rest stayed with each. "
+                "Name one client (`client=`, or `securefl export --client`)."
+            )
+        rows = as_tensor(_records(x, tuple(model["shape"]), text=bool(model["reads_text"])))
+        with in_mode(self.module, training=False), torch.inference_mode():
+            parts = [self.module(part).float() for part in torch.split(rows, _AT_ONCE)]
+            found: NDArray[np.float32] = torch.cat(parts).numpy()
+        return found
+
+    def predict(self, x: ArrayLike) -> NDArray[Any]:
+        """The class of each record, int64 (n,); for a regression its values, float32 (n, outputs).
+
+        Errors as for `outputs`.
+        """
+        found = self.outputs(x)
+        return found.argmax(1) if self.card["model"]["task"] == "classification" else found
+
+    def __repr__(self) -> str:
+        card = self.card
+        whose = "" if card["client"] is None else f", client {card['client']}"
+        return f"Trained({card['study']['name']!r}: {card['arm']}, seed {card['seed']}{whose})"
+
+
+def load(path: Path | str, model: Own | None = None) -> Trained:
+    """Load an exported model, to predict with.
+
+        >>> trained = load("fedavg.safetensors")
+        >>> trained.predict(x)
+        array([3, 8, 1])
+
+    Args:
+        path: what `securefl export` or `Run.export` wrote.
+        model: for a model that is not this package's own: a module, which is copied, or what makes one.
+            Without it the kinds of `[model] kind` are built from the card.
+
+    Guarantees:
+        - Nothing in the file is run, and nothing is unpickled.
+        - A file that was damaged is refused.
+        - Every value of the model comes from the file, or the file is refused. Of the shared part of personal
+          models, which has some of the values, `model` must be a module that has the others.
+
+    Raises ConfigError if there is no such file, or the model does not fit it, and DataError for a damaged or
+    foreign file.
+    """
+    path = Path(path)
+    tensors, card = read(path)
+    try:
+        about = card["model"]
+        shape, outputs = tuple(map(int, about["shape"])), int(about["outputs"])
+        made = _packaged(path, card, shape, outputs) if model is None else _own(model, shape, outputs)
+        if about["changes"]:
+            from securefl.training.dpsgd import make_private  # Opacus takes two seconds to import
+
+            made = make_private(made)[0]
+        features = None if about["features"] is None else Bounded(**about["features"])
+        _require_card(card)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"Expected the whole card of a model in {path}, got {error!r}.") from None
+    _fill(made, tensors, path, whole=card["part"] != "shared" or not isinstance(model, nn.Module))
+    bound_features(made, features)
+    return Trained(made, card)
+
+
+def _require_card(card: Mapping[str, Any]) -> None:
+    """KeyError for a card without what `Trained` reads."""
+    for name in ("part", "client", "arm", "seed"):
+        card[name]
+    card["study"]["name"], card["model"]["task"], card["model"]["reads_text"]
+
+
+def _packaged(path: Path, card: Mapping[str, Any], shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """The model of the card, if this package can build it."""
+    table = {name: card["model"][name] for name in ("kind", "hidden", "width")}
+    if table["kind"] not in get_args(Kind):
+        raise ConfigError(
+            f"Expected `model` for {path}, whose model {table['kind']!r} is not one of this package: give "
+            "load(path, model=...) the class, or a module of it."
+        )
+    if card["part"] == "shared":
+        raise ConfigError(
+            f"Expected a whole model in {path}, got what clients share: the rest stayed with each. Export "
+            "one client's with --client, or give `model` a module whose other values count."
+        )
+    known = {name: value for name, value in table.items() if value is not None}
+    return convert(ModelConfig, known, "model").build(shape, outputs, 0)
+
+
+def _own(model: Own, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """A module of the caller's, which is nobody else's."""
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
+    if not callable(model):
+        raise ConfigError(f"Expected `model` as a module or what makes one, got {type(model).__name__}.")
+    try:
+        made = _built(model, shape, outputs)
+    except SecureFLError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"Expected `model` to make a module, got {type(error).__name__}: {error}. Give the module itself."
+        ) from error
+    return made
+
+
+def _built(factory: Callable[..., object], shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """What a factory makes, which is given `shape` and `outputs` if it has parameters of these names."""
+    offered: dict[str, Any] = {"shape": shape, "outputs": outputs}
+    made = factory(**{name: offered[name] for name in signature(factory).parameters if name in offered})
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"Expected `model` to make a module, got {type(made).__name__}.")
+    return made
+
+
+def _fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> None:
+    """Write the values into the model. Raises ConfigError unless names and shapes are the model's."""
+    entries = {name: entry for name, entry in model.state_dict().items() if entry.is_floating_point()}
+    said = f"Expected a model that fits {path}"
+    if strange := [name for name in tensors if name not in entries]:
+        raise ConfigError(f"{said}, got one without {_some(strange)}. Give the class that was trained.")
+    if whole and (missing := [name for name in entries if name not in tensors]):
+        raise ConfigError(f"{said}, got one that also has {_some(missing)}. Give the class that was trained.")
+    for name, entry in entries.items():
+        values = tensors.get(name)
+        if values is None:
+            continue
+        if values.shape != tuple(entry.shape):
+            raise ConfigError(
+                f"{said}, in which {name} has the shape {values.shape}, got one with {tuple(entry.shape)}. "
+                "Give the class that was trained."
+            )
+        entry.copy_(torch.from_numpy(values))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _records(x: ArrayLike, shape: tuple[int, ...], *, text: bool) -> NDArray[Any]:
+    try:
+        found = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x)
+        rows = found.astype(np.int64 if text else np.float32)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"Expected records as numbers, got others ({error}).") from None
+    if text and found.dtype.kind not in "iu":
+        raise DataError(f"Expected records as whole numbers, the codes of characters, got {found.dtype}.")
+    if found.ndim < 1 or not len(found) or found.shape[1:] != shape:
+        expected = ", ".join(map(str, ("n", *shape)))
+        hint = " One record is x[None]." if shape and found.shape == shape else ""
+        raise DataError(f"Expected records of shape ({expected}) with n >= 1, got {found.shape}.{hint}")
+    if not text and not np.isfinite(rows).all():
+        raise DataError("Expected finite records, got NaN or infinity among them. Leave those out.")
+    return rows

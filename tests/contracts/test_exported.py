@@ -1,0 +1,42 @@
+"""The model of every registered protocol can be taken away, and predicts as well as its record says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.arms import ARMS
+from support.tiny_study import run, study, world
+
+from securefl.core.errors import ConfigError
+from securefl.study.config import Study
+from securefl.study.export import taken
+from securefl.training.trained import Trained, load
+
+
+def one(protocol: str, options: str) -> Study:
+    arm = f'[[arm]]\nname = "one"\nprotocol = "{protocol}"\n{options}\n'
+    return study(arm, clients=5, unprotected='["update", "profile", "loss", "map", "statistic"]')
+
+
+def trained(of: Study, folder: Path, client: int | None = None) -> Trained:
+    taken(of, folder, "one", 3, client).write(folder / "model.safetensors")
+    return load(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(("protocol", "options"), ARMS)
+def test_predictions_are_as_good_as_the_record_says(protocol: str, options: str, tmp_path: Path) -> None:
+    of = one(protocol, options)
+    here, last = world(of), run(of, tmp_path).records[-1]
+    if taken(of, tmp_path, "one").learnt.shared is None:
+        model = trained(of, tmp_path)
+        found = float(np.mean(model.predict(here.problem.server_x) == here.problem.server_y))
+        with pytest.raises(ConfigError, match="all clients have the same model"):
+            taken(of, tmp_path, "one", 3, 0)
+    else:
+        parts = [(trained(of, tmp_path, k), *here.tests[k]) for k in range(5)]
+        found = float(np.mean(np.concatenate([model.predict(x) == y for model, x, y in parts])))
+        with pytest.raises(ConfigError, match="the rest stayed with each"):
+            trained(of, tmp_path)
+    assert found == pytest.approx(last["accuracy"], abs=1e-12)

@@ -1,0 +1,122 @@
+"""Taking a model out of a run folder: what is refused, what the card says, and that nothing is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.tiny_study import FEDAVG, text
+
+from securefl.commands.main import cli
+from securefl.core.errors import ConfigError, DataError
+from securefl.study.checkpoint import Checkpoint
+from securefl.study.config import Study, parse
+from securefl.study.export import taken
+from securefl.study.folder_lock import alone
+from securefl.study.run import arm_folder, run_arm
+from securefl.study.session import CONFIG
+from securefl.study.world import build
+from securefl.training.trained import load
+
+LG = '[[arm]]\nname = "Own bodies"\nprotocol = "lg_fedavg"\n'
+OF = parse(text(FEDAVG, LG, seeds="[3, 5]"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return whole(OF, tmp_path_factory.mktemp("run"))
+
+
+def whole(of: Study, folder: Path) -> Path:
+    """A run folder in which all arms have finished."""
+    (folder / CONFIG).write_text(of.text)
+    for seed in of.study.seeds:
+        here = build(of, seed)
+        for arm in of.arms:
+            run_arm(of, arm, here, folder, lambda record: None)
+    return folder
+
+
+def told(*words: object) -> str:
+    done = CliRunner().invoke(cli, ["export", *map(str, words)])
+    return str(done.exception) if done.exception is not None else done.output
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_nothing_is_written_in_the_run(finished: Path, tmp_path: Path) -> None:
+    before = files(finished)
+    said = told(finished, "--arm", "FedAvg", "--seed", 5, "-o", tmp_path / "model.safetensors")
+    assert "seed 5, 2 rounds: the model that all clients have" in said
+    assert files(finished) == before
+
+
+def test_the_same_run_gives_the_same_bytes(finished: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        taken(OF, finished, "fedavg").write(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_the_card_says_what_ledger_and_record_say(finished: Path, tmp_path: Path) -> None:
+    card = json.loads(told(finished, "--arm", "FedAvg", "-o", tmp_path / "model", "--json"))
+    with Checkpoint(arm_folder(finished, OF.arms[0], 3) / "checkpoint.sqlite") as checkpoint:
+        noted = checkpoint.load()[1][-1]["ledger"]
+    assert card["ledger"] == {"entries": noted["count"], "head": noted["head"]}
+    assert card["privacy"]["epsilon"] == {"server": "inf", "key-holder": 0.0, "others": "inf"}
+    assert card["privacy"]["learns"]["server"].startswith("of each client ")
+    assert (card["seed"], card["rounds"], card["part"], card["client"]) == (3, 2, "whole", None)
+    assert load(tmp_path / "model").card == card
+
+
+def test_epsilon_is_said_not_to_cover_a_clients_own_body(finished: Path) -> None:
+    said = taken(OF, finished, "Own bodies", client=1).card["privacy"]["covers"]
+    assert said == "No epsilon covers this file: it has values that never left the client's device."
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--arm", "fedavq"], "got 'fedavq' .did you mean `fedavg`"),
+        (["--arm", "FedAvg", "--seed", "4"], r"among 3, 5, got 4 \(did you mean 3\?\)"),
+        (["--arm", "Own bodies", "--client", "6"], "a client from 0 to 5, got 6"),
+        (["--arm", "Own bodies", "--client", "-1"], "a client from 0 to 5, got -1"),
+        (["--arm", "FedAvg", "--client", "0"], "all clients have the same model"),
+        ([], "Expected --arm, which of FedAvg, Own bodies, got none"),
+    ],
+)
+def test_what_is_not_there_is_named(words: list[str], match: str, finished: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["export", str(finished), "-o", str(tmp_path / "x"), *words])
+    with pytest.raises(ConfigError, match=match):
+        raise done.exception or AssertionError(done.output)
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_arm_that_never_finished_is_refused_with_the_command_that_goes_on(tmp_path: Path) -> None:
+    of = parse(text(FEDAVG, LG))
+    (tmp_path / CONFIG).write_text(of.text)
+    run_arm(of, of.arms[0], build(of, 3), tmp_path, lambda record: None, rounds=1)
+    goes_on = f"go on with: securefl run {tmp_path}/study.toml --out {tmp_path}"
+    for arm, rounds in (("FedAvg", 1), ("Own bodies", 0)):
+        with pytest.raises(ConfigError, match=f"got {rounds} of 2 rounds; {goes_on}"):
+            taken(of, tmp_path, arm)
+    assert not arm_folder(tmp_path, of.arms[1], 3).exists(), "a refused export began an arm"
+
+
+def test_a_run_at_work_is_refused(finished: Path) -> None:
+    with alone(finished), pytest.raises(ConfigError, match="is in use by"):
+        taken(OF, finished, "FedAvg")
+
+
+def test_a_ledger_that_lost_releases_is_refused(tmp_path: Path) -> None:
+    of = parse(text(FEDAVG))
+    whole(of, tmp_path)
+    home = arm_folder(tmp_path, of.arms[0], 3)
+    for file in home.glob("ledger.sqlite*"):
+        file.unlink()
+    with pytest.raises(DataError, match=r"not the one that the run began with|releases are missing"):
+        taken(of, tmp_path, "FedAvg")
+    assert not (home / "ledger.sqlite").exists()
