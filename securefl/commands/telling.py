@@ -39,7 +39,7 @@ def find(study: str) -> Study:
             f"Expected a study without a section [sweep], got {study}; run it with: securefl sweep {study}"
         )
     # By path a second time: `read` says in its errors which file is meant.
-    return read(Path(study)) if Path(study).is_file() else parse(text)
+    return read(Path(study)) if Path(study).is_file() else replace(parse(text), file=study)
 
 
 def with_workers(command: Callable[..., None]) -> Callable[..., None]:
