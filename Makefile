@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test slow gpu check check-lowest bench bench-secagg bench-peers bench-growth sweeps clean
+.PHONY: demo test slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,9 @@ slow: $(VENV)/.tested  ## the tests marked slow
 gpu: $(VENV)/.tested  ## the tests that need a GPU, and its figures
 	$(BIN)/pytest -m gpu
 	$(BIN)/python benchmarks/device.py
+
+package: $(VENV)/.tested  ## sdist and wheel, and the demo from the wheel in a clean environment
+	$(BIN)/pytest tests/e2e/test_wheel.py
 
 check: $(VENV)/.tested  ## lint, format, types
 	$(BIN)/ruff check .

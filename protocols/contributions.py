@@ -25,7 +25,15 @@ from securefl.training.task import Problem
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
 
-UPDATE = Sends(name="update", how="sum", reveals="its model update", reads="trained")
+CLIPPED: Mapping[Unit, str] = {"client": "`update_bound` in [local], and noise"}
+"""What bounds an update, however it was trained."""
+UPDATE = Sends(
+    name="update",
+    how="sum",
+    reveals="its model update",
+    reads="trained",
+    bounded_by={"record": 'a section [dpsgd], under adjacency = "add-remove"', **CLIPPED},
+)
 SIZE = Sends(
     name="size",
     how="each",
@@ -49,7 +57,12 @@ COUNT = Sends(
         ("client", "replace-one"): 0.0,
     },
 )
-LOSS = Sends(name="loss", how="each", reveals="the mean loss of the model on its records")
+LOSS = Sends(
+    name="loss",
+    how="each",
+    reveals="the mean loss of the model on its records",
+    bounded_by={"record": "`loss_bound` in its arm, and noise"},
+)
 LARGEST_LOSS = 1e6
 """A public bound that clients clip their loss to."""
 _OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {

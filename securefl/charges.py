@@ -70,8 +70,9 @@ def _own_charge(plan: Plan, sends: Sends) -> Charge:
                 # The key holder sees no total. But it knows the noise, and can take it off a published total.
                 return Charge(server=event, key_holder=NonPrivateDpEvent(), others=event)
     if sends.name not in plan.unprotected:
+        remedy = _remedy(plan, sends)
         raise ConfigError(
-            f"{_why(plan, sends)}.{_remedy(plan, sends)} Name it in [privacy] "
+            f"{_why(plan, sends)}.{remedy} {'Or name' if remedy else 'Name'} it in [privacy] "
             f'unprotected = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
         )
     return EXPOSED if noised(plan, sends) and placement(plan, sends) == "key-holder" else UNPROTECTED
@@ -238,7 +239,19 @@ def _why(plan: Plan, sends: Sends) -> str:
 
 
 def _remedy(plan: Plan, sends: Sends) -> str:
-    if plan.noise == "none" or noised(plan, sends):
-        return ""
-    option = "`update_bound` in [local]" if plan.unit == "client" else "an option such as `clip`"
-    return f" Bound it, by {option}, where its protocol has one."
+    """What a study could set so that these values are bounded, as their protocol declares it; a sentence."""
+    if noised(plan, sends) and not _voided(plan, sends):
+        return ""  # the trust is what is missing, and `_why` says so
+    ways, unit = sends.bounded_by, plan.unit
+    if sends.training is not None and not _accounted(plan):
+        if unit == "record":
+            return ' Set adjacency = "add-remove".'
+        return " Leave the private training out." + (
+            f" Per {unit} take {ways[unit]}." if unit in ways else ""
+        )
+    if unit in ways:
+        return f" To bound it per {unit}, take {ways[unit]}."
+    others = [f'per {other} (unit = "{other}"), by {way}' for other, way in ways.items()]
+    if others:
+        return f" No option of its protocol bounds it per {unit}; it can be bounded {' or '.join(others)}."
+    return " No option of its protocol bounds it."

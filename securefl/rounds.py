@@ -46,17 +46,16 @@ class Sends:
         training: the cost of the training before it, if a model was broadcast. Its unit is the record, to add
             or remove.
         sensitivity: in L2, by (unit, adjacency). It is unbounded for a pair that is absent.
+        bounded_by: by unit, what a study sets to bound it, as words behind "take": for whoever is refused.
         every: it is asked for in rounds whose number this divides. 0 is in no round.
         introductions: how often it is asked for in a whole run before anything is trained, charged so.
         further: how often it is asked for in a whole run beyond once in `every` rounds, as number 1, 2 and so
             on of a round. These are charged like that of the round itself.
         once: it cannot change in a session (the same records, nothing trained, nothing broadcast). Each
             client gives it once: two sums of it over two sets of clients would differ by a client's value.
-        cohort: the least number of clients that are asked for one sum of it. 0 if that is not known
-            beforehand.
+        cohort: the least number of clients that are asked for one sum of it. 0 if it is not known before.
         grid: the integers that sums are taken on.
-        packed: whether a sum in the clear travels without its zeros. Hidden sums are dense, since the zeros
-            would tell of the value.
+        packed: whether a sum in the clear travels without its zeros. In hidden sums zeros would tell of it.
     """
 
     name: str
@@ -67,6 +66,7 @@ class Sends:
     reads: Literal["records", "trained", "nothing"] = "records"
     training: DpEvent | None = None
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
+    bounded_by: Mapping[Unit, str] = field(default_factory=dict)
     grid: Grid = field(default_factory=Grid)
     every: int = 1
     introductions: int = 0

@@ -14,12 +14,17 @@ from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.protocols.adds.bilevel import Search, Subnet, search, whole
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.protocols.contributions import bounded, fitting, to_fit, update_sends
+from securefl.protocols.contributions import CLIPPED, bounded, fitting, to_fit, update_sends
 from securefl.rounds import Floats, Kept, Sends, Value
 from securefl.training.fit import Fit, Fitted, fitted
 
 MAP = Sends(
-    name="map", how="sum", reveals="which units of the model it trained", reads="trained", packed=True
+    name="map",
+    how="sum",
+    reveals="which units of the model it trained",
+    reads="trained",
+    packed=True,
+    bounded_by=CLIPPED,
 )
 MASK: Final = "mask"
 """The public array that says which groups are summed."""
@@ -95,7 +100,7 @@ class SubnetUpdate:
     @property
     def sends(self) -> Sends:
         own = update_sends(self.supernet.problem, self.cohort, self.further)
-        return replace(own, on_model=False, packed=True)
+        return replace(own, on_model=False, packed=True, bounded_by=CLIPPED)
 
     def compute(self, job: Job) -> Value:
         supernet, kept = self.supernet, job.kept

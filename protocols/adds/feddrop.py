@@ -20,7 +20,7 @@ from securefl.protocols.adds.options import supernet_of
 from securefl.protocols.adds.part import figures
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
-from securefl.protocols.contributions import bounded, update_sends
+from securefl.protocols.contributions import CLIPPED, bounded, update_sends
 from securefl.protocols.parts import Gathering, step_of
 from securefl.rounds import Ask, Float32s, Kept, Sends, Sum, Value
 from securefl.training.fit import usable
@@ -115,7 +115,8 @@ class DroppedUpdate:
 
     @property
     def sends(self) -> Sends:
-        return update_sends(self.supernet.problem, self.cohort, self.further)
+        own = update_sends(self.supernet.problem, self.cohort, self.further)
+        return replace(own, bounded_by=CLIPPED)
 
     def compute(self, job: Job) -> Value:
         supernet, problem = self.supernet, self.supernet.problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isqrt, sqrt
 from typing import Literal
@@ -22,6 +23,10 @@ GRID = Grid(step=2.0**-10, bound=2.0**20)
 _UNIT = 2**10
 """The constant feature, 1, in grid units."""
 
+_BOUNDED_BY: Mapping[Unit, str] = {
+    "record": '`clip` of kind "unit-l2" or "bounded" in its arm, body = "public" or "dp-sgd", and noise',
+    "client": "`client_bound` in its arm, and noise",
+}
 _CLIPS = {"unit-l2": "unit norm", "bounded": "bounded features", "none": "features as they are"}
 
 
@@ -91,6 +96,7 @@ def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, cl
         reads=body.reads,
         training=body.training,
         sensitivity=found,
+        bounded_by=_BOUNDED_BY,
         grid=GRID,
         on_model=False,
         introductions=body.introductions,

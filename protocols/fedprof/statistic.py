@@ -59,6 +59,7 @@ def profile_sends(variant: Variant = Variant.FULL, clip: Clip | None = None, ref
         reveals="its whole profile",
         reveals_encrypted=_ENCRYPTED[variant],
         sensitivity={} if clip is None else _CLIPPED,
+        bounded_by={"record": "`clip` in its arm, and noise"},
         grid=GRID,
         every=refresh,
         introductions=1,

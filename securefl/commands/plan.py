@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.telling import find, on_workers, with_workers
+from securefl.commands import sweep as sweep_command
+from securefl.commands.telling import find, on_workers, plain, with_workers
+from securefl.core.errors import ConfigError
+from securefl.processes import processors
+from securefl.study.packaged import text_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from securefl.study.config import Study
+    from securefl.study.forecast import Forecast
+    from securefl.study.world import World
 
 
 @click.command(epilog="Example:  securefl plan fedlog_digits")
@@ -17,27 +30,76 @@ def plan(study: str, workers: int | None, as_json_: bool) -> None:
     """What STUDY would cost: who learns what, epsilon after the whole schedule, rounds, bytes, time.
 
     Bytes and time come from a rehearsal of two rounds per arm with the first seed, of which nothing is kept.
+    Of a sweep every cell is checked, and told with its epsilon or why it cannot run; its first cell is
+    rehearsed. The exit code is 1 if a cell cannot run.
     """
     from rich.console import Console
 
-    from securefl.study import world
-    from securefl.study.forecast import as_json, forecast
-    from securefl.study.forecast_text import lines
-    from securefl.study.session import require_known
+    from securefl.sweep.cells import has_sweep
     from securefl.training import single_thread
 
     single_thread()
-    found = on_workers(find(study), workers)
     console = Console(stderr=True, quiet=as_json_)
+    if has_sweep(text_of(study)):
+        _sweep(study, workers or processors(), console, as_json_)
+    else:
+        _study(on_workers(find(study), workers), console, as_json_)
+
+
+def _study(found: Study, console: Console, as_json_: bool) -> None:
+    from securefl.study import world
+    from securefl.study.forecast import as_json
+    from securefl.study.forecast_text import lines
+    from securefl.study.session import require_known
+
     here = world.build(found, found.study.seeds[0])
     # Before the rehearsals, which take a while: a study that `run` would refuse is refused at once.
     require_known(found, [arm.options.build(here.problem) for arm in found.arms])
-    forecasts = []
-    for arm in found.arms:
-        with console.status(f"rehearsing {arm.name}"):
-            forecasts.append(forecast(found, arm, here))
+    forecasts = _rehearsed(found, here, console)
     if as_json_:
         click.echo(json.dumps(as_json(found, forecasts), indent=2))
         return
     for line in lines(found, forecasts):
         click.echo(line)
+
+
+def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
+    from securefl.study import world
+    from securefl.study.forecast_text import lines
+    from securefl.sweep import check_text
+    from securefl.sweep.check import check
+
+    found = sweep_command.find(name)
+    with console.status("checking all cells") as status:
+        checked = check(found.cells, costs=True, tell=lambda cell: status.update(plain(f"checking {cell}")))
+    able = [own.cell for own in checked if not own.refused]
+    forecasts: list[Forecast] = []
+    if able:
+        # As its worker would run it: within a cell nothing is shared out.
+        study = replace(able[0].study, runtime=replace(able[0].study.runtime, workers=1))
+        forecasts = _rehearsed(study, world.build(study, study.study.seeds[0]), console)
+    if as_json_:
+        taken = check_text.seconds(checked, forecasts, workers) if able else None
+        click.echo(json.dumps(check_text.as_json(found, checked, taken), indent=2))
+    else:
+        click.echo("\n".join(check_text.lines(found, checked)))
+        if able:
+            click.echo(f"\nThe cell {able[0].name}, rehearsed:\n")
+            # Without its last line, the time of that cell alone.
+            click.echo("\n".join(list(lines(study, forecasts))[:-1]))
+            click.echo(check_text.last_line(checked, forecasts, workers))
+    if len(able) < len(checked):
+        raise ConfigError(
+            f"{name}: {len(checked) - len(able)} of {len(checked)} cells cannot run: "
+            f"{', '.join(own.cell.name for own in checked if own.refused)}. Mend them, or leave them out."
+        )
+
+
+def _rehearsed(study: Study, here: World, console: Console) -> list[Forecast]:
+    from securefl.study.forecast import forecast
+
+    forecasts = []
+    for arm in study.arms:
+        with console.status(plain(f"rehearsing {arm.name}")):
+            forecasts.append(forecast(study, arm, here))
+    return forecasts

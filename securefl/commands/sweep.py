@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.telling import end_stopped, end_told, printing
+from securefl.commands.telling import end_stopped, end_told, plain, printing
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.processes import processors
 from securefl.study.packaged import text_of
@@ -24,7 +25,7 @@ def find(study: str) -> Sweep:
     from securefl.sweep.cells import parse_sweep
 
     try:
-        return parse_sweep(text_of(study))
+        return replace(parse_sweep(text_of(study)), file=study)
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
 
@@ -75,11 +76,18 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     """Run what is left of a sweep in its folder, and tell of it."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.cells import CONFIG, claim
+    from securefl.sweep.check import check, require_all
     from securefl.sweep.page import alarms_of
     from securefl.sweep.progress import Bars
     from securefl.sweep.report import as_json, write
     from securefl.sweep.run import finished, run_cells
 
+    with console.status("checking all cells") as status:
+        # All before any runs: an error in the last one must not cost the hours, or the epsilon, of the first.
+        left = [cell for cell in found.cells if not finished(found.home(out, cell))]
+        require_all(
+            found, check(left, costs=False, tell=lambda name: status.update(plain(f"checking {name}")))
+        )
     claim(out, found)
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
     workers = min(workers, max(1, len(found.cells) - done))

@@ -19,6 +19,7 @@ from securefl.study.packaged import text_of
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from securefl.study import results
     from securefl.study.config import Study
@@ -39,7 +40,7 @@ def find(study: str) -> Study:
             f"Expected a study without a section [sweep], got {study}; run it with: securefl sweep {study}"
         )
     # By path a second time: `read` says in its errors which file is meant.
-    return read(Path(study)) if Path(study).is_file() else parse(text)
+    return read(Path(study)) if Path(study).is_file() else replace(parse(text), file=study)
 
 
 def with_workers(command: Callable[..., None]) -> Callable[..., None]:
@@ -89,6 +90,13 @@ def printing(console: Console) -> Callable[[str], None]:
     # `--json` quiets the console; a person who presses Ctrl-C is told all the same what happens
     shown = Console(stderr=True) if console.quiet else console
     return lambda line: shown.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def plain(text: str) -> Text:
+    """A text for a status line as it is: a name in it may look like markup."""
+    from rich.text import Text
+
+    return Text(text)
 
 
 def end_stopped(interrupted: Interrupted, go_on: str) -> NoReturn:

@@ -24,7 +24,12 @@ class SecureFLError(Exception):
 
 
 class ConfigError(SecureFLError):
-    """The configuration cannot be used as written."""
+    """The configuration cannot be used as written.
+
+    placed: whether the message says which file and section it is about.
+    """
+
+    placed: bool = False
 
 
 class ProtocolError(SecureFLError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,6 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from securefl.core.errors import ConfigError
 
 T = TypeVar("T")
+_NEAR = 0.59
+"""The least likeness of a word that is hinted at."""
 
 
 def convert(kind: type[T], table: Any, where: str) -> T:
@@ -89,5 +91,15 @@ def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:
 
 def near(word: str, words: Iterable[str]) -> str:
     """A hint at the nearest of these words, in brackets; empty where none is near."""
-    near: Sequence[str] = get_close_matches(word, list(words), n=1, cutoff=0.6)
-    return f" (did you mean `{near[0]}`?)" if near else ""
+    found = [(likeness, own) for own in words if (likeness := _likeness(word, own)) > _NEAR]
+    # The first of equals in the alphabet: the hint is the same in every process.
+    best = min(found, key=lambda pair: (-pair[0], pair[1]), default=None)
+    return f" (did you mean `{best[1]}`?)" if best else ""
+
+
+def _likeness(one: str, other: str) -> float:
+    """The share of letters in common, 0 to 1; 1 more for words of one family, such as fedpro and fedprof."""
+    one, other = ("".join(filter(str.isalnum, own.casefold())) for own in (one, other))
+    family = bool(one and other) and (one.startswith(other) or other.startswith(one))
+    share = SequenceMatcher(None, one, other).ratio()
+    return share + family if share > _NEAR else 0.0

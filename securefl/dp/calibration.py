@@ -50,7 +50,7 @@ def check_delta(delta: float, records: int, *, force: bool = False) -> None:
     if records >= 1 and delta >= 1 / records and not force:
         raise ConfigError(
             f"Expected delta below 1 / n = {1 / records:g}, got {delta:g}: it would allow publishing a "
-            "record as it is. Take a smaller one, or force it."
+            "record as it is. Take a smaller one, or force it (in a study: force_delta = true)."
         )
 
 

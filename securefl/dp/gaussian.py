@@ -74,7 +74,7 @@ def discrete_event(sigma: float, sensitivity: float) -> DpEvent:
     if not SMALLEST_TOTAL <= sigma < np.inf:
         raise ConfigError(
             f"Expected a total sigma of at least {SMALLEST_TOTAL:g} grid units, got {sigma:g}: the grid is "
-            "too coarse for distributed noise."
+            "too coarse for distributed noise. Ask for more noise, or take local noise."
         )
     return event(sqrt(sigma**2 - 4), sensitivity)
 
@@ -96,7 +96,7 @@ def _check_share(sigma: float) -> None:
     if not sigma >= SMALLEST_SHARE:
         raise ConfigError(
             f"Expected shares of at least {SMALLEST_SHARE:g} grid units of noise, got {sigma:.3g}: the grid "
-            "is too coarse for distributed noise."
+            "is too coarse for distributed noise. Ask for more noise, or take local noise."
         )
     if not sigma < LARGEST_SHARE:
         raise ConfigError(

@@ -13,6 +13,7 @@ from securefl.dp.calibration import check_delta
 from securefl.plan import Plan
 from securefl.rounds import Sends
 from securefl.study.config import Arm, Study
+from securefl.study.places import place_of, placed
 from securefl.study.world import World
 from securefl.sums import way_of
 from securefl.training.devices import Hardware
@@ -23,18 +24,24 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     """The arm's algorithm and plan. Raises ConfigError for a release that the plan could never allow."""
     unit, problem = study.privacy.unit, world.problem
     holders = problem.records if unit == "record" else problem.clients
-    check_delta(study.privacy.delta, holders, force=study.privacy.force_delta)
-    algorithm = arm.options.build(problem)
-    sent = [offer.sends for offer in algorithm.offers]
-    plan = study.privacy.plan(study.study.rounds, sent, records=problem.records, clients=problem.clients)
-    _check_budget(plan, sent, arm.name)
-    _check_cohorts(plan, sent, study.data.clients)
-    _check_device(plan, sent, problem.hardware)
-    algorithm.start()  # builds the model: a layer that does not exist is told here
+    with placed(study, "[privacy]"):
+        check_delta(study.privacy.delta, holders, force=study.privacy.force_delta)
+    with placed(study, "[model]"):
+        problem.initial  # noqa: B018 -- builds the model: what cannot be built is told as the model's
+    with placed(study, place_of(arm)):
+        algorithm = arm.options.build(problem)
+        sent = [offer.sends for offer in algorithm.offers]
+    with placed(study, f"[privacy], for {arm.name}:"):
+        plan = study.privacy.plan(study.study.rounds, sent, records=problem.records, clients=problem.clients)
+        _check_budget(plan, sent)
+        _check_cohorts(plan, sent, study.data.clients)
+        _check_device(plan, sent, problem.hardware)
+    with placed(study, place_of(arm)):
+        algorithm.start()  # a layer that does not exist is told here
     return algorithm, plan
 
 
-def _check_budget(plan: Plan, sent: Sequence[Sends], arm: str) -> None:
+def _check_budget(plan: Plan, sent: Sequence[Sends]) -> None:
     """ConfigError for a value that may not leave at all, or a budget that bears not one round."""
     for sends in sent:
         endless = open_to(plan, sends)
@@ -42,7 +49,7 @@ def _check_budget(plan: Plan, sent: Sequence[Sends], arm: str) -> None:
             raise ConfigError(
                 f"Expected noise on every value under a budget, got {sends.name!r}, which leaves without "
                 "noise, which no budget bears: every client would refuse. "
-                f"Set budget = inf in [privacy], or trust {endless} by leaving them out of `against`."
+                f"Set budget = inf, or trust the {' and the '.join(endless)}: leave them out of `against`."
             )
     if plan.budget is None:
         return
@@ -52,7 +59,7 @@ def _check_budget(plan: Plan, sent: Sequence[Sends], arm: str) -> None:
         if not within(first, plan.delta, plan.budget):
             cost = compose(first, plan.delta)
             raise ConfigError(
-                f"{arm}: expected round 1 to cost a client at most the budget {plan.budget:g} against the "
+                f"Expected round 1 to cost a client at most the budget {plan.budget:g} against the "
                 f"{party}, got epsilon {cost:.4g}: it bears not one round. Raise it, or add noise."
             )
 

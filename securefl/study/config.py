@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -119,9 +119,10 @@ class Arm:
 class Study:
     """A whole study.
 
-    text: the TOML it was read from. home: the folder that its relative paths and its own modules are looked
-    for in; None for a text without a file, which may name installed packages alone. brought: what a caller
-    in Python gives in place of what the text names.
+    text: the TOML it was read from. file: what errors call it; empty for a text without a file. home: the
+    folder that its relative paths and its own modules are looked for in; None for a text without a file,
+    which may name installed packages alone. brought: what a caller in Python gives in place of what the text
+    names.
     """
 
     study: StudySection
@@ -136,6 +137,7 @@ class Study:
     dpsgd: DPSGD | None = None
     runtime: RuntimeSection = field(default_factory=RuntimeSection)
     text: str = ""
+    file: str = ""
     home: Path | None = None
     brought: Brought = field(default_factory=Brought)
 
@@ -159,7 +161,7 @@ def read(path: Path) -> Study:
     """The study in a TOML file. Raises ConfigError for anything that cannot be used as written."""
     text = read_text(path)
     try:
-        return parse(text, home=path.parent)
+        return replace(parse(text, home=path.parent), file=str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

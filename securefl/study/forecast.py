@@ -64,7 +64,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         epsilon={
             party: compose(events_of(plan, sent, party, plan.schedule), plan.delta) for party in PARTIES
         },
-        affordable=_affordable(plan, sent),
+        affordable=affordable_rounds(plan, sent),
         bytes_up=(first["bytes_up"], later["bytes_up"]),
         bytes_down=(first["bytes_down"], later["bytes_down"]),
         seconds=(first["wall_seconds"], later["wall_seconds"]),
@@ -79,7 +79,8 @@ def _alone(study: Study, world: World) -> str:
     return why_alone(world.problem)
 
 
-def _affordable(plan: Plan, sent: Sequence[Sends]) -> int | None:
+def affordable_rounds(plan: Plan, sent: Sequence[Sends]) -> int | None:
+    """The number of rounds that the plan's budget buys; None without a budget."""
     if plan.budget is None:
         return None
     budget = plan.budget

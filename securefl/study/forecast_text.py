@@ -39,14 +39,15 @@ def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
         yield from (f"  changed for private training: {change}" for change in own.changes)
     seeds, workers = _many(len(study.study.seeds), "seed"), _many(study.runtime.processes, "worker")
     yield ""
-    yield f"About {_time(total_seconds(study, forecasts))} on this machine with {workers}, for {seeds}."
+    yield f"About {duration(total_seconds(study, forecasts))} on this machine with {workers}, for {seeds}."
 
 
 def _many(count: int, name: str) -> str:
     return f"{count} {name}{'' if count == 1 else 's'}"
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A time in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

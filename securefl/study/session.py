@@ -22,6 +22,7 @@ from securefl.study.hardware import devices, hardware_of, note
 from securefl.study.interruption import Interruption, Stop, to_stderr
 from securefl.study.lanes import Pair, side_by_side
 from securefl.study.private_copy import private_copy
+from securefl.study.places import placed
 from securefl.study.run import ArmRun, run_arm
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
@@ -151,12 +152,13 @@ def _once(tell: Tell) -> Tell:
 def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
     """Raises ConfigError for a name in `unprotected` that no arm sends, such as a misspelt one."""
     names = sorted({offer.sends.name for own in algorithms for offer in own.offers})
-    for name in study.privacy.unprotected:
-        if name not in names:
-            raise ConfigError(
-                f"[privacy] Expected unprotected among {', '.join(names)}, which the arms send, got "
-                f"{name!r}{near(name, names)}."
-            )
+    with placed(study, "[privacy]"):
+        for name in study.privacy.unprotected:
+            if name not in names:
+                raise ConfigError(
+                    f"[privacy] Expected unprotected among {', '.join(names)}, which the arms send, got "
+                    f"{name!r}{near(name, names)}."
+                )
 
 
 def study_of(folder: Path) -> Study:

@@ -19,6 +19,7 @@ from securefl.engines.party.computing import Records
 from securefl.rounds import Floats
 from securefl.study import cost
 from securefl.study.config import Study
+from securefl.study.places import placed
 from securefl.study.presets import PRESETS
 from securefl.training.devices import Hardware, chosen
 from securefl.training.task import Problem
@@ -103,6 +104,13 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
 
     hardware: where models are computed, by default where the study asks for.
     """
+    with placed(study, "[runtime]"):
+        hardware = hardware or chosen(study.runtime.device)
+    with placed(study, "[data]"):
+        return _built(study, seed, hardware)
+
+
+def _built(study: Study, seed: int, hardware: Hardware) -> World:
     split = _drawn(load(study.data.source, download=study.data.download, seed=seed), study.data.records, seed)
     clients, apart = study.data.clients, study.data.test_clients
     if clients + apart > len(split.train):
@@ -137,7 +145,7 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
         server_y=split.test.y,
         seed=public_seed(seed, "model"),
         private=study.dpsgd,
-        hardware=hardware or chosen(study.runtime.device),
+        hardware=hardware,
     )
     preset = PRESETS[study.cost.preset]
     return World(
@@ -178,12 +186,14 @@ def _require_fitting(study: Study, train: Dataset) -> None:
     text = train.x.dtype != np.float32
     if text != study.model.reads_text:
         raise ConfigError(
-            f"Expected a model that reads {'text' if text else 'numbers'} for {study.data.source!r}, got "
-            f"kind {study.model.kind!r}. {'Take char_lstm.' if text else 'Take another model.'}"
+            f"[model] Expected a model that reads {'text' if text else 'numbers'} for "
+            f"{study.data.source!r}, got kind {study.model.kind!r}. "
+            f"{'Take char_lstm.' if text else 'Take another model.'}"
         )
     if text and study.corruption != Corruption():
         raise ConfigError(
-            "Expected no [corruption] of text, got one: it spoils numbers and images. Leave the section out."
+            "[corruption] Expected no such section for text, got one: it spoils numbers and images. Leave it "
+            "out."
         )
 
 

@@ -51,12 +51,14 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """keys: what is swept, in the order of the file. text: the TOML it was read from."""
+    """keys: what is swept, in the order of the file. text: the TOML it was read from. file: what errors call
+    it; empty for a text without a file."""
 
     name: str
     keys: tuple[str, ...]
     cells: tuple[Cell, ...]
     text: str
+    file: str = ""
 
     def home(self, out: Path, cell: Cell) -> Path:
         return out / "cells" / cell.folder

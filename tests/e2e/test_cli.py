@@ -115,7 +115,7 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
     code, out, err = securefl(capfd, "run", toml, "--out", out_folder, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out, parse_constant=refuse)
-    assert set(found) == {"arms", "sentences", "ledgers", "report"}
+    assert set(found) == {"arms", "sentences", "warnings", "abstentions", "accuracy", "ledgers", "report"}
     assert [arm["name"] for arm in found["arms"]] == ["FedAvg", "FedProf"]
     assert all(math.isfinite(number) for number in numbers(found))
     assert Path(found["report"]).is_file()

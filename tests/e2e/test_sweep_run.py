@@ -18,11 +18,15 @@ import pytest
 from click.testing import CliRunner, Result
 from support.tiny_study import FEDAVG, text
 
+from securefl.commands.plan import plan
 from securefl.commands.run import run as run_command
 from securefl.commands.sweep import sweep
+from securefl.commands.telling import UNLEARNT
 from securefl.core.errors import ConfigError, SecureFLError
+from securefl.study import world
 from securefl.study.checkpoint import Checkpoint
 from securefl.sweep.cells import Cell, parse_sweep
+from securefl.sweep.check import check
 from securefl.sweep.run import finished, run_cells
 
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
@@ -147,19 +151,96 @@ def test_run_names_the_command_for_a_sweep(tmp_path: Path) -> None:
     )
 
 
-def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_nothing_runs_where_a_cell_could_not_begin(tmp_path: Path) -> None:
+    """Every refusal that a cell would meet at its start, by cell, before the first runs."""
+    toml = written(
+        tmp_path, text(FEDAVG) + '[sweep.grid]\n"data.clients" = [6, 5000]\n"privacy.delta" = [1e-4, 0.1]\n'
+    )
+    result = swept(toml, tmp_path / "out")
+    assert result.exit_code == 1
+    message = str(result.exception)
+    assert message.startswith(
+        f"{toml}: 3 of 4 cells cannot run, so none was begun: in the cell clients = 6, delta = 0.1: "
+    )
+    assert "in the cell clients = 5000, delta = 0.0001: [data] Expected clients <= " in message
+    assert "[privacy] Expected delta below 1 / n" in message
+    assert not (tmp_path / "out" / "cells").exists()
+
+
+def test_plan_reads_a_sweep(tmp_path: Path) -> None:
+    toml = written(tmp_path, NOISED + GRID)
+    result = CliRunner().invoke(plan, [str(toml)])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "tiny: a sweep of 4 cells over privacy.epsilon, study.rounds"
+    assert lines[lines.index("epsilon = 8, rounds = 1") + 1].startswith(
+        "  FedLog: ε 8.00 against the server, "
+    )
+    assert lines[lines.index("epsilon = inf, rounds = 2") + 1].startswith(
+        "  FedLog: ε ∞ against the server, "
+    )
+    assert "The cell epsilon = 8, rounds = 1, rehearsed:" in lines
+    assert lines[-1].startswith("About ")
+    assert list(tmp_path.iterdir()) == [toml], "nothing is kept"
+
+
+def test_plan_tells_every_cell_that_cannot_run(tmp_path: Path) -> None:
+    toml = written(tmp_path, text(FEDAVG) + '[sweep.grid]\n"data.clients" = [5000, 6]\n')
+    result = CliRunner().invoke(plan, [str(toml), "--json"])
+    assert result.exit_code == 1
+    assert str(result.exception) == (
+        f"{toml}: 1 of 2 cells cannot run: clients = 5000. Mend them, or leave them out."
+    )
+    found = json.loads(result.stdout, parse_constant=refuse)
+    bad, good = found["cells"]
+    assert bad["refused"].startswith("[data] Expected clients <= ")
+    assert (bad["arms"], good["refused"], good["arms"][0]["epsilon"]["server"]) == ([], None, "inf")
+    assert found["seconds"] > 0
+
+
+def test_cells_of_the_same_data_share_a_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+    build = world.build
+    monkeypatch.setattr(world, "build", lambda *given: built.append(1) or build(*given))
+    grid = '"data.clients" = [6, 4]\n"local.learning_rate" = [0.1, 0.2]\n"study.rounds" = [1, 2]\n'
+    cells = parse_sweep(text(FEDAVG) + "[sweep.grid]\n" + grid).cells
+    checked = check(cells, costs=True)
+    assert [own.cell for own in checked] == list(cells)
+    assert [own.refused for own in checked] == [""] * 8
+    assert len(built) == 2
+
+
+def test_what_one_cell_learnt_nothing_of_is_told_of_the_sweep(tmp_path: Path) -> None:
+    toml = written(tmp_path, text(FEDAVG) + '[sweep.grid]\n"local.learning_rate" = [0.1, 1e30]\n')
+    out = tmp_path / "out"
+    result = swept(toml, out, "--json")
+    assert result.exit_code == UNLEARNT
+    found = json.loads(result.stdout, parse_constant=refuse)
+    (alarm,) = found["warnings"]["learning_rate = 1e+30"]
+    assert (alarm["arm"], alarm["learnt"]) == ("FedAvg", False)
+    assert "Warning: learning_rate = 1e+30: FedAvg: nobody answered in any of 2 rounds" in result.stderr
+    assert (
+        "learning_rate = 1e+30: FedAvg: nobody answered in any of 2 rounds"
+        in (out / "sweep.html").read_text()
+    )
+    again = swept(toml, out)
+    assert again.exit_code == UNLEARNT, "what is finished is told again"
+
+
+def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("securefl.sweep.check.check", lambda *_, **__: [])  # as if it failed while it runs
     toml = written(tmp_path, text(FEDAVG) + '[sweep.grid]\n"data.clients" = [5000, 6, 4]\n')
     result = swept(toml, tmp_path / "out")
     assert result.exit_code == 1
     assert isinstance(result.exception, SecureFLError)
     message = str(result.exception)
-    assert message.startswith("1 of 3 cells failed: clients = 5000: Expected clients <= ")
+    assert message.startswith("1 of 3 cells failed: clients = 5000: [data] Expected clients <= ")
     assert message.endswith(f"securefl sweep {tmp_path / 'out' / 'sweep.toml'} --out {tmp_path / 'out'}")
     lines = result.stderr.splitlines()
     assert sum("finished" in line for line in lines) == 2
     assert any(line.endswith(": finished") and "clients = 4" in line for line in lines)
     assert set(pd.read_csv(tmp_path / "out" / "results.csv")["data.clients"]) == {4, 6}
-    assert "clients = 5000: Expected clients" in (tmp_path / "out" / "sweep.html").read_text()
+    assert "clients = 5000: [data] Expected clients" in (tmp_path / "out" / "sweep.html").read_text()
 
 
 class Killer:

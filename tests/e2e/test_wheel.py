@@ -1,14 +1,21 @@
-"""What an installed package has: the systems below `securefl`, and nothing called `protocols` at the top."""
+"""An installed package has the systems below `securefl`, nothing called `protocols` at the top, and a demo.
+
+`make package` runs this file, and CI does.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from collections.abc import Iterable
+from email import message_from_string
 from pathlib import Path
 
 import pytest
@@ -73,8 +80,8 @@ def sdist(tree: Path) -> Path:
 
 
 def expected() -> set[str]:
-    """Every module, study, template and mark of the checkout, by its name in the wheel."""
-    kinds = (".py", ".j2", ".toml", "py.typed")
+    """Every module, study, template, specification and mark of the checkout, by its name in the wheel."""
+    kinds = (".py", ".j2", ".toml", "py.typed", "SPEC.md")
     own = [name for name in listed() if name.startswith(("securefl/", "protocols/")) and name.endswith(kinds)]
     return {f"securefl/{name}" if name.startswith("protocols/") else name for name in own}
 
@@ -84,7 +91,7 @@ def check(names: Iterable[str]) -> None:
     assert files == expected()
     assert {name.split("/")[0] for name in files} == {"securefl"}
     assert "securefl/protocols/py.typed" in files
-    assert "securefl/protocols/studies/demo.toml" in files
+    assert {"securefl/protocols/studies/demo.toml", "securefl/secagg/SPEC.md"} <= files
 
 
 def test_a_wheel_has_all_of_it_below_securefl(wheel: Path) -> None:
@@ -99,6 +106,57 @@ def test_a_wheel_of_the_sdist_has_the_same(sdist: Path, tmp_path: Path) -> None:
     assert not (unpacked / "protocols").exists()
     with zipfile.ZipFile(built(unpacked, "build_wheel", tmp_path / "made")) as packed_again:
         check(packed_again.namelist())
+
+
+def test_an_sdist_is_the_whole_checkout(sdist: Path) -> None:
+    with tarfile.open(sdist) as packed:
+        files = {name.partition("/")[2] for name in packed.getnames()}
+    own = {
+        f"securefl/{name}" if name.startswith("protocols/") else name
+        for name in listed()
+        if name != ".gitignore"
+    }
+    assert own <= files
+
+
+def test_what_an_index_is_told(wheel: Path) -> None:
+    """Whoever finds the package learns what it is, for whom, and under which licence."""
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = [name for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
+        said = message_from_string(packed.read(name).decode())
+    assert said["License-Expression"] == "Apache-2.0"
+    assert "secure aggregation" in said["Keywords"]
+    assert {"Topic :: Security :: Cryptography", "Typing :: Typed"} <= set(said.get_all("Classifier", []))
+    assert said["Description-Content-Type"] == "text/markdown"
+
+
+@pytest.mark.timeout(900)
+def test_the_wheel_runs_the_demo_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
+    """Its own environment has the wheel; what it depends on comes from the tests' environment, by path."""
+    home = tmp_path / "environment"
+    venv.create(home, with_pip=False)
+    (packages,) = home.glob("lib/python*/site-packages")
+    install = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "install", "-q", "--no-deps"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run([*install, "--no-index", wheel], check=True, capture_output=True, env=clean)
+    # A path in it, not its own .pth files: an editable install of the checkout is not found by this.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def run(*command: str | Path) -> str:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False, timeout=880
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = run(home / "bin" / "python", "-c", "import securefl; print(securefl.__file__)")
+    assert Path(where.strip()).is_relative_to(home)
+    securefl = home / "bin" / "securefl"
+    assert "demo" in run(securefl, "studies").split()
+    found = json.loads(run(securefl, "demo", "--out", "demo", "--json"))
+    assert (tmp_path / "demo" / "report.html").is_file()
+    assert len(found["arms"]) == 4
+    assert found["warnings"] == []
 
 
 def test_it_stands_beside_another_owner_of_the_short_name(wheel: Path, tmp_path: Path) -> None:

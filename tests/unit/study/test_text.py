@@ -53,7 +53,7 @@ def test_a_study_of_text_learns_the_next_character(protocol: str, tmp_path: Path
     ("settings", "said"),
     [
         ({"model": 'kind = "mlp"'}, r"reads text for 'shakespeare', got kind 'mlp'. Take char_lstm"),
-        ({"extra": "[corruption]\nnoisy = 0.5\n"}, r"no \[corruption\] of text"),
+        ({"extra": "[corruption]\nnoisy = 0.5\n"}, r"\[corruption\] Expected no such section for text"),
     ],
 )
 def test_what_does_not_fit_text_is_named(settings: dict[str, str], said: str) -> None:

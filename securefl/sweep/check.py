@@ -1,0 +1,116 @@
+"""What each cell of a sweep would be refused with at its start, and what it costs, before the first runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from securefl.accounting.composition import compose
+from securefl.algorithm import Algorithm
+from securefl.charges import events_of
+from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.release import PARTIES
+from securefl.plan import Plan
+from securefl.study import world
+from securefl.study.composition import composition
+from securefl.study.config import Study
+from securefl.study.forecast import affordable_rounds
+from securefl.study.session import require_known
+from securefl.sweep.cells import Cell, Sweep
+from securefl.training import single_thread
+
+_SHOWN = 10
+"""The most refusals that one message lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmCost:
+    """Epsilon by party after the whole schedule, and the rounds that a budget buys; None without a budget."""
+
+    arm: str
+    epsilon: Mapping[str, float]
+    affordable: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A cell that was built and not run. refused: why it cannot run, or an empty text.
+
+    arms: empty if it is refused, or costs were not asked for.
+    """
+
+    cell: Cell
+    refused: str
+    arms: tuple[ArmCost, ...]
+
+
+def check(
+    cells: Iterable[Cell], *, costs: bool, tell: Callable[[str], None] = lambda name: None
+) -> list[Checked]:
+    """Build the first seed's world and every arm of these cells.
+
+    costs: whether to work out what each arm costs. tell: is called with the name of each cell, before it is
+    built. Cells of the same data share a world. An error that a cell would meet at its start is its
+    `refused`.
+    """
+    single_thread()
+    alike: dict[str, list[Cell]] = {}
+    ordered = list(cells)
+    for cell in ordered:
+        alike.setdefault(_data_of(cell.study), []).append(cell)
+    found: dict[str, Checked] = {}
+    # One world at a time: those of a whole sweep may not fit into memory together.
+    for group in alike.values():
+        found |= {own.cell.folder: own for own in _checked(group, costs, tell)}
+    return [found[cell.folder] for cell in ordered]
+
+
+def _data_of(study: Study) -> str:
+    """What a world hangs on, as text: studies that share it differ in arms, privacy and training at most."""
+    noised = study.dpsgd is not None or (study.privacy.epsilon or inf) < inf
+    parts = (study.data, study.corruption, study.model, study.cost, study.runtime.device, study.home)
+    return repr((study.study.seeds[0], noised, *parts))
+
+
+def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) -> Iterator[Checked]:
+    """Cells of the same data, on one world."""
+    first = cells[0].study
+    tell(cells[0].name)
+    try:
+        here = world.build(first, first.study.seeds[0])
+    except SecureFLError as error:
+        yield from (Checked(cell=cell, refused=str(error), arms=()) for cell in cells)
+        return
+    for cell in cells:
+        study = cell.study
+        tell(cell.name)
+        problem = replace(here.problem, local=study.local, private=study.dpsgd)
+        try:
+            made = {arm.name: composition(study, arm, replace(here, problem=problem)) for arm in study.arms}
+            require_known(study, [algorithm for algorithm, _ in made.values()])
+            yield Checked(cell=cell, refused="", arms=_costs(made) if costs else ())
+        except SecureFLError as error:
+            yield Checked(cell=cell, refused=str(error), arms=())
+
+
+def _costs(made: Mapping[str, tuple[Algorithm, Plan]]) -> tuple[ArmCost, ...]:
+    costs = []
+    for name, (algorithm, plan) in made.items():
+        sent = [offer.sends for offer in algorithm.offers]
+        spent = {p: compose(events_of(plan, sent, p, plan.schedule), plan.delta) for p in PARTIES}
+        costs.append(ArmCost(arm=name, epsilon=spent, affordable=affordable_rounds(plan, sent)))
+    return tuple(costs)
+
+
+def require_all(sweep: Sweep, checked: Sequence[Checked]) -> None:
+    """Raises ConfigError with every one of the checked cells that cannot run, by name."""
+    refused = [own for own in checked if own.refused]
+    if not refused:
+        return
+    shown = "; ".join(f"in the cell {own.cell.name}: {own.refused.rstrip('.')}" for own in refused[:_SHOWN])
+    more = f"; and {len(refused) - _SHOWN} more, which `securefl plan` lists" if refused[_SHOWN:] else ""
+    raise ConfigError(
+        f"{sweep.file}{': ' if sweep.file else ''}{len(refused)} of {len(checked)} cells cannot run, so none "
+        f"was begun: {shown}{more}. Mend them, or leave them out."
+    )

@@ -1,0 +1,34 @@
+"""Hints at a misspelt word prefer its family, and are the same in every process."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+import pytest
+
+from securefl.core.reading import near
+
+WORDS = [point.name for point in entry_points(group="securefl.protocols")]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("fedpro", "fedprof"),
+        ("fedproff", "fedprof"),
+        ("fedprx", "fedprox"),
+        ("FedProf", "fedprof"),
+        ("fedavgrp", "fedavg_rp"),
+        ("fedav", "fedavg"),
+        ("pow-d", "pow_d"),
+        ("lgfedavg", "lg_fedavg"),
+    ],
+)
+def test_the_family_comes_first(word: str, meant: str) -> None:
+    assert near(word, WORDS) == f" (did you mean `{meant}`?)"
+    assert near(word, reversed(WORDS)) == near(word, WORDS)
+
+
+@pytest.mark.parametrize("word", ["", "zzz", "scaffold", "-"])
+def test_what_is_not_near_is_not_hinted_at(word: str) -> None:
+    assert near(word, WORDS) == ""

@@ -1,0 +1,120 @@
+"""An error found after the text was read says which file, section and arm it is about, and what exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.tiny_study import FEDAVG, FEDPROF, text, with_privacy
+
+from securefl.core.errors import ConfigError
+from securefl.study import world
+from securefl.study.composition import composition
+from securefl.study.config import read
+from securefl.study.session import run_study
+
+ADDS = '[[arm]]\nname = "ADDS"\nprotocol = "adds"\nfraction = 0.5\n'
+FEDDROP = '[[arm]]\nname = "FedDrop"\nprotocol = "feddrop"\nfraction = 0.5\n'
+FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
+LOSSES = '[[arm]]\nname = "pow-d"\nprotocol = "pow_d"\nfraction = 0.5\n'
+CLIENT = {"unit": '"client"', "adjacency": '"zero-out"'}
+DPSGD = (
+    "[dpsgd]\nclip_norm = 1.0\nnoise_multiplier = 4.0\nsampling_rate = 0.1\nexpected_batch = 16\nsteps = 2\n"
+    'optimizer = "sgd"\nlearning_rate = 0.1\n'
+)
+
+
+def refused(folder: Path, written: str) -> str:
+    """What the study in a file is refused with, once its text was read."""
+    path = folder / "mine.toml"
+    path.write_text(written)
+    of = read(path)
+    with pytest.raises(ConfigError) as caught:
+        composition(of, of.arms[0], world.build(of, 3))
+    found = str(caught.value)
+    assert found.count("mine.toml") == 1, "named once"
+    return found.removeprefix(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (text(FEDAVG, clients=5000), "[data] Expected clients <= "),
+        (
+            text(FEDAVG).replace('kind = "mlp"\nhidden = [8]', 'kind = "char_lstm"'),
+            "[model] Expected a model that reads numbers",
+        ),
+        (text(FEDAVG).replace("delta = 1e-4", "delta = 0.5"), "[privacy] Expected delta below 1 / n"),
+        (text(FEDPROF.replace("fraction", "alpha = [1.0]\nfraction")), "[[arm]] FedProf: Expected one alpha"),
+        (
+            text(FEDAVG, unprotected="[]"),
+            "[privacy], for FedAvg: 'update' would leave its client without noise",
+        ),
+        (text(ADDS, extra=DPSGD), "[[arm]] ADDS: Expected no [dpsgd] with subnets"),
+        (
+            text(FEDAVG).replace('kind = "mlp"\nhidden = [8]', 'kind = "lenet5"'),
+            "[model] Expected images of 28x28",
+        ),
+    ],
+)
+def test_file_and_section_are_named(written: str, said: str, tmp_path: Path) -> None:
+    assert refused(tmp_path, written).startswith(said)
+
+
+def test_an_unknown_name_in_unprotected_is_the_files_too(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text(FEDAVG, unprotected='["update", "updatee"]'))
+    with pytest.raises(
+        ConfigError, match=re.escape(f"{path}: [privacy] Expected unprotected among count, update")
+    ):
+        run_study(read(path), tmp_path / "run", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("arm", "privacy", "remedy"),
+    [
+        (
+            FEDAVG,
+            {},
+            'To bound it per record, take a section [dpsgd], under adjacency = "add-remove". Or name',
+        ),
+        (FEDAVG, CLIENT, "To bound it per client, take `update_bound` in [local], and noise. Or name it in"),
+        (
+            ADDS,
+            {},
+            'No option of its protocol bounds it per record; it can be bounded per client (unit = "client")',
+        ),
+        (FEDDROP, {}, "No option of its protocol bounds it per record; it can be bounded per client"),
+        (
+            FEDLOG,
+            {},
+            '`clip` of kind "unit-l2" or "bounded" in its arm, body = "public" or "dp-sgd", and noise',
+        ),
+        (FEDLOG, CLIENT, "take `client_bound` in its arm, and noise"),
+        (LOSSES, {}, "take `loss_bound` in its arm, and noise"),
+    ],
+)
+def test_a_remedy_is_one_that_the_protocol_has(
+    arm: str, privacy: dict[str, str], remedy: str, tmp_path: Path
+) -> None:
+    named = '["update"]' if arm is LOSSES else "[]"
+    found = refused(tmp_path, with_privacy(text(arm, unprotected=named), privacy))
+    assert remedy in found
+    if arm in (ADDS, FEDDROP):
+        assert "dpsgd" not in found, "it is refused there"
+
+
+def test_the_remedy_named_is_taken(tmp_path: Path) -> None:
+    """What the message for FedAvg per record says is enough, word by word."""
+    path = tmp_path / "mine.toml"
+    path.write_text(with_privacy(text(FEDAVG, unprotected="[]", extra=DPSGD), {"adjacency": '"add-remove"'}))
+    of = read(path)
+    composition(of, of.arms[0], world.build(of, 3))
+
+
+def test_private_training_in_the_wrong_unit_is_told_what_to_change(tmp_path: Path) -> None:
+    wrong = text(FEDAVG, unprotected="[]", extra=DPSGD)
+    assert 'Set adjacency = "add-remove".' in refused(tmp_path, wrong)
+    per_client = with_privacy(wrong, CLIENT)
+    assert "Leave the private training out. Per client take `update_bound`" in refused(tmp_path, per_client)
