@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 def find(study: str) -> Sweep:
     """A sweep by path, or by the name of a packaged one."""
+    from securefl.study.home import home_of
     from securefl.sweep.cells import parse_sweep
 
     try:
-        return parse_sweep(text_of(study))
+        home = home_of(Path(study)) if Path(study).is_file() else None
+        return parse_sweep(text_of(study), home=home)
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
 
@@ -71,6 +73,7 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
 def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
     """Run what is left of a sweep in its folder, and tell of it."""
     from securefl.study.interruption import Interrupted, Interruption
+    from securefl.study.own import told
     from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.progress import Bars
     from securefl.sweep.report import as_json, write
@@ -80,6 +83,8 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
     workers = min(workers, max(1, len(found.cells) - done))
     go_on = f"securefl sweep {out / CONFIG} --out {out}"
+    for line in dict.fromkeys(line for cell in found.cells for line in told(cell.study)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -28,7 +28,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     sent = [offer.sends for offer in algorithm.offers]
     plan = study.privacy.plan(study.study.rounds, sent, records=problem.records, clients=problem.clients)
     _check_budget(plan, sent, arm.name)
-    _check_cohorts(plan, sent, study.data.clients)
+    _check_cohorts(plan, sent, problem.clients)
     _check_device(plan, sent, problem.hardware)
     algorithm.start()  # builds the model: a layer that does not exist is told here
     return algorithm, plan

@@ -76,6 +76,7 @@ def run_arm(
             seed=str(world.seed),
             ledger=ledger.identity,
             journal=journal.identity,
+            **world.marks.bound,
         )
         state, records, stands = _resumed(checkpoint, ledger, world.problem.clients)
         for record in records:
