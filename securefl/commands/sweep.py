@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 def find(study: str) -> Sweep:
     """A sweep by path, or by the name of a packaged one."""
+    from securefl.study.home import home_of
     from securefl.sweep.cells import parse_sweep
 
     try:
-        return replace(parse_sweep(text_of(study)), file=study)
+        home = home_of(Path(study)) if Path(study).is_file() else None
+        return replace(parse_sweep(text_of(study), home=home), file=study)
     except ConfigError as error:
         raise ConfigError(f"{study}: {error}") from None
 
@@ -75,6 +77,7 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
 def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
     """Run what is left of a sweep in its folder, and tell of it."""
     from securefl.study.interruption import Interrupted, Interruption
+    from securefl.study.own import told
     from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.check import check, require_all
     from securefl.sweep.page import alarms_of
@@ -92,6 +95,8 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
     workers = min(workers, max(1, len(found.cells) - done))
     go_on = f"securefl sweep {out / CONFIG} --out {out}"
+    for line in dict.fromkeys(line for cell in found.cells for line in told(cell.study)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -117,8 +122,8 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
             f"{len(failed)} of {len(found.cells)} cells failed: {what.rstrip('.')}. "
             f"To try them again: {go_on}"
         )
-    told = alarms_of(found, out)
+    alarming = alarms_of(found, out)
     end_told(
-        [f"{name}: {own['text']}" for name, alarms in told.items() for own in alarms],
-        all(own["learnt"] for alarms in told.values() for own in alarms),
+        [f"{name}: {own['text']}" for name, alarms in alarming.items() for own in alarms],
+        all(own["learnt"] for alarms in alarming.values() for own in alarms),
     )

@@ -63,12 +63,15 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
 
     from securefl.study import run_report, session
     from securefl.study.interruption import Interrupted, Interruption
+    from securefl.study.own import told
     from securefl.study.progress import Bars
 
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
     if (out / session.CONFIG).exists():
         console.print(f"Going on with the run in {out}.", highlight=False, markup=False, soft_wrap=True)
+    for line in told(study):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     say = printing(console)
     stop = Interruption(say)
     try:

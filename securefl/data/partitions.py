@@ -200,12 +200,16 @@ class Partition:
         if self.deviation is not None and not 0 <= self.deviation <= _MOST_RECORDS:
             raise ValueError(f"Expected 0 <= deviation <= {_MOST_RECORDS:g}, got deviation={self.deviation}.")
 
-    def split(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> tuple[Index, ...]:
-        """Record indices of each of `clients` clients.
+    def split(self, dataset: Dataset, clients: int | None, rng: np.random.Generator) -> tuple[Index, ...]:
+        """Record indices of each of `clients` clients. None: "natural" takes every group.
 
         Raises ConfigError if the data set has no labels or groups for the kind, or cannot be cut so.
         """
         n = len(dataset)
+        if self.kind == "natural":
+            return natural(self._groups(dataset), clients, rng)
+        if clients is None:
+            raise ConfigError(f"Expected a number of clients for partition {self.kind!r}, got none. Add it.")
         match self.kind:
             case "iid":
                 return iid(n, clients, rng)
@@ -221,15 +225,17 @@ class Partition:
             case "normal":
                 sizes = normal_sizes(n, clients, self.mean or 0.0, self.deviation or 0.0, rng)
                 return sized(n, sizes, rng)
-            case "natural":
-                if dataset.groups is None:
-                    raise ConfigError(
-                        f"Expected groups for a natural partition, got data set {dataset.name!r} without "
-                        "any. Choose another kind."
-                    )
-                return natural(dataset.groups, clients, rng)
             case _:
                 assert_never(self.kind)
+
+    def _groups(self, dataset: Dataset) -> Index:
+        if dataset.groups is None:
+            raise ConfigError(
+                f"Expected groups for a natural partition, got data set {dataset.name!r}, which does not say "
+                "whose a record is. Share it out under [data], such as by clients = 10 and partition = "
+                '{ kind = "iid" }, or name the client_column.'
+            )
+        return dataset.groups
 
     def _labels(self, dataset: Dataset) -> Index:
         if not dataset.classes:

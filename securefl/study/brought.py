@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from torch import nn
 
@@ -15,3 +16,7 @@ class Brought:
 
     data: object | None = None
     model: Callable[..., nn.Module] | None = None
+
+
+NOTHING: Final = Brought()
+"""One for all, so that two studies of one text are equal."""

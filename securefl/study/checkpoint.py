@@ -31,6 +31,14 @@ KIND = Kind(
     "restore the folder it is in from one backup, or begin a new run in another folder.",
 )
 _SESSION = "session"
+_OWN = {
+    "data": "records",
+    "data_code": "code that makes the records",
+    "model": "values and layers of the model",
+    "model_code": "code that makes the model",
+}
+"""What a run may have of its own, by the name of its digest."""
+_NONE = "none"
 _MODULUS = 2**256
 
 
@@ -68,9 +76,10 @@ class Checkpoint:
             return bytes.fromhex(self._bound()[_SESSION])
 
     def bind(self, **identities: str) -> None:
-        """Bind the run to its study, arm and seed, and to this ledger and journal.
+        """Bind the run to its study, arm and seed, to this ledger and journal, and to what it has of its own.
 
-        Raises DataError if one of the names had another value when the run began.
+        Raises DataError if one of the names had another value when the run began. A name of `_OWN` may be
+        left out, which is a value too.
         """
         # Each file alone could be lost and begun anew. A new ledger would forget what was released, and a new
         # journal which sums were opened.
@@ -80,17 +89,24 @@ class Checkpoint:
                 for name, value in identities.items():
                     self._bind(name, value)
                 bound = self._bound()
-            if gone := identities.keys() - bound.keys():
+            if gone := identities.keys() - bound.keys() - _OWN.keys():
                 raise Damaged(f"it no longer says its {', '.join(sorted(gone))}")
-        for name, value in identities.items():
-            if bound[name] != value:
-                raise DataError(self._another(name, bound[name], value))
+        for name in (*identities, *_OWN):
+            began, now = bound.get(name, _NONE), identities.get(name, _NONE)
+            if began != now:
+                raise DataError(self._another(name, began, now))
 
     def _another(self, name: str, began: str, now: str) -> str:
         if name in ("ledger", "journal"):
             return (
                 f"The {name} beside {self._db.path} is not the one that the run began with: it was lost or "
                 "replaced, and with it what was released. Restore it, or begin a new run elsewhere."
+            )
+        if name in _OWN:
+            return (
+                f"{self._db.path} was begun with other {_OWN[name]} (SHA-256 {began[:16]}, here {now[:16]}). "
+                "Rounds of two would be mixed: bring back what the run began with, or begin a new run in "
+                "another folder."
             )
         return (
             f"{self._db.path} was begun with {name} {began}, and here {name} is {now}: it was copied or "

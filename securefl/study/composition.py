@@ -34,7 +34,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     with placed(study, f"[privacy], for {arm.name}:"):
         plan = study.privacy.plan(study.study.rounds, sent, records=problem.records, clients=problem.clients)
         _check_budget(plan, sent)
-        _check_cohorts(plan, sent, study.data.clients)
+        _check_cohorts(plan, sent, problem.clients)
         _check_device(plan, sent, problem.hardware)
     with placed(study, place_of(arm)):
         algorithm.start()  # a layer that does not exist is told here

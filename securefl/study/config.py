@@ -12,15 +12,18 @@ from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.core.legible import require_legible
 from securefl.core.reading import convert, near
-from securefl.data import NAMES, Corruption, Partition
+from securefl.data import Corruption
 from securefl.engines.network import Faults
 from securefl.storage.texts import read_text, toml
 from securefl.study import presets
-from securefl.study.brought import Brought
+from securefl.study.brought import NOTHING, Brought
+from securefl.study.data_section import DataSection, require_source
+from securefl.study.home import home_of
 from securefl.study.privacy import PrivacySection
 from securefl.study.runtime import RuntimeSection
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.dpsgd_config import DPSGD
+from securefl.training.own_models import OwnModelSection, section_of
 from securefl.training.task import Problem
 
 MOST_ROUNDS = 10**6
@@ -66,36 +69,6 @@ class StudySection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSection:
-    """source: a data set's name. clients: N. records: how many training records there are in all, drawn by
-    the seed, by default the whole set. holdout: share of each client's records that it tests on and never
-    trains on. test_clients: further clients that take part in nothing; their records are the server's, in
-    place of the data set's test part. download: fetch missing files first."""
-
-    source: str
-    clients: int
-    partition: Partition
-    records: int | None = None
-    holdout: float = 0.0
-    test_clients: int = 0
-    download: bool = False
-
-    def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise ValueError(f"Expected clients >= 1, got {self.clients}.")
-        if self.records is not None and self.records < 1:
-            raise ValueError(f"Expected records >= 1, got {self.records}.")
-        if self.test_clients < 0:
-            raise ValueError(f"Expected test_clients >= 0, got {self.test_clients}.")
-        if not 0 <= self.holdout < 1:
-            raise ValueError(f"Expected 0 <= holdout < 1, got {self.holdout}.")
-        if self.source not in NAMES:
-            raise ValueError(
-                f"Expected source among {', '.join(NAMES)}, got {self.source!r}{near(self.source, NAMES)}."
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class CostSection:
     """Time and energy: a published preset (its constant message sizes), or real bytes (`real_bytes`)."""
 
@@ -127,7 +100,7 @@ class Study:
 
     study: StudySection
     data: DataSection
-    model: ModelConfig
+    model: ModelConfig | OwnModelSection
     local: LocalTraining
     privacy: PrivacySection
     arms: tuple[Arm, ...]
@@ -139,7 +112,7 @@ class Study:
     text: str = ""
     file: str = ""
     home: Path | None = None
-    brought: Brought = field(default_factory=Brought)
+    brought: Brought = NOTHING
 
 
 _SECTIONS: Mapping[str, type[Any]] = {
@@ -161,7 +134,7 @@ def read(path: Path) -> Study:
     """The study in a TOML file. Raises ConfigError for anything that cannot be used as written."""
     text = read_text(path)
     try:
-        return replace(parse(text, home=path.parent), file=str(path))
+        return replace(parse(text, home=home_of(path)), file=str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -172,11 +145,21 @@ def parse(text: str, *, home: Path | None = None, brought: Brought | None = None
     for key in table:
         if key not in (*_SECTIONS, "arm"):
             raise ConfigError(f"Unknown section [{key}]{near(key, (*_SECTIONS, 'arm'))}.")
+    brought = brought or NOTHING
+    if brought.model is not None:
+        table.setdefault("model", {})
+    if brought.data is not None:
+        table.setdefault("data", {})
     missing = [name for name in (*_SECTIONS, "arm") if name not in table and name not in _OPTIONAL]
     if missing:
         raise ConfigError(f"Missing section {', '.join(f'[{name}]' for name in missing)}.")
-    sections = {name: convert(kind, table[name], name) for name, kind in _SECTIONS.items() if name in table}
-    return Study(**sections, arms=_arms(table["arm"]), text=text, home=home, brought=brought or Brought())
+    kinds = dict(_SECTIONS)
+    if "model" in table:
+        kinds["model"], table["model"] = section_of(table["model"], brought=brought.model is not None)
+    sections = {name: convert(kind, table[name], name) for name, kind in kinds.items() if name in table}
+    if brought.data is None:
+        require_source(sections["data"], home)
+    return Study(**sections, arms=_arms(table["arm"]), text=text, home=home, brought=brought)
 
 
 def _arms(tables: Any) -> tuple[Arm, ...]:

@@ -29,6 +29,7 @@ class Forecast:
     """The forecast of one arm, for a client that takes part in every round.
 
     Attributes:
+        clients: how many there are.
         learns, epsilon: by party. Epsilon is that after the whole schedule.
         affordable: the number of rounds that the budget buys, if further asks come evenly over the schedule.
             None without a limit.
@@ -40,6 +41,7 @@ class Forecast:
     """
 
     arm: str
+    clients: int
     learns: dict[str, str]
     epsilon: dict[str, float]
     affordable: int | None
@@ -60,6 +62,7 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
     first, later = _rehearsed(study, arm, world)
     return Forecast(
         arm=arm.name,
+        clients=world.problem.clients,
         learns={party: learns(plan, sent, party) for party in PARTIES},
         epsilon={
             party: compose(events_of(plan, sent, party, plan.schedule), plan.delta) for party in PARTIES

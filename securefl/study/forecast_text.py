@@ -12,7 +12,7 @@ from securefl.study.forecast import Forecast, total_seconds
 
 def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
     """The page of the forecast, line by line."""
-    privacy, clients = study.privacy, study.data.clients
+    privacy, clients = study.privacy, forecasts[0].clients
     counts = ((len(study.arms), "arm"), (study.study.rounds, "round"), (clients, "client"))
     yield f"{study.study.name}: {', '.join(_many(*count) for count in counts)}"
     if study.study.evaluate_every > 1:

@@ -114,6 +114,7 @@ def opened(study: Study, arm: Arm, world: World, plan: Plan, home: Path) -> Iter
             seed=str(world.seed),
             ledger=ledger.identity,
             journal=journal.identity,
+            **world.marks.bound,
         )
         state, records, stands = _resumed(checkpoint, ledger, world.problem.clients)
         yield Saved(ledger, checkpoint, journal, state, records, stands)

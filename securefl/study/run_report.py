@@ -117,9 +117,13 @@ def write(
     reproduce: str,
     changes: Sequence[str] = (),
     device: str = "cpu",
+    own: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write tables, plots, versions and the report into the run folder. Returns the report's path."""
-    hangs_on = {**versions(), "device": device}
+    """Write tables, plots, versions and the report into the run folder. Returns the report's path.
+
+    own: records, code and model that are not packaged, in words.
+    """
+    hangs_on = {**versions(), "device": device, **(own or {})}
     write_csv(folder / "metrics.csv", results.metrics)
     write_csv(folder / "participation.csv", results.participation)
     write_csv(folder / "figures.csv", results.figures)

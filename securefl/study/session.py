@@ -15,14 +15,16 @@ from securefl.plan import Plan
 from securefl.storage.files import write
 from securefl.storage.texts import read_text
 from securefl.study import results, run_report, world
+from securefl.study.brought import Brought
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
 from securefl.study.folder_lock import alone
 from securefl.study.hardware import devices, hardware_of, note
+from securefl.study.home import home_of, note_home
 from securefl.study.interruption import Interruption, Stop, to_stderr
 from securefl.study.lanes import Pair, side_by_side
-from securefl.study.private_copy import private_copy
 from securefl.study.places import placed
+from securefl.study.private_copy import private_copy
 from securefl.study.run import ArmRun, run_arm
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
@@ -35,6 +37,7 @@ def claim(folder: Path, study: Study) -> None:
     """Make the folder this study's, or find that it is already. Raises ConfigError if it is another's."""
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / CONFIG
+    note_home(folder, study.home)
     if config.exists():
         if read_text(config) != study.text:
             raise ConfigError(
@@ -161,22 +164,24 @@ def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
                 )
 
 
-def study_of(folder: Path) -> Study:
-    """The study of a run folder. Raises ConfigError for another folder."""
+def study_of(folder: Path, brought: Brought | None = None) -> Study:
+    """The study of a run folder, with what a caller in Python brings. Raises ConfigError for another."""
     config = folder / CONFIG
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
-    return parse(read_text(config))
+    return parse(read_text(config), home=home_of(config), brought=brought)
 
 
-def reopen(folder: Path, out: Path | None = None) -> tuple[results.Results, Path]:
+def reopen(
+    folder: Path, out: Path | None = None, *, brought: Brought | None = None
+) -> tuple[results.Results, Path]:
     """Write the report of a finished run again, in its folder or in `out`.
 
     With `out` nothing is written in the run's folder, which may be on read-only media. The report is made
-    from a private copy of its databases and their logs.
+    from a private copy of its databases and their logs. brought: as the run had it (see Study).
     Raises ConfigError if the run is not finished, or a process runs in the folder.
     """
-    study = study_of(folder)
+    study = study_of(folder, brought)
     if out is None or out.resolve() == folder.resolve():
         with alone(folder):
             return _reported(study, folder, folder, folder)
@@ -212,4 +217,5 @@ def _written(
     card = run_report.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
-    return collected, run_report.write(study, collected, card, out, reproduce, changes, where)
+    own = made.first.marks.words
+    return collected, run_report.write(study, collected, card, out, reproduce, changes, where, own)

@@ -67,7 +67,7 @@ class Turn:
                 plan,
                 parameters=study.privacy.parameters,
                 asks=2 * study.study.rounds,
-                clients=study.data.clients,
+                clients=world.problem.clients,
             ),
             kept=self._saved,
             culprits=[k for own in stands for k in own.culprits],

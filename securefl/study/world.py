@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, prod
 
@@ -13,15 +13,18 @@ from numpy.typing import ArrayLike, NDArray
 from securefl.algorithm import Population
 from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
-from securefl.data import Corruption, Dataset, Split, load, unrelated
+from securefl.data import Corruption, Dataset, Split, unrelated
 from securefl.data.holdout import held_out
 from securefl.engines.party.computing import Records
 from securefl.rounds import Floats
 from securefl.study import cost
 from securefl.study.config import Study
+from securefl.study.own import Marks, architecture
+from securefl.study.own import records as own_records
 from securefl.study.places import placed
 from securefl.study.presets import PRESETS
 from securefl.training.devices import Hardware, chosen
+from securefl.training.models import ModelConfig
 from securefl.training.task import Problem
 
 
@@ -30,6 +33,7 @@ class World:
     """Everything that does not depend on the arm. The same seed gives the same world.
 
     records: what each client trains on. held: what it tests on and never trains on, None without a hold-out.
+    marks: of records and a model that are not packaged.
     """
 
     seed: int
@@ -39,6 +43,7 @@ class World:
     cost_model: cost.CostModel
     devices: cost.Devices
     held: Sequence[Records] | None = None
+    marks: Marks = field(default_factory=Marks)
 
     @cached_property
     def tests(self) -> Sequence[Records]:
@@ -111,9 +116,10 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
 
 
 def _built(study: Study, seed: int, hardware: Hardware) -> World:
-    split = _drawn(load(study.data.source, download=study.data.download, seed=seed), study.data.records, seed)
+    split, marks = own_records(study, seed)
+    split = _drawn(split, study.data.records, seed)
     clients, apart = study.data.clients, study.data.test_clients
-    if clients + apart > len(split.train):
+    if clients is not None and clients + apart > len(split.train):
         wanted = (
             f"clients <= {len(split.train) - apart}" if apart else f"clients <= {len(split.train)} records"
         )
@@ -122,10 +128,14 @@ def _built(study: Study, seed: int, hardware: Hardware) -> World:
     _require_public(study, split.train, other)
     _require_fitting(study, split.train)
     # Each step has a stream of its own, named by its purpose: a change of one changes no other.
-    parts = study.data.partition.split(split.train, clients + apart, stream(seed, "partition"))
+    dealt = None if clients is None else clients + apart
+    parts = study.data.partition.split(split.train, dealt, stream(seed, "partition"))
+    if len(parts) <= apart:
+        raise ConfigError(f"Expected test_clients < {len(parts)}, the number of clients, got {apart}.")
     if apart:
         parts, tests = _apart(parts, apart, stream(seed, "test clients"))
         split = replace(split, test=split.train.take(tests))
+    clients = len(parts)
     quality = study.corruption.assign(clients, stream(seed, "quality"))
     records = []
     for client, (part, kind) in enumerate(zip(parts, quality, strict=True)):
@@ -133,17 +143,19 @@ def _built(study: Study, seed: int, hardware: Hardware) -> World:
         records.append((own.x, own.y))
     kept, held = _parted(records, study.data.holdout, public_seed(seed, "holdout"))
     train = split.train
+    outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
+    model, of_model = architecture(study, train, outputs, model_seed)
     problem = Problem(
-        model=study.model,
+        model=model,
         local=study.local,
         kind="classification" if train.classes else "regression",
         shape=train.shape,
-        outputs=train.classes or train.y.shape[1],
+        outputs=outputs,
         clients=clients,
         records=sum(map(len, parts)) if apart else len(train),
         server_x=split.test.x,
         server_y=split.test.y,
-        seed=public_seed(seed, "model"),
+        seed=model_seed,
         private=study.dpsgd,
         hardware=hardware,
     )
@@ -153,9 +165,10 @@ def _built(study: Study, seed: int, hardware: Hardware) -> World:
         problem=problem,
         records=kept,
         quality=quality,
-        cost_model=_cost(study, preset.model, train.shape),
+        cost_model=_cost(study, preset.model, train.shape, model.reads_text),
         devices=preset.law.draw(clients, stream(seed, "devices")),
         held=held,
+        marks=marks | of_model,
     )
 
 
@@ -184,10 +197,10 @@ def _parted(
 def _require_fitting(study: Study, train: Dataset) -> None:
     """Raises ConfigError for text that the model does not read, or that noise would be put on."""
     text = train.x.dtype != np.float32
-    if text != study.model.reads_text:
+    if isinstance(study.model, ModelConfig) and text != study.model.reads_text:
         raise ConfigError(
             f"[model] Expected a model that reads {'text' if text else 'numbers'} for "
-            f"{study.data.source!r}, got kind {study.model.kind!r}. "
+            f"{train.name!r}, got kind {study.model.kind!r}. "
             f"{'Take char_lstm.' if text else 'Take another model.'}"
         )
     if text and study.corruption != Corruption():
@@ -219,12 +232,12 @@ def _drawn(split: Split, records: int | None, seed: int) -> Split:
     return replace(split, train=split.train.take(np.sort(kept)))
 
 
-def _cost(study: Study, model: cost.CostModel, shape: tuple[int, ...]) -> cost.CostModel:
+def _cost(study: Study, model: cost.CostModel, shape: tuple[int, ...], text: bool) -> cost.CostModel:
     if not study.cost.real_bytes:
         return model
     return replace(
         model,
         model_megabytes=None,
         # bytes of pixels and characters, float32 features
-        bits_per_sample=(8 if len(shape) > 1 or study.model.reads_text else 32) * prod(shape),
+        bits_per_sample=(8 if len(shape) > 1 or text else 32) * prod(shape),
     )

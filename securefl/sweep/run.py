@@ -185,7 +185,8 @@ class _Shift:
             cell, place = self.waiting.popleft(), self.places.popleft()
             try:
                 with _for_workers():
-                    future = self.pool.submit(_work, self.sweep.home(self.out, cell), cell.study.text, place)
+                    folder, study = self.sweep.home(self.out, cell), cell.study
+                    future = self.pool.submit(_work, folder, study.text, study.home, place)
             except BrokenProcessPool:
                 self.waiting.appendleft(cell)
                 self.broken = True
@@ -254,13 +255,13 @@ def _prepare(news: SimpleQueue[tuple[int, int]], hears: Connection) -> None:
     end_with_parent()
 
 
-def _work(folder: Path, text: str, place: int) -> str | None:
+def _work(folder: Path, text: str, home: Path | None, place: int) -> str | None:
     """Run one cell in a worker. Returns the error, or None."""
     trace = folder / "error.txt"
     trace.unlink(missing_ok=True)
     try:
         # The workers of a sweep are its cells: within a cell nothing is shared out again.
-        study = parse(text)
+        study = parse(text, home=home)
         _run(replace(study, runtime=replace(study.runtime, workers=1)), folder, place)
     except SecureFLError as error:
         return str(error)

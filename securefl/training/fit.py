@@ -7,11 +7,13 @@ from its own client's streams alone, so neither order nor place matters.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+import torch
 
 from securefl.algorithm import Job
 from securefl.core.errors import DataError
@@ -104,7 +106,8 @@ def _fitted(fit: Fit) -> Fitted:
     try:
         # A start of another length, such as of a broadcast that a server made up, costs its client alone.
         model = problem.module(fit.start)
-        with activated(model, fit.activation), frozen(*([last_dense(model)] if fit.under_head else [])):
+        head = [last_dense(model)] if fit.under_head else []
+        with _drawing(fit), activated(model, fit.activation), frozen(*head):
             if problem.private is not None:
                 from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
 
@@ -124,6 +127,17 @@ def _fitted(fit: Fit) -> Fitted:
     except DataError as error:
         return error
     return to_vector(model)
+
+
+@contextmanager
+def _drawing(fit: Fit) -> Iterator[None]:
+    """Let dropout draw from the client's own stream, whoever trained before in this process."""
+    if not fit.problem.model.draws:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(fit.job.rng.integers(2**63)))
+        yield
 
 
 def usable(problem: Problem, job: Job) -> Job:

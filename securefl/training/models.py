@@ -215,6 +215,11 @@ class ModelConfig:
         """Whether a record is a row of int64 codes, and not of numbers."""
         return self.kind == "char_lstm"
 
+    @property
+    def draws(self) -> bool:
+        """Whether training draws from torch's generator, as dropout does."""
+        return False
+
     def blank(self, shape: tuple[int, ...]) -> Tensor:
         """One record of zeros, (1, *shape)."""
         return torch.zeros((1, *shape), dtype=torch.int64 if self.reads_text else torch.float32)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from securefl.algorithm import Evaluation
+from securefl.training.architecture import Architecture
 from securefl.training.devices import Hardware, computed, device_of
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.evaluation import Task, evaluate
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
-from securefl.training.models import ModelConfig
 from securefl.training.vector import load_vector, to_vector
 
 
@@ -35,7 +35,7 @@ class Problem:
         hardware: where the model is computed. It is built on the CPU, so its first values are the same.
     """
 
-    model: ModelConfig
+    model: Architecture
     local: LocalTraining
     kind: Task
     shape: tuple[int, ...]

@@ -90,6 +90,7 @@ def test_the_plan_counts_arms_side_by_side() -> None:
     def forecast(seconds: float) -> Forecast:
         return Forecast(
             arm="x",
+            clients=1,
             learns={},
             epsilon={},
             affordable=None,

@@ -1,0 +1,69 @@
+"""Arrays of any number type as the arrays of a data set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import DataError
+from securefl.data.columns import Place, coded
+from securefl.data.dataset import Dataset
+from securefl.data.layout import Arrays, Layout
+
+
+def cast(arrays: Arrays, layout: Layout, where: str, name: str) -> Dataset:
+    """Arrays as a data set: records as float32, targets by the declared classes.
+
+    Without declared classes, targets of a float type are a regression's. Raises DataError for anything that
+    is no number, not finite, or of another length.
+    """
+    x, y = arrays.x, arrays.y
+    if x.ndim < 2:
+        raise DataError(f"{where}: expected records x of shape (n, *shape), got {x.shape}.")
+    if y.ndim < 1 or len(y) != len(x):
+        raise DataError(f"{where}: expected a target for each of {len(x)} records, got y of shape {y.shape}.")
+    if arrays.clients is not None and arrays.clients.shape != (len(x),):
+        raise DataError(
+            f"{where}: expected the client of each of {len(x)} records, got shape {arrays.clients.shape}."
+        )
+    count = layout.count
+    if count is None and y.dtype.kind != "f":
+        raise DataError(
+            f"{where}: expected `classes` under [data] for targets of type {y.dtype}, got none: their "
+            "number if they are 0, 1, ..., or a list of the labels; 0 says that it is a regression."
+        )
+    if count:
+        return Dataset(name=name, x=_numbers(x, where, "x"), y=_labels(y, layout, where), classes=count)
+    targets = _numbers(y, where, "y")
+    shaped = targets[:, None] if targets.ndim == 1 else targets
+    return Dataset(name=name, x=_numbers(x, where, "x"), y=shaped, classes=0)
+
+
+def _numbers(array: NDArray[Any], where: str, what: str) -> NDArray[np.float32]:
+    if array.dtype.kind not in "biuf":
+        raise DataError(
+            f"{where}: expected {what} of numbers, got type {array.dtype}. Texts come in a DataFrame, with "
+            "their categories under [data.columns]."
+        )
+    with np.errstate(over="ignore"):
+        found = array.astype(np.float32)
+    if not np.isfinite(found).all():
+        row, *place = (int(at) for at in np.argwhere(~np.isfinite(found))[0])
+        at = f" at {tuple(place)}" if place else ""
+        raise DataError(
+            f"{where}, row {row + 1}: expected finite numbers of 32 bits in {what}, got "
+            f"{array[(row, *place)]}{at}. Mend the record, or leave it out."
+        )
+    return found
+
+
+def _labels(y: NDArray[Any], layout: Layout, where: str) -> NDArray[np.int64]:
+    import pandas as pd
+
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise DataError(f"{where}: expected one label a record, got y of shape {y.shape}.")
+    return coded(pd.Series(y), layout.labels, Place(where, "y", advice=False))

@@ -1,0 +1,275 @@
+"""One column of a table as numbers, by a public declaration and nothing that is learnt over records.
+
+| declared | becomes |
+|---|---|
+| nothing | the number as it is, float32 |
+| `range = [low, high]` | the number clipped to it, then from 0 to 1 |
+| `categories = [...]` | one value for each, of which one is 1 |
+| `missing = value` | that value where there is none |
+| `indicator = true` | one value more, which is 1 where there is none |
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import DataError
+from securefl.core.legible import is_legible
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_CATEGORIES: Final = 10_000
+_SHOWN: Final = 8
+"""Words of a vocabulary in an error."""
+_ABSENT: Final = frozenset({"", "na", "n/a", "nan", "null", "none"})
+"""Words for no number, in small letters."""
+_TRUTH: Final = {"true": 1.0, "false": 0.0}
+_WHOLE: Final = re.compile(r"(-?\d+)\.0+")
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+Word = str | int | float | bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """What is publicly known of a column. See the table above.
+
+    Raises ValueError for a declaration that contradicts itself.
+    """
+
+    range: tuple[float, float] | None = None
+    categories: tuple[Word, ...] | None = None
+    missing: Word | None = None
+    indicator: bool = False
+
+    def __post_init__(self) -> None:
+        if self.range is not None and self.categories is not None:
+            raise ValueError("Expected `range` or `categories`, got both. Keep one of them.")
+        if self.range is not None and not (
+            self.range[0] < self.range[1] and all(isfinite(float(np.float32(end))) for end in self.range)
+        ):
+            raise ValueError(f"Expected a finite range = [low, high] with low < high, got {self.range}.")
+        if self.categories is None:
+            self._check_number()
+            return
+        words = self.words
+        if not 1 <= len(words) <= MOST_CATEGORIES or len(set(words)) < len(words) or "" in words:
+            raise ValueError(
+                f"Expected 1 to {MOST_CATEGORIES:,} categories, each once, got {len(words)} with "
+                f"{len(set(words))} different ones."
+            )
+        if self.missing is not None and word_of(self.missing) not in words:
+            raise ValueError(f"Expected `missing` among the categories, got {self.missing!r}. Add it there.")
+
+    def _check_number(self) -> None:
+        given = self.missing
+        if given is not None and (isinstance(given, str) or not isfinite(float(np.float32(given)))):
+            raise ValueError(f"Expected `missing` as a finite number for a column of numbers, got {given!r}.")
+        if self.indicator and given is None:
+            raise ValueError("Expected `missing` beside `indicator`: the number that stands where none is.")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The categories as they are compared."""
+        return tuple(word_of(one) for one in self.categories or ())
+
+
+@dataclass(frozen=True)
+class Place:
+    """A column in a file, for errors. advice: whether to say how a column is declared."""
+
+    where: str
+    name: str
+    advice: bool = True
+
+    def at(self, row: int) -> str:
+        return f"{self.where}, row {row + 1}, column {self.name!r}"
+
+    def lines(self, line: str) -> str:
+        """The TOML that declares the column."""
+        return f"\n\n    [data.columns.{key_of(self.name)}]\n    {line}\n" if self.advice else ""
+
+
+def encoded(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.float32]:
+    """A column of n values as (n, k) numbers.
+
+    Raises DataError that names file, row, column and value for one that the declaration does not know.
+    """
+    if column.categories is not None:
+        parts = [one_hot(values, column, place)]
+        gone = _absent_words(values, column)
+    else:
+        numbers = numbers_of(values, place)
+        gone = np.isnan(numbers)
+        if gone.any() and column.missing is None:
+            raise DataError(
+                f"{place.at(int(np.argmax(gone)))}: expected a number, got none. Say in the study what "
+                f"stands for it, such as:{place.lines('missing = 0')}"
+            )
+        numbers = np.where(gone, float(column.missing or 0), numbers)
+        parts = [_scaled(numbers, column, place)[:, None]]
+    if column.indicator:
+        parts.append(gone[:, None].astype(np.float32))
+    return np.concatenate(parts, axis=1)
+
+
+def _scaled(numbers: NDArray[np.float64], column: Column, place: Place) -> NDArray[np.float32]:
+    if column.range is not None:
+        low, high = column.range
+        numbers = (np.clip(numbers, low, high) - low) / (high - low)
+    with np.errstate(over="ignore"):
+        found = numbers.astype(np.float32)
+    if not np.isfinite(found).all():
+        row = int(np.argmin(np.isfinite(found)))
+        raise DataError(f"{place.at(row)}: expected a finite number of 32 bits, got {numbers[row]}.")
+    return found
+
+
+def one_hot(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.float32]:
+    """(n, categories): 1 at the value's place. Zeros where a value is missing and an indicator says so."""
+    codes = _codes(values, column, place)
+    found = np.zeros((len(values), len(column.words)), np.float32)
+    present = codes >= 0
+    found[np.flatnonzero(present), codes[present]] = 1
+    return found
+
+
+def _codes(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.int64]:
+    gone = _absent_words(values, column)
+    instead = -1 if column.missing is None else column.words.index(word_of(column.missing))
+    if gone.any() and column.missing is None and not column.indicator:
+        raise DataError(
+            f"{place.at(int(np.argmax(gone)))}: expected a category, got no value. Say in the study which "
+            "category stands for it by `missing`, or mark it by `indicator = true`, under "
+            f"[data.columns.{key_of(place.name)}]."
+        )
+    present = np.flatnonzero(~gone)
+    codes = np.full(len(values), instead, np.int64)
+    codes[present] = coded(values.iloc[present], column.words, place, present)
+    return codes
+
+
+def coded(
+    values: pd.Series[Any], words: tuple[str, ...], place: Place, rows: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """The place of each value among these words, (n,). rows: of the values in their file."""
+    known = {word: code for code, word in enumerate(words)}
+    codes = np.fromiter((known.get(word_of(one), -1) for one in values), np.int64, len(values))
+    if len(codes) and codes.min() < 0:
+        first = int(np.argmax(codes < 0))
+        row = first if rows is None else int(rows[first])
+        shown = ", ".join(map(repr, words[:_SHOWN])) + (", ..." if len(words) > _SHOWN else "")
+        raise DataError(
+            f"{place.at(row)}: expected one of {shown}, got {values.iloc[first]!r}. Add it to the declared "
+            "ones if it is a possible value, or mend the record."
+        )
+    return codes
+
+
+def numbers_of(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
+    """Numbers, truth values, or texts that are numbers, (n,). NaN where there is none.
+
+    Raises DataError for anything else, and for infinity.
+    """
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(values) or pd.api.types.is_timedelta64_dtype(values):
+        raise DataError(
+            f"{place.where}, column {place.name!r}: expected numbers, got dates. Turn it into numbers first, "
+            "or leave it out by `ignore` under [data]."
+        )
+    if pd.api.types.is_complex_dtype(values):
+        raise DataError(f"{place.where}, column {place.name!r}: expected real numbers, got complex ones.")
+    if pd.api.types.is_bool_dtype(values) or pd.api.types.is_numeric_dtype(values):
+        found = values.to_numpy(np.float64, na_value=np.nan)
+    else:
+        found = _from_texts(values, place)
+    if np.isinf(found).any():
+        raise DataError(
+            f"{place.at(int(np.argmax(np.isinf(found))))}: expected a finite number, got infinity."
+        )
+    return found
+
+
+def _from_texts(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
+    import pandas as pd
+
+    try:
+        found = np.array(pd.to_numeric(values, errors="coerce"), np.float64)
+    except TypeError:
+        raise _no_cell(values.iloc[0], place) from None
+    for row in np.flatnonzero(np.isnan(found)).tolist():
+        value = values.iloc[row]
+        if isinstance(value, list | tuple | dict | np.ndarray):
+            raise _no_cell(value, place)
+        text = "" if _is_none(value) else str(value).strip().lower()
+        if text in _TRUTH:
+            found[row] = _TRUTH[text]
+        elif text not in _ABSENT:
+            raise _no_number(values, row, place)
+    return found
+
+
+def _no_cell(value: Any, place: Place) -> DataError:
+    return DataError(
+        f"{place.where}, column {place.name!r}: expected a number in each cell, got {type(value).__name__}. "
+        "Turn it into columns of numbers, or leave it out by `ignore` under [data]."
+    )
+
+
+def _no_number(values: pd.Series[Any], row: int, place: Place) -> DataError:
+    got = values.iloc[row]
+    said = f"{place.at(row)}: expected a number, got {str(got)[:80]!r}."
+    if not place.advice:
+        return DataError(f"{said} Mend the record.")
+    line = f"categories = [{json.dumps(str(got)[:40], ensure_ascii=False)}, ...]"
+    return DataError(
+        f"{said} If the column holds words, list all that may occur in the study, from what is publicly "
+        f"known of it:{place.lines(line)}\n"
+        "`securefl data describe FILE --public` proposes such lines from a file that is public. A column "
+        "that tells nothing, such as a name, is left out by `ignore = [...]` under [data]."
+    )
+
+
+def _absent_words(values: pd.Series[Any], column: Column) -> NDArray[np.bool_]:
+    return np.fromiter((_is_none(one) or word_of(one) == "" for one in values), np.bool_, len(values))
+
+
+def _is_none(value: Any) -> bool:
+    import pandas as pd
+
+    return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and value != value)
+
+
+def word_of(value: Any) -> str:
+    """A value as it is compared with a vocabulary: 1 and 1.0 are alike, and true and True."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    text = str(value).strip()
+    if text in ("True", "False"):
+        return text.lower()
+    whole = _WHOLE.fullmatch(text)
+    return whole[1] if whole else text
+
+
+def key_of(name: str) -> str:
+    """A column's name as a key of TOML."""
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def require_name(name: Any, where: str) -> str:
+    """A column's name. Raises DataError for one that is no text of printable letters."""
+    if not isinstance(name, str) or not is_legible(name) or not name.strip():
+        raise DataError(
+            f"{where}: expected columns with names of printable letters, got {name!r}. A column without a "
+            "name is often the numbers of rows: write the file without them (`index=False`)."
+        )
+    return name

@@ -1,0 +1,147 @@
+"""A proposal for the section [data] of a study, from a file that is public.
+
+It reads ranges and vocabularies off the records. Of a file that is not public that is a release: one record
+more could move them, and no ledger would know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from math import ceil, floor, log10
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.reading import near
+from securefl.data.columns import Place, key_of, numbers_of, require_name, word_of
+from securefl.data.layout import Arrays
+from securefl.data.tables import read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_WORDS: Final = 50
+"""Words of a column that is still a vocabulary. One with more is proposed to be left out."""
+MOST_LABELS: Final = 20
+"""Whole numbers of a target that are still labels."""
+
+
+def proposal(
+    path: Path, *, target: str | None = None, client_column: str | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """The section [data] as a table, and what to look at in it, a sentence each.
+
+    Raises DataError for a file that cannot be read, and ConfigError for a column that it does not have.
+    """
+    table = read_table(path, client_column)
+    section: dict[str, Any] = {"source": path.name}
+    if isinstance(table, Arrays):
+        whole = table.y.dtype.kind in "iub"
+        section["classes"] = int(table.y.max()) + 1 if whole and table.y.size else 0
+        found, notes = section, [f"x has shape {table.x.shape}, y has shape {table.y.shape}."]
+    else:
+        found, notes = _of_table(table, path, section, target, client_column)
+    if client_column is not None:
+        return {**found, "client_column": client_column}, notes
+    clients = {"clients": 10, "partition": {"kind": "iid"}}
+    return {**found, **clients}, [*notes, "Choose clients and partition."]
+
+
+def _of_table(
+    frame: pd.DataFrame, path: Path, section: dict[str, Any], target: str | None, client_column: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    names = [require_name(name, str(path)) for name in frame.columns]
+    for name in (target, client_column):
+        if name is not None and name not in names:
+            raise ConfigError(
+                f"{path}: expected one of the columns {', '.join(names)}, got {name!r}{near(name, names)}."
+            )
+    if not len(frame):
+        raise DataError(f"{path}: expected records to describe, got none.")
+    notes, ignored, columns = [], [], {}
+    for name in names:
+        if name in (target, client_column):
+            continue
+        found, note = _column(frame[name], Place(str(path), name))
+        if found is None:
+            ignored.append(name)
+        else:
+            columns[name] = found
+        notes += [f"{name}: {note}"] if note else []
+    if target is None:
+        notes.insert(0, "Choose the target, and declare its classes (0 for a regression): --target COLUMN.")
+    else:
+        section["target"] = target
+        section["classes"], scale = _labels(frame[target], Place(str(path), target))
+        columns |= {target: scale} if scale else {}
+    kept: dict[str, Any] = {"ignore": ignored} if ignored else {}
+    return {**section, **kept, "columns": columns}, notes
+
+
+def _column(values: pd.Series[Any], place: Place) -> tuple[dict[str, Any] | None, str]:
+    """What a column may be declared as, or None to leave it out, and a note."""
+    try:
+        numbers = numbers_of(values, place)
+    except DataError:
+        return _vocabulary(values)
+    known = numbers[~np.isnan(numbers)]
+    if not len(known) or (known == known[0]).all():
+        return None, "one value in all records, which tells nothing."
+    found: dict[str, Any] = {"range": _around(known)}
+    if len(known) < len(numbers):
+        found |= {"missing": found["range"][0], "indicator": True}
+        return found, f"{len(numbers) - len(known)} of {len(numbers)} values are missing."
+    return found, ""
+
+
+def _vocabulary(values: pd.Series[Any]) -> tuple[dict[str, Any] | None, str]:
+    words = sorted({word_of(one) for one in values.dropna()} - {""})
+    gone = bool(values.isna().any()) or any(word_of(one) == "" for one in values)
+    if len(words) > MOST_WORDS:
+        return None, f"{len(words)} different words. Turn it into numbers if it tells something."
+    if len(words) < 2:
+        return None, "one word in all records, which tells nothing."
+    return {"categories": words, **({"indicator": True} if gone else {})}, ""
+
+
+def _labels(values: pd.Series[Any], place: Place) -> tuple[Any, dict[str, Any] | None]:
+    """The classes of a target, and the declaration of its column if it is a regression's."""
+    words = {word_of(one) for one in values.dropna()} - {""}
+    try:
+        numbers = numbers_of(values, place)
+    except DataError:
+        return sorted(words), None
+    known = numbers[~np.isnan(numbers)]
+    if len(words) <= MOST_LABELS and (known == np.round(known)).all():
+        return sorted(int(one) for one in np.unique(known)), None
+    return 0, {"range": _around(known)}
+
+
+def _around(known: NDArray[np.float64]) -> list[float]:
+    """A range of round numbers around these."""
+    low, high = float(known.min()), float(known.max())
+    step = 10.0 ** floor(log10(high - low)) / 10 if high > low else 1.0
+    # Round numbers again: a multiple of 0.1 has many digits.
+    return [float(f"{floor(low / step) * step:.12g}"), float(f"{ceil(high / step) * step:.12g}")]
+
+
+def lines(section: Mapping[str, Any]) -> Iterator[str]:
+    """The section as TOML, a line for each column."""
+    yield "[data]"
+    for key, value in section.items():
+        if key != "columns":
+            yield f"{key} = {_written(value)}"
+    if columns := section.get("columns"):
+        yield "[data.columns]"
+        yield from (f"{key_of(name)} = {_written(column)}" for name, column in columns.items())
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_written(one)}" for key, one in value.items()) + " }"
+    # Texts, numbers, truth values and lists of them are written alike in JSON and TOML.
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,164 @@
+"""Records as a caller in Python has them: arrays, tables, data sets of torch and of Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import DataError
+from securefl.data.dataset import Dataset, Split
+from securefl.data.layout import Arrays, Layout
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Portion = pd.DataFrame | Arrays | Dataset
+
+FORMS: Final = (
+    "arrays (x, y), a DataFrame, a Dataset or Split of securefl.data, a torch or Hugging Face data set, a "
+    'mapping {"train": ..., "test": ...} of these, or a list of these with one for each client'
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Given:
+    """parts: each portion of the training records under a name for errors; test: the server's, or None.
+    divided: whether each part is a client's."""
+
+    parts: Mapping[str, Portion]
+    test: Portion | None = None
+    divided: bool = False
+
+
+def given(thing: object, layout: Layout, where: str) -> Given:
+    """What somebody handed over, in one of FORMS. Raises DataError for anything else.
+
+    where: a name of it for errors.
+    """
+    if isinstance(thing, Split):
+        return Given(parts={where: thing.train}, test=thing.test)
+    if isinstance(thing, Mapping) and set(map(str, thing)) in ({"train", "test"}, {"train"}):
+        train = given(thing["train"], layout, f"{where} train")
+        test = portion(thing["test"], layout, f"{where} test") if "test" in thing else None
+        return Given(parts=train.parts, test=test, divided=train.divided)
+    if isinstance(thing, Mapping) and not _has_arrays(thing):
+        return _divided({f"{where}, client {name}": one for name, one in thing.items()}, layout, where)
+    if isinstance(thing, list) or (isinstance(thing, tuple) and not _is_pair(thing)):
+        return _divided({f"{where}, client {k}": one for k, one in enumerate(thing)}, layout, where)
+    return Given(parts={where: portion(thing, layout, where)})
+
+
+def _divided(clients: Mapping[str, object], layout: Layout, where: str) -> Given:
+    if not clients:
+        raise DataError(f"{where}: expected records of at least one client, got none.")
+    parts = {name: portion(one, layout, name) for name, one in clients.items()}
+    return Given(parts=parts, divided=True)
+
+
+def portion(thing: object, layout: Layout, where: str) -> Portion:
+    """The records of one portion, that of a client or of all."""
+    if isinstance(thing, Dataset | Arrays):
+        return thing
+    if isinstance(thing, Mapping) and _has_arrays(thing):
+        clients = thing.get(layout.client_column) if layout.client_column else None
+        return _arrays(thing["x"], thing["y"], where, clients)
+    if isinstance(thing, tuple) and _is_pair(thing):
+        x, y = thing
+        return _arrays(x, y, where)
+    if _is_table(thing):
+        frame: pd.DataFrame = thing  # type: ignore[assignment]
+        return frame
+    if hasattr(thing, "column_names") and hasattr(thing, "with_format"):
+        return _from_columns(thing, layout, where)
+    if hasattr(thing, "__len__") and hasattr(thing, "__getitem__") and not isinstance(thing, str | bytes):
+        return _from_items(thing, where)
+    raise DataError(f"{where}: expected {FORMS}; got {type(thing).__name__}.")
+
+
+def _has_arrays(thing: Mapping[Any, Any]) -> bool:
+    return "x" in thing and "y" in thing
+
+
+def _is_pair(thing: tuple[Any, ...]) -> bool:
+    """Whether a tuple is (x, y), and not the records of two clients."""
+    return len(thing) == 2 and all(map(_is_array, thing)) and not _is_table(thing[1])
+
+
+def _is_array(thing: object) -> bool:
+    return isinstance(thing, list) or hasattr(thing, "__array__")
+
+
+def _is_table(thing: object) -> bool:
+    return hasattr(thing, "columns") and hasattr(thing, "iloc")
+
+
+def _arrays(x: Any, y: Any, where: str, clients: Any = None) -> Arrays:
+    whose = None if clients is None else np.asarray(clients)
+    return Arrays(x=array_of(x, f"{where}, x"), y=array_of(y, f"{where}, y"), clients=whose)
+
+
+def array_of(thing: Any, where: str) -> NDArray[Any]:
+    """An array from one of numpy or torch, or from nested lists. Raises DataError for ragged ones."""
+    if hasattr(thing, "detach"):
+        thing = thing.detach().cpu()
+    try:
+        found = np.asarray(thing)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"{where}: expected an array, each entry of one shape, got: {error}.") from None
+    if found.dtype.kind == "O" and found.size and not isinstance(found.flat[0], str):
+        kind = type(found.flat[0]).__name__
+        raise DataError(f"{where}: expected an array of numbers, got one of {kind}.")
+    return found
+
+
+def _from_items(thing: Any, where: str) -> Arrays:
+    """The items (x, y) of a data set such as torch's."""
+    if isinstance(thing, np.ndarray) or hasattr(thing, "detach"):
+        raise DataError(f"{where}: expected records and targets as (x, y), got one array.")
+    items = [thing[place] for place in range(len(thing))]
+    if not items:
+        raise DataError(f"{where}: expected at least one record, got none.")
+    for row, item in enumerate(items):
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise DataError(
+                f"{where}, row {row + 1}: expected items (x, y), got {type(item).__name__}. It is asked for "
+                f"{FORMS}."
+            )
+    x = [array_of(one, f"{where}, row {row + 1}, x") for row, (one, _) in enumerate(items)]
+    y = [array_of(one, f"{where}, row {row + 1}, y") for row, (_, one) in enumerate(items)]
+    return Arrays(x=_stacked(x, f"{where}, x"), y=_stacked(y, f"{where}, y"))
+
+
+def _stacked(entries: list[NDArray[Any]], where: str) -> NDArray[Any]:
+    for row, entry in enumerate(entries):
+        if entry.shape != entries[0].shape:
+            raise DataError(
+                f"{where}, row {row + 1}: expected shape {entries[0].shape} as in row 1, got {entry.shape}."
+            )
+    return np.stack(entries)
+
+
+def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arrays:
+    """The columns of a Hugging Face data set: a table, or arrays if its one feature has a shape."""
+    import pandas as pd
+
+    names = list(thing.column_names)
+    found = thing.with_format("numpy")[:]
+    columns = {name: array_of(found[name], f"{where}, column {name!r}") for name in names}
+    shaped = [name for name, values in columns.items() if values.ndim > 1 and name not in layout.ignore]
+    if not shaped:
+        return pd.DataFrame(columns)
+    apart = {*layout.target, *layout.ignore, layout.client_column}
+    features = [name for name in names if name not in apart]
+    if features != shaped or len(layout.target) != 1 or layout.target[0] not in columns:
+        raise DataError(
+            f"{where}: expected one column of arrays and a `target`, or columns of single values, got "
+            f"{', '.join(map(repr, names))} with arrays in {', '.join(map(repr, shaped))}. Leave out the "
+            "others by `ignore` under [data]."
+        )
+    whose = columns.get(layout.client_column) if layout.client_column else None
+    return Arrays(x=columns[features[0]], y=columns[layout.target[0]], clients=whose)

@@ -1,0 +1,221 @@
+"""A person's own records as a Split, ready for the world of a study.
+
+Nothing is learnt over records: types are cast, and the rest follows from what the study declares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.streams import stream
+from securefl.data.casts import cast
+from securefl.data.dataset import Dataset, Split, hold_out, stratified
+from securefl.data.given import Given
+from securefl.data.layout import Arrays, Layout, arrays_of, features_of, values_of
+from securefl.data.tables import files_in, read_table
+
+if TYPE_CHECKING:
+    from securefl.data.given import Portion
+
+TEST_SHARE: Final = 0.3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Own:
+    """split: the records. digest: SHA-256 of all of them, in hex. clients: their names, in the order of the
+    groups; empty where nobody knows whose a record is. notes: what a person should know, a sentence each."""
+
+    split: Split
+    digest: str
+    clients: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def from_files(source: Path, test: Path | None, layout: Layout) -> Given:
+    """What a file holds, or a folder with a file for each client.
+
+    test: the server's records, a file that is no client's.
+    """
+    own = None if test is None else read_table(test, None)
+    if not source.is_dir():
+        return Given(parts={source.name: read_table(source, layout.client_column)}, test=own)
+    if layout.client_column is not None:
+        raise ConfigError(
+            f"Expected no client_column for {source}, a folder with a file for each client. Leave it out, "
+            "and name the column under `ignore` if there is one."
+        )
+    files = [path for path in files_in(source) if test is None or not path.samefile(test)]
+    return Given(parts={path.name: read_table(path) for path in files}, test=own, divided=True)
+
+
+def own(found: Given, layout: Layout, *, name: str, seed: int, share: float | None = None) -> Own:
+    """These records as training and test part.
+
+    name: of the data set. share: of the records that become the server's, by default TEST_SHARE where nobody
+    brought a test part. They are drawn by the seed from each client, or else from each class.
+    Raises DataError for records that the layout does not fit, and ConfigError for a share beside a test part.
+    """
+    if found.test is not None and share:
+        raise ConfigError("Expected `test_share` or a test part of its own, got both. Leave one out.")
+    tables = {where: part for where, part in found.parts.items() if not isinstance(part, Arrays | Dataset)}
+    features = features_of(tables[first], layout, first) if (first := next(iter(tables), "")) else ()
+    parts = {where: _dataset(part, layout, features, where, name) for where, part in found.parts.items()}
+    whole, clients = _joined(parts, found, layout)
+    if found.test is not None:
+        test, _ = _dataset(found.test, layout, features, f"{name} (test)", name, whose=False)
+        _require_alike(test, whole, f"{name} (test)")
+        split = Split(train=whole, test=replace(test, groups=None))
+    else:
+        drawn = TEST_SHARE if share is None else share
+        split = _parted(whole, drawn, stream(seed, "split", "own"), clients)
+    _require_use(split, share != 0)
+    return Own(split=split, digest=_digest(split), clients=clients, notes=_notes(split, features, layout))
+
+
+def _dataset(
+    part: Portion, layout: Layout, features: Sequence[str], where: str, name: str, *, whose: bool = True
+) -> tuple[Dataset, NDArray[np.object_] | None]:
+    """One portion as a data set, and whose each record is, if that is said. whose: whether it must be."""
+    if isinstance(part, Dataset):
+        return part, part.groups.astype(object) if part.groups is not None else None
+    if isinstance(part, Arrays):
+        if whose and layout.client_column is not None and part.clients is None:
+            raise DataError(
+                f"{where}: expected the client of each record as {layout.client_column!r}, which "
+                "client_column names, got none. Leave client_column out, or bring it."
+            )
+        return cast(part, layout, where, name), part.clients
+    own = layout if whose else layout.without_clients(list(part.columns))
+    found = arrays_of(part, own, features, where)
+    return Dataset(name=name, x=found.x, y=found.y, classes=layout.count or 0), found.clients
+
+
+def _joined(
+    parts: Mapping[str, tuple[Dataset, NDArray[np.object_] | None]], found: Given, layout: Layout
+) -> tuple[Dataset, tuple[str, ...]]:
+    """All portions as one data set whose groups are the clients, and the clients' names."""
+    first = next(iter(parts.values()))[0]
+    for where, (part, _) in parts.items():
+        _require_alike(part, first, where)
+        if found.divided and not len(part):
+            raise DataError(f"{where}: expected at least one record of this client, got none. Leave it out.")
+    sizes = [len(part) for part, _ in parts.values()]
+    names: tuple[str, ...] = ()
+    groups = None
+    if found.divided:
+        names, groups = tuple(parts), np.repeat(np.arange(len(parts)), sizes)
+    elif (whose := next(iter(parts.values()))[1]) is not None:
+        names, groups = _in_order(whose)
+    # Taken together even if it is one: what becomes of a caller's array afterwards must not matter here.
+    x = np.concatenate([part.x for part, _ in parts.values()])
+    y = np.concatenate([part.y for part, _ in parts.values()])
+    fitted = "; ".join(sorted({part.fitted for part, _ in parts.values() if part.fitted}))
+    return replace(first, x=x, y=y, groups=groups, fitted=fitted), names
+
+
+def _in_order(whose: NDArray[np.object_]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The clients' names, numbers by size and words by letter, and the place of each record's client."""
+    words = np.array([str(one) for one in whose], object)
+    # Numbers first: by letters, client 10 would come before client 2.
+    numbers = sorted({word for word in words if word.isdecimal()}, key=int)
+    names = [*numbers, *sorted({*words} - {*numbers})]
+    places = {word: place for place, word in enumerate(names)}
+    return tuple(names), np.array([places[word] for word in words], np.int64)
+
+
+def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
+    """Raises DataError unless a portion's records are like those of the first one."""
+    for what, one, other in (
+        ("records of shape", first.shape, part.shape),
+        ("records of type", first.x.dtype, part.x.dtype),
+        ("this number of classes:", first.classes, part.classes),
+        ("targets of shape", first.y.shape[1:], part.y.shape[1:]),
+    ):
+        if one != other:
+            raise DataError(f"{where}: expected {what} {one}, as the first ones are, got {other}.")
+
+
+def _parted(whole: Dataset, share: float, rng: np.random.Generator, clients: Sequence[str]) -> Split:
+    """The records divided into training and test part."""
+    if whole.groups is not None:
+        train, test = _from_each(whole.groups, share, rng, clients)
+    elif whole.classes:
+        train, test = stratified(whole.y, share, rng)
+    else:
+        train, test = hold_out(len(whole), share, rng)
+    return Split(train=whole.take(train), test=replace(whole.take(test), groups=None))
+
+
+def _from_each(
+    groups: NDArray[np.int64], share: float, rng: np.random.Generator, clients: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions (train, test), of which each client gives its share to the test part."""
+    kept, held = [], []
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group)
+        own, out = hold_out(len(members), share, rng)
+        if not len(own):
+            name = clients[int(group)] if clients else str(group)
+            raise DataError(
+                f"Expected client {name!r} to keep a record, got {len(members)} of which all are in the test "
+                "part. Lower `test_share`, or bring a test part."
+            )
+        kept.append(members[own])
+        held.append(members[out])
+    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(held))
+
+
+def _require_use(split: Split, tested: bool) -> None:
+    """Raises DataError for records of which nothing can be learnt, or on which nothing can be tested."""
+    name, y = split.train.name, split.train.y
+    if tested and not len(split.test):
+        raise DataError(
+            f"{name}: expected a record for the test part, got {len(y)} in all and none for it. Raise "
+            "`test_share`, or bring a test part."
+        )
+    columns = y[:, None] if split.train.classes else y
+    for place, values in enumerate(columns.T):
+        if not len(values) or (values == values[0]).all():
+            raise DataError(
+                f"{name}: expected targets that differ, got {len(values)} training records with one "
+                f"and the same in place {place + 1}. Is `target` the right column?"
+            )
+
+
+def _digest(split: Split) -> str:
+    found = hashlib.sha256()
+    for part in (split.train, split.test):
+        found.update(f"{part.classes} {part.fitted}".encode())
+        for array in (part.x, part.y, part.groups):
+            if array is not None:
+                found.update(f"{array.dtype} {array.shape}".encode())
+                found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
+
+
+def _notes(split: Split, features: Sequence[str], layout: Layout) -> tuple[str, ...]:
+    notes = []
+    plain = [name for name in features if name not in layout.columns]
+    if plain:
+        notes.append(
+            f"{_listed(plain)}: numbers taken as they are. A range under [data.columns] would scale them."
+        )
+    x = split.train.x
+    if x.ndim == 2 and len(features):
+        names = [name for feature in features for name in values_of(feature, layout)]
+        if same := [name for name, values in zip(names, x.T, strict=True) if (values == values[0]).all()]:
+            notes.append(f"{_listed(same)}: the same in all training records, so it tells nothing.")
+    return tuple(notes)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:6]))
+    return shown + (f" and {len(names) - 6} more" if len(names) > 6 else "")

@@ -1,0 +1,220 @@
+"""Code that a study names as `module:name`: where it is, and how it is imported.
+
+It comes from an installed package, or from the study's own folder. The file is looked up before anything of
+it runs, and links are followed: a module that lies elsewhere is refused. Afterwards `sys.path` and
+`sys.modules` are as they were, so that a folder's `helpers` is not another folder's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import EntryPoint, distributions, packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from securefl.core.errors import ConfigError
+from securefl.core.reading import near
+
+_NAMED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodePlace:
+    """Where named code is.
+
+    name: `module:name`. file: the module's file, without links. sha256: of its content, in hex. own: the
+    study's folder if the module is in it, or None for an installed package.
+    """
+
+    name: str
+    file: Path
+    sha256: str
+    own: Path | None
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.file} (SHA-256 {self.sha256[:12]})"
+
+
+def names_code(word: str) -> bool:
+    """Whether a word has the form `module:name`."""
+    return _NAMED.fullmatch(word) is not None
+
+
+def located(name: str, home: Path | None) -> CodePlace:
+    """Where `module:name` is, without running any of it.
+
+    home: the study's folder. None if there is none, and only installed packages count. Raises ConfigError for
+    a module that is in neither, that a link takes out of the folder, or whose name an installed package has.
+    """
+    if not names_code(name):
+        raise ConfigError(f"Expected code as `module:name`, got {name!r}.")
+    module = name.partition(":")[0]
+    own = None if home is None else _in_folder(module, home.resolve())
+    if own is not None and _top(module) in sys.stdlib_module_names:
+        raise ConfigError(
+            f"Expected module {module!r} to have a name of its own, got that of a module of Python for "
+            f"{own}. Give the file another name."
+        )
+    installed = _installed(module)
+    if own is not None and installed is not None and installed != own:
+        raise ConfigError(
+            f"Expected module {module!r} to have a name of its own, got that of {installed}, which is "
+            f"installed, for {own}. Give the file another name."
+        )
+    file = installed or own
+    if file is None:
+        where = "an installed package" if home is None else f"an installed package or below {home.resolve()}"
+        raise ConfigError(
+            f"Expected the module of {name!r} in {where}, got none{_elsewhere(module)}. A study runs no "
+            "other code: put the module beside the study's file, or install its package."
+        )
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    folder = None if installed or home is None else home.resolve()
+    return CodePlace(name=name, file=file, sha256=sha256, own=folder)
+
+
+def place_of(point: EntryPoint) -> CodePlace:
+    """Where an entry point's code is, as `located`."""
+    return located(point.value.replace(" ", ""), None)
+
+
+def load(place: CodePlace) -> Any:
+    """Import the module and return what its name stands for.
+
+    Raises ConfigError if that fails. Its imports may take further modules of the study's folder.
+    """
+    module, _, name = place.name.partition(":")
+    with importable(place):
+        try:
+            found: Any = importlib.import_module(module)
+        except Exception as error:
+            raise ConfigError(
+                f"Expected to import {place.name} from {place.file}, got {type(error).__name__}: {error}. "
+                "Mend the module."
+            ) from error
+        for part in name.split("."):
+            if not hasattr(found, part):
+                raise ConfigError(
+                    f"Expected {name!r} in {place.file}, got none{near(part, dir(found))}. Check the name "
+                    "behind the colon."
+                )
+            found = getattr(found, part)
+    return found
+
+
+@contextmanager
+def importable(place: CodePlace) -> Iterator[None]:
+    """Let imports find the modules of the study's folder while the context lasts.
+
+    Code that imports inside its functions is called in it.
+    """
+    with nullcontext() if place.own is None else _in_front(place.own, place.name):
+        yield
+
+
+@contextmanager
+def _in_front(folder: Path, name: str) -> Iterator[None]:
+    top = _top(name.partition(":")[0])
+    path, writes = list(sys.path), sys.dont_write_bytecode
+    # A module of that name may be another folder's, or this one as it was before it was edited.
+    aside = {key: sys.modules.pop(key) for key in list(sys.modules) if _top(key) == top}
+    before = {_top(key) for key in sys.modules}
+    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode = path, writes
+        for key in [key for key in sys.modules if _top(key) not in before]:
+            if _lies_in(sys.modules[key], folder / _top(key)):
+                del sys.modules[key]
+        sys.modules.update(aside)
+
+
+def _lies_in(module: ModuleType | None, home: Path) -> bool:
+    """Whether a module is `home`.py, or belongs to the package `home`."""
+    files = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    return any(str(file).startswith((f"{home}.", f"{home}/", f"{home}\\")) for file in files if file) or any(
+        str(file) == str(home) for file in files
+    )
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _in_folder(module: str, home: Path) -> Path | None:
+    """The module's file below this folder, or None. Raises ConfigError if a link takes it elsewhere."""
+    *packages, last = module.split(".")
+    folder = home
+    for package in packages:
+        folder = _inside(folder / package, home)
+        if not folder.is_dir():
+            return None
+        _inside(folder / "__init__.py", home)
+    for file in (folder / last / "__init__.py", folder / f"{last}.py"):
+        if file.is_file():
+            return _inside(file, home)
+    return None
+
+
+def _inside(path: Path, home: Path) -> Path:
+    real = path.resolve()
+    if not real.is_relative_to(home):
+        raise ConfigError(
+            f"Expected a study's code below {home}, got {path}, which leads to {real}. A study runs no code "
+            "outside of its folder: copy it there, or install it as a package."
+        )
+    return real
+
+
+def _installed(module: str) -> Path | None:
+    """The file of a module of an installed distribution, or None. Nothing but its parents' search paths is
+    read."""
+    names = packages_distributions().get(_top(module), [])
+    if not names or (file := _file_of(module)) is None:
+        return None
+    for found in distributions():
+        if found.metadata["Name"] not in names:
+            continue
+        roots = [Path(str(found.locate_file(""))).resolve()]
+        linked = json.loads(found.read_text("direct_url.json") or "{}")
+        if linked.get("dir_info", {}).get("editable"):
+            roots.append(Path(unquote(urlsplit(linked["url"]).path)).resolve())
+        if any(file.is_relative_to(root) for root in roots):
+            return file
+    return None
+
+
+def _file_of(module: str) -> Path | None:
+    """The file that an import of this module would load now, or None. Its parents are not run."""
+    first, *rest = module.split(".")
+    try:
+        spec: ModuleSpec | None = find_spec(first)
+    except ValueError:  # a module that was made by hand has no origin
+        return None
+    name = first
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    return Path(spec.origin).resolve() if spec is not None and spec.has_location and spec.origin else None
+
+
+def _elsewhere(module: str) -> str:
+    """Where an import would find the module, in words."""
+    file = _file_of(module)
+    return f" (there is one in {file}, which is neither)" if file is not None else ""

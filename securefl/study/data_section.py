@@ -1,0 +1,152 @@
+"""The section [data] of a study: which records, and how they are shared out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Final
+
+from securefl.core.errors import ConfigError
+from securefl.core.reading import convert, near
+from securefl.data import NAMES, Partition
+from securefl.data.columns import Column, Word, key_of
+from securefl.data.layout import Layout
+from securefl.storage.own_code import names_code
+
+GROUP: Final = "securefl.data"
+"""The entry points that `source` can name."""
+_OWN: Final = ("target", "classes", "client_column", "ignore", "columns", "test", "test_share")
+"""Keys of a person's own records. A packaged data set says all that by itself."""
+_WORD: Final = re.compile(r"[\w-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """Which records a study is on.
+
+    source: a data set's name, `module:name` of a function, or a file or folder beside the study. A caller in
+    Python who brings records leaves it out. clients: N, by default as many as the records say (partition
+    "natural"). records: how many training records there are in all, drawn by the seed, by default the whole
+    set. holdout: share of each client's records that it tests on and never trains on. test_clients: further
+    clients that take part in nothing; their records are the server's, in place of the data set's test part.
+    download: fetch missing files first.
+
+    Of a person's own records: target, classes, client_column, ignore, columns (see `Layout` and `Column`).
+    test: a file with the server's records. test_share: of the records that become the server's, by default
+    0.3 where nobody brings a test part.
+    """
+
+    source: str | None = None
+    clients: int | None = None
+    partition: Partition = field(default_factory=lambda: Partition(kind="natural"))
+    records: int | None = None
+    holdout: float = 0.0
+    test_clients: int = 0
+    download: bool = False
+    target: str | tuple[str, ...] = ()
+    classes: int | tuple[Word, ...] | None = None
+    client_column: str | None = None
+    ignore: tuple[str, ...] = ()
+    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    test: str | None = None
+    test_share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.clients is None and self.partition.kind != "natural":
+            raise ValueError(f"Missing key `clients` for partition {self.partition.kind!r}; add it.")
+        if self.clients is not None and self.clients < 1:
+            raise ValueError(f"Expected clients >= 1, got {self.clients}.")
+        if self.records is not None and self.records < 1:
+            raise ValueError(f"Expected records >= 1, got {self.records}.")
+        if self.test_clients < 0:
+            raise ValueError(f"Expected test_clients >= 0, got {self.test_clients}.")
+        if not 0 <= self.holdout < 1:
+            raise ValueError(f"Expected 0 <= holdout < 1, got {self.holdout}.")
+        self._check_own()
+
+    def _check_own(self) -> None:
+        given = [key for key in _OWN if getattr(self, key) not in (None, (), {})]
+        if self.source in NAMES and given:
+            raise ValueError(
+                f"Expected no `{given[0]}` for the packaged data set {self.source!r}, which says it by "
+                "itself. Leave it out."
+            )
+        if self.test_share is not None and not 0 < self.test_share < 1:
+            raise ValueError(f"Expected 0 < test_share < 1, got {self.test_share}.")
+        if sum((self.test is not None, self.test_share is not None, self.test_clients > 0)) > 1:
+            raise ValueError("Expected one of `test`, `test_share` and `test_clients`, got several.")
+        if isinstance(self.classes, int) and self.classes != 0 and not 2 <= self.classes <= 100_000:
+            raise ValueError(f"Expected 2 to 100,000 classes, or 0 for a regression, got {self.classes}.")
+        labels = self.layout.labels
+        if isinstance(self.classes, tuple) and not 2 <= len(labels) == len(set(labels)):
+            raise ValueError(f"Expected two labels or more in `classes`, each once, got {self.classes}.")
+        if self.layout.count and len(self.layout.target) > 1:
+            raise ValueError(f"Expected one `target` of classes, got {len(self.layout.target)} columns.")
+        self._check_columns()
+
+    def _check_columns(self) -> None:
+        layout = self.layout
+        for what, names in (("target", layout.target), ("ignore", layout.ignore)):
+            if len(set(names)) < len(names):
+                raise ValueError(f"Expected each column once under `{what}`, got {list(names)}.")
+        apart = [*layout.target, *layout.ignore, *([layout.client_column] if layout.client_column else [])]
+        if twice := [name for name in apart if apart.count(name) > 1]:
+            raise ValueError(f"Expected column {twice[0]!r} as target, client or ignored, got several.")
+        for name, column in layout.columns.items():
+            target = name in layout.target and not layout.count
+            if (name in apart and not target) or (target and (column.categories or column.missing)):
+                what = "a `range` at most for this target" if target else "no declaration of this column"
+                raise ValueError(f"columns.{key_of(name)}: Expected {what}. Leave the rest out.")
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What the section says of a person's own records. Raises ConfigError for a column's declaration."""
+        return Layout(
+            target=(self.target,) if isinstance(self.target, str) else self.target,
+            classes=self.classes,
+            client_column=self.client_column,
+            ignore=self.ignore,
+            columns={
+                name: convert(Column, table, f"data.columns.{key_of(name)}")
+                for name, table in self.columns.items()
+            },
+        )
+
+
+def data_points() -> dict[str, EntryPoint]:
+    """The data sets of installed packages, by name."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def path_of(source: str, home: Path | None) -> Path:
+    """A file or folder that a study names. Raises ConfigError for a relative one of a text without a file."""
+    path = Path(source).expanduser()
+    if home is None and not path.is_absolute():
+        raise ConfigError(
+            f"[data] Expected a whole path in a study that is no file, got {source!r}. Write it from the "
+            "root, or save the study as a file beside the records."
+        )
+    return path if home is None else home / path
+
+
+def require_source(section: DataSection, home: Path | None) -> None:
+    """Raises ConfigError for a source that is no data set, no code, and neither file nor folder."""
+    source = section.source
+    if source is None:
+        raise ConfigError(
+            "[data] Missing key `source`; add it, or bring the records from Python: securefl.run(study, "
+            "data=...)."
+        )
+    if source in NAMES or names_code(source) or source in (points := data_points()):
+        return
+    known = [*NAMES, *points]
+    is_word = _WORD.fullmatch(source) is not None
+    if (home is None and is_word) or not path_of(source, home).exists():
+        raise ConfigError(
+            f"[data] Expected source among {', '.join(known)}, a function as `module:name`, or a file or "
+            f"folder beside the study, got {source!r}{near(source, known)}."
+        )

@@ -1,0 +1,201 @@
+"""A study's own records, code and model: found, tried, and told apart from others by digests."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.data import NAMES, Dataset, Split, load
+from securefl.data.given import Given, given
+from securefl.data.own import Own, from_files, own
+from securefl.data.tables import read_table
+from securefl.storage.own_code import CodePlace, importable, located, names_code
+from securefl.storage.own_code import load as load_code
+from securefl.study.config import Study
+from securefl.study.data_section import data_points, path_of
+from securefl.training.architecture import Architecture
+from securefl.training.models import ModelConfig
+from securefl.training.own_models import OwnModel, model_points
+
+BROUGHT = "what was handed over in Python"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    """What tells a run's own records and model from others.
+
+    bound: digests that a run is bound to, by name. words: the same for people. notes: what a person should
+    know before the run, a sentence each.
+    """
+
+    bound: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __or__(self, other: Marks) -> Marks:
+        return Marks(
+            bound={**self.bound, **other.bound},
+            words={**self.words, **other.words},
+            notes=(*self.notes, *other.notes),
+        )
+
+
+def data_code(study: Study) -> CodePlace | None:
+    """The code that makes the study's records, if it names any. None of it runs.
+
+    Raises ConfigError for code that a study may not name.
+    """
+    source = study.data.source
+    if study.brought.data is not None or source is None or source in NAMES:
+        return None
+    if names_code(source):
+        return located(source, study.home)
+    point = data_points().get(source)
+    return None if point is None else located(point.value, None)
+
+
+def model_code(study: Study) -> CodePlace | None:
+    """The code that makes the study's model, if it names any. None of it runs."""
+    if study.brought.model is not None or isinstance(study.model, ModelConfig):
+        return None
+    kind = study.model.kind or ""
+    return located(kind, study.home) if names_code(kind) else located(model_points()[kind].value, None)
+
+
+def told(study: Study) -> list[str]:
+    """Which code of others a study runs, a line each. None of it runs for that."""
+    places = {"records": data_code(study), "model": model_code(study)}
+    lines = [f"The {what} come from {place}." for what, place in places.items() if place is not None]
+    return [line.replace("model come", "model comes") for line in lines]
+
+
+def records(study: Study, seed: int) -> tuple[Split, Marks]:
+    """The study's records under this seed.
+
+    Raises ConfigError for a source that it may not name, and DataError for records that do not fit.
+    """
+    section = study.data
+    place = data_code(study)
+    if study.brought.data is None and section.source in NAMES:
+        return load(section.source or "", download=section.download, seed=seed), Marks()
+    name, found = _given(study, place, seed)
+    if section.test is not None:
+        if found.test is not None:
+            raise ConfigError("[data] Expected `test` or records with a test part, got both. Leave it out.")
+        found = replace(found, test=read_table(path_of(section.test, study.home)))
+    # The records of clients that are set apart are the test part.
+    share = 0.0 if section.test_clients else section.test_share
+    made = own(found, section.layout, name=name, seed=seed, share=share)
+    return made.split, _marks_of(made, name, place)
+
+
+def _given(study: Study, place: CodePlace | None, seed: int) -> tuple[str, Given]:
+    section, layout = study.data, study.data.layout
+    thing = study.brought.data
+    if thing is not None:
+        return BROUGHT, given(_called(thing, study, seed, BROUGHT, None), layout, BROUGHT)
+    source = section.source or ""
+    if place is None:
+        path = path_of(source, study.home)
+        test = None if section.test is None else path_of(section.test, study.home)
+        return path.name or source, from_files(path, test, layout)
+    made = load_code(place)
+    if not callable(made):
+        raise ConfigError(
+            f"[data] Expected {place.name} to be a function that returns records, got {type(made).__name__}."
+        )
+    return place.name, given(_called(made, study, seed, place.name, place), layout, place.name)
+
+
+def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | None) -> object:
+    """What a function returns; anything else as it is. It is given seed and clients if it takes them."""
+    if not inspect.isroutine(thing) and not inspect.isclass(thing):
+        return thing
+    known = {"seed": seed, "clients": study.data.clients}
+    try:
+        parameters = inspect.signature(thing).parameters
+        wanted = {key: value for key, value in known.items() if key in parameters}
+        if place is None:
+            return thing(**wanted)
+        with importable(place):
+            return thing(**wanted)
+    except SecureFLError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{name}: expected records from this function, got {type(error).__name__}: {error}. Mend it; it "
+            "is called with `seed` and `clients` if it takes them, and with nothing else."
+        ) from error
+
+
+def _marks_of(made: Own, name: str, place: CodePlace | None) -> Marks:
+    bound, notes = {"data": made.digest}, list(made.notes)
+    words = {"data": f"{name} (SHA-256 {made.digest[:12]})"}
+    if place is not None:
+        bound["data_code"], words["code of the data"] = place.sha256, str(place)
+    if not made.split.train.fitted and place is not None:
+        notes.append(
+            f"{name} is taken at its word: what it computes over all records, no epsilon covers. It says so "
+            "by `Dataset(fitted=...)`."
+        )
+    return Marks(bound=bound, words=words, notes=tuple(notes))
+
+
+def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple[Architecture, Marks]:
+    """The study's model for these records. A model of its own is tried first.
+
+    seed: that of the model's first values. Raises ConfigError for a model that the study cannot use.
+    """
+    section, brought = study.model, study.brought.model
+    if isinstance(section, ModelConfig) and brought is None:
+        return section, Marks()
+    if isinstance(section, ModelConfig):
+        raise ConfigError(
+            "[model] Expected a study that was read with the model that is brought, got another."
+        )
+    place = model_code(study)
+    factory: Any = load_code(place) if place is not None else brought
+    name = BROUGHT if place is None else place.name
+    if not callable(factory):
+        raise ConfigError(
+            f"[model] Expected {name} to be a class or function that makes an nn.Module, got "
+            f"{type(factory).__name__}."
+        )
+    model = OwnModel(
+        factory=factory,
+        name=name,
+        options=section.options,
+        profiled_layer=section.profiled_layer,
+        place=place,
+        reads_text=train.x.dtype != np.float32,
+    ).resolved(train.shape, outputs, seed)
+    return model, _model_marks(model, train, outputs, seed)
+
+
+def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Marks:
+    if (place := model.place) is not None:
+        return Marks(bound={"model_code": place.sha256}, words={"code of the model": str(place)})
+    digest = _digest(model.build(train.shape, outputs, seed))
+    return Marks(bound={"model": digest}, words={"model": f"{model.name} (SHA-256 {digest[:12]})"})
+
+
+def _digest(model: nn.Module) -> str:
+    """SHA-256 of a module: how it prints, its source as far as it is known, and its first values."""
+    found = hashlib.sha256(repr(model).encode())
+    for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
+        if kind.__module__.partition(".")[0] != "torch":
+            try:
+                found.update(inspect.getsource(kind).encode())
+            except (OSError, TypeError):  # typed into a prompt: its layers and values tell it apart
+                found.update(kind.__qualname__.encode())
+    for key, entry in model.state_dict().items():
+        found.update(f"{key} {tuple(entry.shape)}".encode())
+        found.update(np.ascontiguousarray(entry.detach().numpy()).tobytes())
+    return found.hexdigest()

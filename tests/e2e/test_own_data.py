@@ -1,0 +1,263 @@
+"""A new user's own records and own model: planned, run, gone on with, reported and swept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+from support.own_study import MODEL, NET, folder, installed, people, written
+from torch import nn
+
+from securefl.commands.main import cli
+from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.data import Dataset
+from securefl.study import session, world
+from securefl.study.brought import Brought
+from securefl.study.config import Study, parse, read
+from securefl.study.home import home_of
+from securefl.sweep.cells import claim, parse_sweep
+
+ARRAYS = "\n[data]\nclasses = 2\nclients = 4\npartition = { kind = 'iid' }\n"
+
+
+def said(*words: object) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+def run(study: Study, out: Path) -> list[float]:
+    """The accuracy after each round."""
+    told: list[float] = []
+    session.run_study(study, out, lambda arm, seed, record: told.append(record["accuracy"]))
+    return told
+
+
+def test_a_csv_and_a_model_beside_the_study(tmp_path: Path) -> None:
+    study, out = folder(tmp_path / "mine"), tmp_path / "out"
+    planned = said("plan", study)
+    assert planned.exit_code == 0, planned.output
+    assert f"The model comes from net:Net in {tmp_path / 'mine' / 'net.py'} (SHA-256 " in planned.output
+    assert "'dose': numbers taken as they are" in planned.output
+    assert "4 clients" in planned.output
+    done = said("run", study, "--out", out)
+    assert done.exit_code == 0, done.output
+    versions = json.loads((out / "versions.json").read_text())
+    assert versions["data"].startswith("people.csv (SHA-256 ")
+    assert "net:Net in" in versions["code of the model"]
+    # The run folder knows where the records are.
+    for again in (("report", out), ("report", out, "--out", tmp_path / "page")):
+        assert said(*again).exit_code == 0, said(*again).output
+    assert said("run", out / "study.toml", "--out", out).exit_code == 0
+
+
+def test_a_run_does_not_go_on_with_other_records_or_another_model(tmp_path: Path) -> None:
+    path, out = folder(tmp_path / "mine"), tmp_path / "out"
+    run(read(path), out)
+    (tmp_path / "mine" / "net.py").write_text(NET + "# changed\n", encoding="utf-8")
+    with pytest.raises(DataError, match="begun with other code that makes the model"):
+        run(read(path), out)
+    (tmp_path / "mine" / "net.py").write_text(NET, encoding="utf-8")
+    people(61).drop(columns="hospital").to_csv(tmp_path / "mine" / "people.csv", index=False)
+    with pytest.raises(DataError, match="begun with other records"):
+        run(read(path), out)
+
+
+def test_a_parquet_file_for_each_client(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    data = """
+[data]
+source = "hospitals"
+target = "ill"
+classes = ["no", "yes"]
+ignore = ["name", "hospital"]
+[data.columns]
+age = { range = [0, 120] }
+sex = { categories = ["f", "m"] }
+"""
+    path = folder(tmp_path, data=data, rounds=1)
+    (tmp_path / "hospitals").mkdir()
+    for name, own in people().groupby("hospital"):
+        own.to_parquet(tmp_path / "hospitals" / f"{name}.parquet")
+    here = world.build(read(path), 3)
+    assert here.problem.clients == 3
+    assert here.problem.shape == (4,)
+    assert len(run(read(path), tmp_path / "out")) == 1
+
+
+def test_records_of_clients_set_apart_are_the_test_part(tmp_path: Path) -> None:
+    data = (
+        '[data]\nsource = "people.csv"\ntarget = "ill"\nclasses = ["no", "yes"]\nignore = ["name", "sex"]\n'
+        'client_column = "hospital"\ntest_clients = 1\n'
+    )
+    path = folder(tmp_path, data=data)
+    people().to_csv(tmp_path / "people.csv", index=False)
+    here = world.build(read(path), 3)
+    assert here.problem.clients == 2
+    assert len(here.problem.server_x) + sum(len(x) for x, _ in here.records) == 60
+
+
+class Own(nn.Module):
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(shape[0], 4), nn.Tanh(), nn.Dropout(0.2), nn.Linear(4, outputs))
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+def arrays() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3))
+    return x, (x.sum(1) > 0).astype(np.int64)
+
+
+def brought(data: object = None, model: Any = Own, text: str = ARRAYS) -> Study:
+    return parse(written(data=text, model=""), brought=Brought(data=data or arrays(), model=model))
+
+
+def test_arrays_and_a_model_from_python(tmp_path: Path) -> None:
+    first = run(brought(), tmp_path / "one")
+    assert run(brought(), tmp_path / "two") == first, "dropout drew from somewhere else"
+    assert run(brought(), tmp_path / "one") == first
+    _, page = session.reopen(tmp_path / "one", brought=brought().brought)
+    assert page.is_file()
+    with pytest.raises(ConfigError, match=r"Missing section|Missing key `source`"):
+        session.reopen(tmp_path / "one")
+
+
+def test_what_is_brought_must_be_brought_again(tmp_path: Path) -> None:
+    x, y = arrays()
+    run(brought(), tmp_path)
+    with pytest.raises(DataError, match="begun with other records"):
+        run(brought((x + 1, y)), tmp_path)
+    with pytest.raises(DataError, match="begun with other values and layers of the model"):
+        run(brought(model=lambda inputs, outputs: nn.Linear(inputs, outputs)), tmp_path)
+
+
+def test_a_packaged_source_cannot_take_the_place_of_brought_records(tmp_path: Path) -> None:
+    text = written(data='[data]\nsource = "digits"\nclients = 4\npartition = {kind = "iid"}\n', model="")
+    own = parse(text.replace("[local]", '[model]\nkind = "mlp"\n[local]'), brought=Brought(data=_digits()))
+    run(own, tmp_path)
+    with pytest.raises(DataError, match="begun with other records"):
+        run(parse(own.text), tmp_path)
+
+
+def _digits() -> Dataset:
+    x, y = arrays()
+    return Dataset(name="mine", x=x.astype(np.float32), y=y, classes=2)
+
+
+@pytest.mark.slow
+def test_a_sweep_finds_the_folder_of_its_study(tmp_path: Path) -> None:
+    path = folder(tmp_path / "mine", rounds=1)
+    path.write_text(path.read_text() + '\n[sweep.grid]\n"local.learning_rate" = [0.1, 0.2]\n')
+    done = said("sweep", path, "--out", tmp_path / "out", "--workers", 1)
+    assert done.exit_code == 0, done.output
+    assert len(pd.read_csv(tmp_path / "out" / "results.csv")) == 2
+    again = said("sweep", tmp_path / "out" / "sweep.toml", "--out", tmp_path / "out")
+    assert again.exit_code == 0, again.output
+
+
+def test_the_cells_of_a_sweep_have_the_folder_of_its_study(tmp_path: Path) -> None:
+    path = folder(tmp_path / "mine")
+    text = path.read_text() + '\n[sweep.grid]\n"local.learning_rate" = [0.1, 0.2]\n'
+    sweep = parse_sweep(text, home=path.parent)
+    claim(tmp_path / "out", sweep)
+    assert home_of(tmp_path / "out" / "sweep.toml") == path.parent
+    for cell in sweep.cells:
+        assert world.build(cell.study, 3).problem.clients == 4
+
+
+LOADER = """
+import numpy as np
+from torch import nn
+
+def load(seed):
+    x = np.random.default_rng(seed).normal(size=(40, 3))
+    return [(x[:20], x[:20].sum(1)), (x[20:], x[20:].sum(1))]
+
+def net(inputs, outputs):
+    return nn.Linear(inputs, outputs)
+"""
+POINTS = "[securefl.data]\ntheirs = theirs:load\n[securefl.models]\ntheir_net = theirs:net\n"
+
+
+@pytest.mark.parametrize("names", [("theirs", "their_net"), ("theirs:load", "theirs:net")])
+def test_an_installed_package_brings_both(tmp_path: Path, names: tuple[str, str]) -> None:
+    data, model = f'\n[data]\nsource = "{names[0]}"\n', f'[model]\nkind = "{names[1]}"\n'
+    with installed(tmp_path / "site", "theirs", LOADER, POINTS):
+        assert "theirs" in said("data", "list").output
+        study = parse(written(data=data, model=model))
+        here = world.build(study, 3)
+        assert (here.problem.clients, here.problem.kind) == (2, "regression")
+        assert any("taken at its word" in note for note in here.marks.notes)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ('source = "people.txt"', r"Expected source among digits, .*, or a file or folder beside the study"),
+        ('source = "../mine"', "people.csv|expected a file for each client"),
+        ('source = "elsewhere:load"', "A study runs no other code"),
+        ('source = "net:nothing"', "Expected 'nothing' in .*net.py, got none"),
+        ('source = "net:nn"', "Expected net:nn to be a function"),
+        ('source = "net:Net"', "expected records from this function, got TypeError"),
+        ('source = "people.csv"', "expected `target` under"),
+        ('source = "people.csv"\ntarget = "ill"', "expected `classes` under"),
+        ('source = "people.csv"\ntarget = "ill"\nclasses = 1', "Expected 2 to 100,000 classes"),
+        ('source = "people.csv"\ntarget = "ill"\nignore = ["ill"]', "'ill' as target, client or ignored"),
+        ('source = "digits"\ntarget = "ill"', "Expected no `target` for the packaged data set"),
+        ('source = "people.csv"\ntest_share = 1.0', "Expected 0 < test_share < 1"),
+        ('source = "people.csv"\ncolumns = { age = { rnage = [0, 1] } }', "did you mean `range`"),
+        ('source = "people.csv"\ncolumns = { age = { range = [1, 0] } }', "with low < high"),
+        ('source = "people.csv"\ntest = "none.csv"', "Expected a file at .*none.csv"),
+    ],
+)
+def test_a_section_that_cannot_be_used(tmp_path: Path, data: str, message: str) -> None:
+    section = f"\n[data]\nclients = 4\npartition = {{ kind = 'iid' }}\n{data}\n"
+    path = folder(tmp_path / "mine", data=section)
+    with pytest.raises(SecureFLError, match=message) as error:
+        world.build(read(path), 3)
+    assert "Traceback" not in str(error.value)
+
+
+def test_records_that_say_nothing_of_clients_need_a_partition(tmp_path: Path) -> None:
+    path = folder(tmp_path, data=ARRAYS.replace("partition = { kind = 'iid' }", "source = 'net:load'"))
+    (tmp_path / "net.py").write_text(NET + "def load():\n    return [[1.], [2.]] * 9, [0, 1] * 9\n")
+    with pytest.raises(ConfigError, match=r"Share it out under \[data\]"):
+        world.build(read(path), 3)
+
+
+def test_a_text_without_a_file_has_no_paths() -> None:
+    with pytest.raises(ConfigError, match="Expected a whole path in a study that is no file"):
+        parse(written(data="\n[data]\nsource = 'people.csv'\n", model=MODEL))
+
+
+def test_statistics_over_all_records_are_refused_where_they_are_said() -> None:
+    x, y = arrays()
+    own = Dataset(name="mine", x=x.astype(np.float32), y=y, classes=2, fitted="a mean over all records")
+    text = written(data=ARRAYS, model="").replace('noise = "none"', 'noise = "local"\nepsilon = 4.0')
+    text = text.replace('unprotected = ["update"]', "unprotected = []").replace(
+        "budget = inf", "budget = 4.0"
+    )
+    with pytest.raises(ConfigError, match="a mean over all records"):
+        world.build(parse(text, brought=Brought(data=own, model=Own)), 3)
+
+
+def test_a_public_file_is_described_as_a_study_reads_it(tmp_path: Path) -> None:
+    people().assign(age=[None, *people()["age"][1:]]).to_csv(tmp_path / "people.csv", index=False)
+    words = ("data", "describe", tmp_path / "people.csv", "--target", "ill", "--client-column", "hospital")
+    refused = said(*words)
+    assert "Expected --public" in str(refused.exception)
+    found = said(*words, "--public")
+    assert found.exit_code == 0, found.output
+    assert "name: 60 different words" in found.output
+    path = folder(tmp_path, data="\n" + found.output)
+    people().to_csv(tmp_path / "people.csv", index=False)
+    here = world.build(read(path), 3)
+    assert here.problem.clients == 3
+    assert here.problem.shape == (5,)

@@ -1,0 +1,185 @@
+"""A person's own records that a study cannot use are refused, with their place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.own_records import BY_CLIENT, COLUMNS, LAYOUT, Items, arrays, of, table
+from support.own_study import people
+
+from securefl.core.errors import DataError
+from securefl.data import tables
+from securefl.data.columns import Column
+from securefl.data.layout import Layout
+from securefl.data.own import from_files, own
+from securefl.data.tables import read_table
+
+PEOPLE = people().drop(columns="hospital")
+BAD_TABLES: dict[str, tuple[pd.DataFrame, Layout, str]] = {
+    "no target": (PEOPLE, replace(LAYOUT, target=()), "expected `target` under"),
+    "no classes": (PEOPLE, replace(LAYOUT, classes=None), "expected `classes` under"),
+    "missing column": (PEOPLE.drop(columns="sex"), LAYOUT, "expected a column 'sex'.* got none"),
+    "misspelt target": (PEOPLE, replace(LAYOUT, target=("il",)), "did you mean `ill`"),
+    "no client column": (PEOPLE, BY_CLIENT, "expected a column 'hospital'"),
+    "text": (PEOPLE, replace(LAYOUT, ignore=()), r"row 1, column 'name': expected a number, got 'person 0'"),
+    "unknown word": (
+        PEOPLE.assign(sex="d"),
+        LAYOUT,
+        "row 1, column 'sex': expected one of 'f', 'm', got 'd'",
+    ),
+    "unknown label": (PEOPLE.assign(ill="maybe"), LAYOUT, "column 'ill': expected one of 'no', 'yes'"),
+    "missing number": (PEOPLE.assign(dose=np.nan), LAYOUT, "expected a number, got none.*missing = 0"),
+    "missing word": (PEOPLE.assign(sex=None), LAYOUT, "column 'sex': expected a category, got no value"),
+    "infinity": (PEOPLE.assign(dose=np.inf), LAYOUT, "column 'dose': expected a finite number"),
+    "too large": (PEOPLE.assign(dose=1e39), LAYOUT, "expected a finite number of 32 bits"),
+    "dates": (PEOPLE.assign(dose=pd.Timestamp("2020-01-01")), LAYOUT, "expected numbers, got dates"),
+    "lists": (PEOPLE.assign(dose=[[1.0, 2.0]] * 60), LAYOUT, "expected a number in each cell, got list"),
+    "constant target": (PEOPLE.assign(ill="no"), LAYOUT, "expected targets that differ"),
+    "nothing left": (PEOPLE[["ill"]], Layout(target=("ill",), classes=2), "A record would be empty"),
+    "twice": (pd.concat([PEOPLE, PEOPLE[["age"]]], axis=1), LAYOUT, "got 'age' twice"),
+    "name of a column": (PEOPLE.rename(columns={"dose": "a\x1b[31m"}), LAYOUT, "printable letters"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_a_table_that_does_not_fit_is_refused_with_its_place(case: str) -> None:
+    frame, layout, message = BAD_TABLES[case]
+    with pytest.raises(DataError, match=f"(?s){message}"):
+        table(frame, layout)
+
+
+def test_the_error_of_a_word_shows_the_lines_to_add() -> None:
+    with pytest.raises(DataError) as error:
+        table(PEOPLE.rename(columns={"sex": "at birth"}), replace(LAYOUT, columns={"age": COLUMNS["age"]}))
+    assert '[data.columns."at birth"]\n    categories = [' in str(error.value)
+    assert "securefl data describe FILE --public" in str(error.value)
+
+
+X, Y = arrays()
+BAD_ARRAYS: dict[str, tuple[object, str]] = {
+    "nan": ((np.where(X[2, 1] == X, np.nan, X), Y), "row 3: expected finite numbers"),
+    "one axis": ((X[:, 0], Y), "expected records x of shape"),
+    "lengths": ((X, Y[:3]), "expected a target for each of 20 records"),
+    "texts": ((X.astype(str), Y), "expected x of numbers, got type <U"),
+    "objects": ((np.array([{}] * 20)[:, None], Y), "expected an array of numbers, got one of dict"),
+    "ragged": (([[1.0], [1.0, 2.0]], [0, 1]), "each entry of one shape"),
+    "labels": ((X, Y + 1), "row 2, column 'y': expected one of '0', '1', got"),
+    "one array": (X, "expected records and targets as"),
+    "nothing": ([], "at least one client, got none"),
+    "no records": ([(X, Y), (X[:0], Y[:0])], "client 1: expected at least one record"),
+    "widths": ([(X, Y), (X[:, :2], Y)], r"client 1: expected records of shape \(3,\).* got \(2,\)"),
+    "a number": (3, "expected arrays"),
+    "text": ("people.csv", "expected arrays"),
+    "items": (Items(X, Y).x.tolist(), "client 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_arrays_that_do_not_fit_are_refused_with_their_place(case: str) -> None:
+    thing, message = BAD_ARRAYS[case]
+    with pytest.raises(DataError, match=message):
+        of(thing)
+
+
+def test_whole_numbers_as_targets_need_their_number() -> None:
+    with pytest.raises(DataError, match="expected `classes` under"):
+        of((X, Y), Layout())
+    assert of((X, Y / 2), Layout()).split.train.classes == 0
+    assert of((X, Y), Layout(classes=0)).split.train.y.dtype == np.float32
+
+
+def test_clients_with_other_columns_are_named(tmp_path: Path) -> None:
+    PEOPLE.to_csv(tmp_path / "a.csv", index=False)
+    PEOPLE.drop(columns="dose").to_csv(tmp_path / "b.csv", index=False)
+    with pytest.raises(DataError, match=r"b.csv: expected the columns of the first table, got none .*'dose'"):
+        own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", seed=0)
+    PEOPLE.assign(more=1).to_csv(tmp_path / "b.csv", index=False)
+    with pytest.raises(DataError, match=r"b.csv: .* got 'more' besides"):
+        own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", seed=0)
+
+
+BAD_FILES: dict[str, tuple[str, bytes, str]] = {
+    "empty": ("a.csv", b"", "got an empty file"),
+    "other bytes": ("a.csv", b"\xff\xfe\x00x", "UTF-8"),
+    "long line": ("a.csv", b"a,b\n1,2\n1,2,3\n", "line 3: expected 2 cells, got 3"),
+    "short line": ("a.csv", b"a,b\n1,2\n1\n", "line 3: expected 2 cells, got 1"),
+    "semicolons": ("a.csv", b"a;b\n1;2\n", "columns with commas"),
+    "no parquet": ("a.parquet", b"PAR1 and more", "expected a Parquet file"),
+    "no npz": ("a.npz", b"PK\x03\x04 and more", "expected arrays as .npz"),
+    "pickle": ("a.npz", b"\x80\x04K\x01.", "expected arrays as .npz"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_damaged_file_is_named(case: str, tmp_path: Path) -> None:
+    name, content, message = BAD_FILES[case]
+    (tmp_path / name).write_bytes(content)
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    with pytest.raises(DataError, match=message):
+        read_table(tmp_path / name)
+
+
+def test_a_pickle_inside_arrays_is_not_loaded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([{}], object), y=np.zeros(1))
+    with pytest.raises(DataError, match="without pickles"):
+        read_table(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz", ".parquet"])
+def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    match suffix:
+        case ".csv":
+            path.write_bytes(b"a,b\n" + b"1,2\n" * 20_000)
+        case ".npz":
+            np.savez_compressed(path, x=np.zeros((2**14, 8)), y=np.zeros(2**14))
+        case _:
+            pytest.importorskip("pyarrow")
+            pd.DataFrame({"a": np.zeros(2**14), "b": 0}).to_parquet(path)
+    monkeypatch.setattr(tables, "LARGEST", 2**16)
+    with pytest.raises(DataError, match="expected at most 65,536 bytes"):
+        read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ((), "expected 1 to"),
+        (("a.csv", "b.npz"), "files of one kind"),
+        (("a.csv", "b.txt"), "got b.txt"),
+        (("a.csv", "more/a.csv"), "got more"),
+    ],
+)
+def test_a_folder_of_other_things_is_refused(tmp_path: Path, files: tuple[str, ...], message: str) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match=message):
+        from_files(tmp_path, None, LAYOUT)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"range": (1, 1)},
+        {"range": (0, float("inf"))},
+        {"range": (0, 1), "categories": ("a",)},
+        {"categories": ()},
+        {"categories": ("a", "a")},
+        {"categories": (1, "1")},
+        {"categories": ("a", "b"), "missing": "c"},
+        {"missing": "none"},
+        {"missing": float("nan")},
+        {"indicator": True},
+    ],
+    ids=str,
+)
+def test_a_declaration_that_contradicts_itself(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        Column(**settings)

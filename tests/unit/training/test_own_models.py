@@ -1,0 +1,209 @@
+"""Any module may be a study's model, if it is the same each time and nothing in it moves by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from securefl.core.errors import ConfigError
+from securefl.training import to_vector
+from securefl.training.models import MLP
+from securefl.training.own_models import OwnModel
+
+SHAPE, OUTPUTS = (2, 3), 4
+
+
+def of(factory: Any, **settings: Any) -> OwnModel:
+    return OwnModel(factory=factory, name="mine", **settings).resolved(SHAPE, OUTPUTS, 7)
+
+
+class Net(nn.Module):
+    """Dense layers in a form that `changed` makes wrong."""
+
+    def __init__(self, inputs: int = 6, outputs: int = 4, width: int = 5) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, width), nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.first(x.flatten(1)).relu())
+
+
+def by_shape(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return Net(int(np.prod(shape)), outputs)
+
+
+def by_place(first: Any, second: Any) -> nn.Module:
+    return Net(int(np.prod(first)), second)
+
+
+FACTORIES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "class": (Net, {}),
+    "shape": (by_shape, {}),
+    "by place": (by_place, {}),
+    "nothing": (lambda: Net(), {}),
+    "options": (Net, {"width": 3}),
+    "anything": (lambda **given: Net(**given), {"width": 3}),
+}
+
+
+@pytest.mark.parametrize("form", FACTORIES)
+def test_a_factory_is_given_what_it_asks_for(form: str) -> None:
+    factory, options = FACTORIES[form]
+    model = of(factory, options=options)
+    module = model.build(SHAPE, OUTPUTS, 7)
+    assert module(torch.zeros(3, *SHAPE)).shape == (3, OUTPUTS)
+    assert isinstance(module, Net)
+    assert module.first.out_features == options.get("width", 5)
+    assert (model.layer, model.draws) == ("first", False)
+
+
+def test_a_module_is_built_anew_with_its_values() -> None:
+    own = Net()
+    built = of(own).build(SHAPE, OUTPUTS, 7)
+    assert built is not own
+    assert np.array_equal(to_vector(built), to_vector(own))
+
+
+def test_the_seed_fixes_the_values_and_leaves_the_generator_alone() -> None:
+    before = torch.get_rng_state()
+    model = of(Net)
+    first, again, other = (to_vector(model.build(SHAPE, OUTPUTS, seed)) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_profiled_layer_is_named_or_found() -> None:
+    def convolutions(outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Conv1d(2, 3, 1), nn.Conv1d(3, outputs, 3), nn.Flatten())
+
+    assert of(convolutions).layer == "1"
+    assert of(Net, profiled_layer="last").layer == "last"
+    with pytest.raises(ConfigError, match="nearest names are last"):
+        of(Net, profiled_layer="lsat")
+
+
+def test_dropout_is_seen() -> None:
+    assert of(lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(6, 4))).draws
+
+
+def test_batch_norm_may_move_its_statistics() -> None:
+    of(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, 4)))
+
+
+def test_the_packages_own_stack_is_known_as_one() -> None:
+    assert of(lambda inputs, outputs: MLP(inputs, outputs, (5, 3))).hidden == (5, 3)
+    assert of(lambda inputs, outputs: MLP(inputs, outputs, ())).hidden == ()
+    assert of(type("Mine", (MLP,), {})).hidden is None
+
+
+class Counting(Net):
+    def __init__(self, kind: torch.dtype = torch.int64, persistent: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=kind), persistent=persistent)
+
+    def forward(self, x: Tensor) -> Any:
+        self.count += 1
+        return super().forward(x)
+
+
+class Constant(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1))
+
+
+class Tied(Net):
+    def __init__(self) -> None:
+        super().__init__(6, 4, 6)
+        self.again = self.first
+
+
+class TiedValues(Net):
+    def __init__(self) -> None:
+        super().__init__(6, 6, 6)
+        self.last.weight = self.first.weight
+
+
+class Random(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * torch.rand(())
+
+
+class OtherRandom(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * (float(np.random.default_rng().random()) if self.training else 1)
+
+
+class Detached(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).detach()
+
+
+class Twice(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
+
+
+class Pooled(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).mean(0)
+
+
+def unseeded() -> nn.Module:
+    net = Net()
+    nn.init.constant_(net.first.bias, float(np.random.default_rng().random()))
+    return net
+
+
+KEPT = Net()
+BAD: dict[str, tuple[Callable[..., Any], str]] = {
+    "outputs": (lambda: Net(outputs=3), r"put out 4 numbers for each record, .* got shape \(1, 3\)"),
+    "pooled": (Pooled, r"got shape \(4,\)"),
+    "inputs": (lambda: Net(inputs=5), r"take records of shape \(2, 3\), got RuntimeError"),
+    "a pair": (Twice, "put out a tensor, got tuple"),
+    "no module": (lambda: 3, "return an nn.Module, got int"),
+    "failing": (lambda: 1 / 0, "ZeroDivisionError"),
+    "unknown needs": (lambda depth: Net(), "one that needs depth too"),
+    "counter": (Counting, "got count that a pass changes"),
+    "hidden counter": (lambda: Counting(persistent=False), "got count that a pass changes"),
+    "hidden average": (lambda: Counting(torch.float32, False), "got count that a pass changes"),
+    "constant in floats": (Constant, "persistent=False"),
+    "tied": (TiedValues, "one that is both first.weight and last.weight"),
+    "tied layer": (Tied, "one that is both first.weight and again.weight"),
+    "random in evaluation": (Random, "the same outputs again in evaluation mode"),
+    "other generator": (OtherRandom, "draw from torch's generator alone in training"),
+    "unseeded": (unseeded, "the same model from the same seed"),
+    "one for all": (lambda: KEPT, "a new module each time"),
+    "no gradient": (Detached, "follow from its parameters"),
+    "frozen": (lambda: Net().requires_grad_(False), "a parameter to train"),
+    "nothing to train": (lambda: nn.Flatten(), "a parameter to train"),
+    "double": (lambda: Net().double(), "parameters of float32"),
+    "lazy": (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), "the lazy parameter"),
+    "huge": (lambda: Net(width=10**8), "at most 100,000,000 parameters"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("case", BAD)
+def test_a_model_that_a_study_cannot_use(case: str) -> None:
+    factory, message = BAD[case]
+    before = torch.get_rng_state()
+    with pytest.raises(ConfigError, match=message):
+        of(factory)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_option_that_it_does_not_take_is_named() -> None:
+    with pytest.raises(ConfigError, match="did you mean `width`"):
+        of(Net, options={"wdith": 3})
+
+
+def test_there_is_no_shorter_one() -> None:
+    with pytest.raises(ConfigError, match="packaged model"):
+        of(Net).shorter()
