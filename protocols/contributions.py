@@ -98,7 +98,7 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
         step = np.zeros(len(broadcast))
     else:
         step = shared.astype(np.float64)
-        step -= broadcast
+        step -= broadcast.astype(np.float64)
     if bound is None:
         return Value(clear=step)
     if not np.isfinite(step).all():
