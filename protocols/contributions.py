@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import floor, log2
 from typing import Final
 
@@ -98,7 +99,7 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
         step = np.zeros(len(broadcast))
     else:
         step = shared.astype(np.float64)
-        step -= broadcast.astype(np.float64)
+        step -= broadcast
     if bound is None:
         return Value(clear=step)
     if not np.isfinite(step).all():
@@ -123,7 +124,7 @@ class Update:
     cohort: int = 0
     further: int = 0
 
-    @property
+    @cached_property
     def sends(self) -> Sends:
         return update_sends(self.problem, self.cohort, self.further)
 

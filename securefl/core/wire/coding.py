@@ -148,8 +148,7 @@ _WRITERS: Mapping[Any, _Write] = {
 
 class _Reader:
     def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-        self._at = 0
+        self._data, self._size, self._at = memoryview(data), len(data), 0
         self.elements = 0  # how many more may come
 
     def count(self) -> int:
@@ -162,7 +161,7 @@ class _Reader:
 
     def take(self, count: int) -> memoryview:
         end = self._at + count
-        if end > len(self._data):
+        if end > self._size:
             raise _Bad(f"expected {count} more bytes, {self.left()} are left")
         # a view, not a copy: nothing is allocated for bytes that turn out to be wrong
         piece = self._data[self._at : end]
@@ -187,7 +186,7 @@ class _Reader:
             raise _Bad("text is not UTF-8") from None
 
     def left(self) -> int:
-        return len(self._data) - self._at
+        return self._size - self._at
 
 
 class _Bad(Exception):
@@ -216,7 +215,7 @@ def _guarded(read: Callable[[], T], sender: str) -> T:
 
 
 def _read_header(reader: _Reader) -> tuple[str, int, Header]:
-    if bytes(reader.take(4)) != MAGIC:
+    if reader.take(4) != MAGIC:
         raise _Bad("it does not begin with this version's mark")
     kind = reader.text("B")
     version, session, *place = reader.unpack("H32sIHH")
