@@ -23,6 +23,7 @@ from securefl.core.errors import DataError, SecureFLError
 from securefl.storage.connection import writable
 
 IN_MEMORY = ":memory:"
+_TYPES: dict[type, bytes] = {kind: kind.__name__.encode() for kind in (bytes, str, int)}
 Value = bytes | str | int | None
 _ROOM = 2**16
 """In bytes. If a disk has less left, an error of input and output means a full disk."""
@@ -64,7 +65,8 @@ def seal(*parts: Value) -> bytes:
     pieces = []
     for part in parts:
         raw = part if isinstance(part, bytes) else repr(part).encode()
-        pieces += [b"%s%d:" % (type(part).__name__.encode(), len(raw)), raw]
+        kind = _TYPES.get(type(part)) or type(part).__name__.encode()
+        pieces += [kind, b"%d:" % len(raw), raw]
     return hashlib.sha256(b"".join(pieces)).digest()
 
 
