@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import floor, log2
 from typing import Final
 
@@ -136,7 +137,7 @@ class Update:
     cohort: int = 0
     further: int = 0
 
-    @property
+    @cached_property
     def sends(self) -> Sends:
         return update_sends(self.problem, self.cohort, self.further)
 

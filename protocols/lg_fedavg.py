@@ -137,7 +137,7 @@ class LastLayersUpdate:
         if isinstance(trained, DataError):  # the client keeps the body that it had
             return bounded(problem, job.broadcast, trained)
         shared = self.part.taken(job.client, trained)
-        return replace(bounded(problem, job.broadcast, shared), keep={"model": trained})
+        return replace(bounded(problem, job.broadcast, shared), keep={"model": trained.copy()})
 
     def compute(self, job: Job) -> Value:
         return self.value(job, fitted(self.fit(job)))

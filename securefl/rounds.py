@@ -268,7 +268,7 @@ class Ask:
     def wants(self) -> tuple[Sends, ...]:
         return (*(s.sends for s in self.sums), *(e.sends for e in self.each))
 
-    def total(self, question: Sum, integers: NDArray[np.int64], survivors: Sequence[int]) -> Total:
+    def total(self, question: Sum, integers: NDArray[Any], survivors: Sequence[int]) -> Total:
         """The answer to one sum from the grid integers of these survivors."""
         weight = float(len(survivors))
         if isinstance(self.weights, ByDraws):

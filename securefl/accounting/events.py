@@ -116,6 +116,7 @@ def _positive(z: float) -> bool:
     return math.isfinite(z) and z > 0
 
 
+@lru_cache(maxsize=1024)  # as `load_charge`
 def dump_charge(charge: Charge) -> str:
     """The charge as JSON text, equal for equal charges."""
     return json.dumps({party: dump_event(e) for party, e in charge.by_party().items()}, sort_keys=True)

@@ -52,7 +52,7 @@ def fields(*parts: bytes) -> bytes:
     """Each part with its length in front, so that no two lists of parts have the same bytes."""
     # Without the lengths a byte can move from one part to the next and leave the whole as it was. That once
     # let a server have an honest dealer's key shown.
-    return b"".join([piece for part in parts for piece in (u32(len(part)), part)])
+    return b"".join([piece for part in parts for piece in (len(part).to_bytes(4, "little"), part)])
 
 
 # Who --------------------------------------------------------------------------------------------

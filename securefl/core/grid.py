@@ -40,24 +40,29 @@ class Grid:
 
         Raises DataError for a product that is not finite or out of bounds.
         """
+        # One product: by a power of two it is rounded where the product with the weight alone would be.
+        with np.errstate(over="ignore"):
+            scaled = values * (weight / self.step)
+        # Of a nan, both ends are nan, and nothing is true of it.
+        room = self.bound / self.step
+        if not (-room <= scaled.min(initial=0.0) and scaled.max(initial=0.0) <= room):
+            raise DataError(self._why_not(values))
+        return np.rint(scaled, out=scaled).astype(np.int32)
+
+    def _why_not(self, values: Floats) -> str:
         # The messages name no value: they may be logged, and the values are a client's.
-        values = weight * values
-        # Of a nan, both ends are nan.
-        least, most = values.min(initial=0.0), values.max(initial=0.0)
-        if not (np.isfinite(least) and np.isfinite(most)):
-            raise DataError(
+        if not np.isfinite(values).all():
+            return (
                 "Expected a finite contribution, got one that is not finite. Lower the learning rate or "
                 "clean the records."
             )
-        if max(-least, most) > self.bound:
-            raise DataError(
-                f"Expected a contribution within +-{self.bound:g}, got a larger one. Lower the learning rate."
-            )
-        values /= self.step
-        return np.rint(values, out=values).astype(np.int32)
+        return f"Expected a contribution within +-{self.bound:g}, got a larger one. Lower the learning rate."
 
-    def check(self, numbers: NDArray[Any], size: int, sender: str) -> NDArray[np.int64]:
-        """A peer's grid integers. They are refused unless they have the declared type, shape and bound."""
+    def check(self, numbers: NDArray[Any], size: int, sender: str) -> int:
+        """The largest magnitude among a peer's grid integers.
+
+        They are refused unless they have the declared type, shape and bound.
+        """
         if numbers.dtype != np.int32 or numbers.shape != (size,):
             raise RemoteProtocolError(
                 f"Expected {size} int32 values, got {numbers.dtype} of shape {numbers.shape}.",
@@ -65,8 +70,9 @@ class Grid:
                 phase="contribution",
             )
         # both ends, not the absolute value: that of -2^31 is -2^31 in int32, and would pass
-        if numbers.min(initial=0) < -self.limit or numbers.max(initial=0) > self.limit:
+        largest = max(-int(numbers.min(initial=0)), int(numbers.max(initial=0)))
+        if largest > self.limit:
             raise RemoteProtocolError(
                 f"Expected grid values within +-{self.limit}.", sender=sender, phase="contribution"
             )
-        return numbers.astype(np.int64)
+        return largest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from securefl.core.errors import ConfigError
@@ -18,6 +19,7 @@ The last four are wide forms, which some spreadsheets take.
 """
 
 
+@lru_cache(maxsize=4096)  # names come back in every round
 def is_legible(text: str) -> bool:
     """Whether a text has no character that a terminal obeys or a reader cannot see."""
     # `isprintable` refuses the categories "other" (Cc, Cf with the overrides of direction, Co, Cs, Cn) and

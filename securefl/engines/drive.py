@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.machine import Machine, Step
+from securefl.core.machine import Expects, Machine, Step
 from securefl.core.wire import Header, Limit, decode, peek
 
 
@@ -94,11 +94,10 @@ class Drive:
         state = self._states[parcel.to]
         expects = machine.expects(state)
         try:
-            # An honest peer can be late: what belongs to an earlier place costs it nothing.
-            if self._late(parcel, expects.header):
+            body = self._read(parcel, expects)
+            if body is None:
                 self.traffic.late += 1
                 return []
-            body = self.decode(parcel.data, expects.header, expects.kinds, parcel.sender)
             received = self.traffic.received
             received[parcel.to] = received.get(parcel.to, 0) + len(parcel.data)
             return self._absorb({parcel.to: machine.receive(state, parcel.sender, body)})
@@ -157,7 +156,14 @@ class Drive:
         if step.result is not None:
             self.results[party] = step.result
 
-    @staticmethod
-    def _late(parcel: Parcel, header: Header) -> bool:
-        came = peek(parcel.data, parcel.sender)
-        return came.session == header.session and came.place() < header.place()
+    def _read(self, parcel: Parcel, expects: Expects) -> Any:
+        """The message, or None for one that is late."""
+        here = expects.header
+        try:
+            return self.decode(parcel.data, here, expects.kinds, parcel.sender)
+        except RemoteProtocolError:
+            # An honest peer can be late: what belongs to an earlier place costs it nothing.
+            came = peek(parcel.data, parcel.sender)
+            if came.session == here.session and came.place() < here.place():
+                return None
+            raise

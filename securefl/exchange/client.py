@@ -6,7 +6,7 @@ It waits for order and broadcast, checks the order by its plan, and answers once
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -84,9 +84,9 @@ class Client:
             return Step(state)
         # The first order counts, and the first broadcast: a server must not replace one that was checked.
         if isinstance(message, Order):
-            state = replace(state, order=state.order or self._checked(message))
+            state = Waiting(state.order or self._checked(message), state.broadcast)
         else:
-            state = replace(state, broadcast=state.broadcast or self._whole(message))
+            state = Waiting(state.order, state.broadcast or self._whole(message))
         if state.order is None or state.broadcast is None:
             return Step(state)
         work = Contribute(

@@ -7,7 +7,7 @@ after the last value are zero. If b is the word's width, packing is a view.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from securefl.core.errors import CryptoError, LocalProtocolError
 from securefl.core.hiding import Concealed
 from securefl.core.keys import SecretKey
 from securefl.secagg.masks import Words, apply
+
+_WIDE: Final = np.dtype("<u8")
 
 
 def word(bits: int) -> np.dtype[Any]:
@@ -59,14 +61,13 @@ def pack(vector: Words, bits: int) -> NDArray[np.uint8]:
         raise LocalProtocolError(f"Expected words of {word(bits)} for {bits} bits, got {vector.dtype}.")
     if bits == 8 * vector.itemsize:
         return vector.view(np.uint8)
-    groups = np.zeros((-(-len(vector) // 8), 8), vector.dtype)
+    groups = np.zeros((-(-len(vector) // 8), 8), _WIDE)
     groups.reshape(-1)[: len(vector)] = vector
-    # Eight values are `bits` bytes. Turned, so that what is worked on lies together in memory.
-    lanes = np.ascontiguousarray(groups.T)
-    out = np.zeros((bits, len(groups)), np.uint8)
-    for lane, byte, shift in _overlaps(bits):
-        out[byte] |= _shifted(lanes[lane], -shift).astype(np.uint8)
-    return np.ascontiguousarray(out.T).reshape(-1)[: packed_bytes(len(vector), bits)]
+    wide = np.zeros((len(groups), _wide_words(bits)), _WIDE)
+    for lane, at, shift in _overlaps(bits):
+        wide[:, at] |= _shifted(groups[:, lane], -shift)
+    out = wide.view(np.uint8)[:, :bits]
+    return out.reshape(-1)[: packed_bytes(len(vector), bits)]
 
 
 def masked(
@@ -107,14 +108,17 @@ def unpack(packed: NDArray[np.uint8], length: int, bits: int) -> Words:
         )
     if bits == 8 * word(bits).itemsize:
         return packed.view(word(bits))
-    groups = np.zeros((-(-length // 8), bits), np.uint8)
-    groups.reshape(-1)[: len(packed)] = packed
-    columns = np.ascontiguousarray(groups.T)
-    out = np.zeros((8, len(groups)), word(bits))
-    for lane, byte, shift in _overlaps(bits):
-        out[lane] |= _shifted(columns[byte].astype(out.dtype), shift)
-    vector: Words = np.ascontiguousarray(out.T).reshape(-1)
-    reduce(vector, bits)
+    count = -(-length // 8)
+    whole = np.zeros(count * bits, np.uint8)
+    whole[: len(packed)] = packed
+    groups = np.zeros((count, 8 * _wide_words(bits)), np.uint8)
+    groups[:, :bits] = whole.reshape(count, bits)
+    wide = groups.view(_WIDE)
+    out = np.zeros((count, 8), _WIDE)
+    for lane, at, shift in _overlaps(bits):
+        out[:, lane] |= _shifted(wide[:, at], shift)
+    out &= _WIDE.type((1 << bits) - 1)
+    vector: Words = out.astype(word(bits), copy=False).reshape(-1)
     # A vector has one encoding: other bytes that would decode to it are refused.
     if packed_bytes(length, bits) * 8 > length * bits and _tail(packed, length * bits):
         raise CryptoError("Bits are set after the last value.")
@@ -127,11 +131,16 @@ def _tail(packed: NDArray[np.uint8], used: int) -> int:
 
 
 def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
-    """Which lanes and bytes of eight values overlap: the byte begins `shift` bits into the lane."""
+    """Which lanes and wide words of eight values overlap: the word begins `shift` bits into the lane."""
     for lane in range(8):
         start = lane * bits
-        for byte in range(start // 8, (start + bits - 1) // 8 + 1):
-            yield lane, byte, 8 * byte - start
+        for at in range(start // 64, (start + bits - 1) // 64 + 1):
+            yield lane, at, 64 * at - start
+
+
+def _wide_words(bits: int) -> int:
+    """Wide words that hold eight values."""
+    return -(-bits // 8)
 
 
 def _shifted(values: NDArray[Any], shift: int) -> NDArray[Any]:

@@ -23,6 +23,7 @@ from securefl.core.errors import DataError, SecureFLError
 from securefl.storage.connection import writable
 
 IN_MEMORY = ":memory:"
+_TYPES: dict[type, bytes] = {kind: kind.__name__.encode() for kind in (bytes, str, int)}
 Value = bytes | str | int | None
 _ROOM = 2**16
 """In bytes. If a disk has less left, an error of input and output means a full disk."""
@@ -61,12 +62,12 @@ class Damaged(Exception):
 
 def seal(*parts: Value) -> bytes:
     """SHA-256 over typed parts with their lengths: no two lists of parts have the same bytes."""
-    whole = hashlib.sha256()
+    pieces = []
     for part in parts:
         raw = part if isinstance(part, bytes) else repr(part).encode()
-        whole.update(b"%s%d:" % (type(part).__name__.encode(), len(raw)))
-        whole.update(raw)
-    return whole.digest()
+        kind = _TYPES.get(type(part)) or type(part).__name__.encode()
+        pieces += [kind, b"%d:" % len(raw), raw]
+    return hashlib.sha256(b"".join(pieces)).digest()
 
 
 def check(sealed: object, *parts: Value) -> None:
@@ -83,14 +84,19 @@ def explaining(path: Path | str, kind: Kind) -> Iterator[None]:
     """
     try:
         yield
-    except (sqlite3.IntegrityError, sqlite3.ProgrammingError):  # of the caller, not of the file
-        raise
-    except sqlite3.Error as error:
-        raise DataError(_sentence(path, kind, error)) from None
-    except OSError as error:
-        raise DataError(_of_system(path, kind, error)) from None
-    except Damaged as error:
-        raise DataError(_damaged(path, kind, error)) from None
+    except (sqlite3.Error, OSError, Damaged) as error:
+        raise _explained(path, kind, error) from None
+
+
+def _explained(path: Path | str, kind: Kind, error: Exception) -> Exception:
+    match error:
+        case sqlite3.IntegrityError() | sqlite3.ProgrammingError():  # of the caller, not of the file
+            return error
+        case sqlite3.Error():
+            return DataError(_sentence(path, kind, error))
+        case OSError():
+            return DataError(_of_system(path, kind, error))
+    return DataError(_damaged(path, kind, error))
 
 
 @contextmanager
@@ -183,8 +189,11 @@ class Database:
 
     def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query."""
-        with self.explaining():
+        # Not in a context: a round makes a few of these for each client.
+        try:
             return self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise _explained(self.path, self.kind, error) from None
 
     def each(self, statement: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a query one by one, for tables that grow with a run."""
@@ -198,8 +207,10 @@ class Database:
 
     def run(self, statement: str, values: Sequence[Value] = ()) -> None:
         """Change something. A broken constraint raises sqlite3.IntegrityError."""
-        with self.explaining():
+        try:
             self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise _explained(self.path, self.kind, error) from None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

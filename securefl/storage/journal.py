@@ -243,27 +243,30 @@ class Journal:
     def _do(self, act: RecordAct) -> bool:
         if act.act == "open":
             return self._open(act)
-        if not all(self._may_do(act, question) for question in act.questions):
-            return False
+        stand = []
         for question in act.questions:
-            self._done(act, question)
+            if (found := self._may_do(act, question)) is None:
+                return False
+            stand.append((question, *found))
+        for own in stand:
+            self._done(act, *own)
         return True
 
-    def _may_do(self, act: RecordAct, question: Question) -> bool:
+    def _may_do(self, act: RecordAct, question: Question) -> tuple[list[Any], _Row] | None:
+        """The attempt and the question on record, or None where the act must not be done."""
         here = act.header.place()
         attempt, row = self._attempt(act.client, question, here), self._row(act.client, question)
         if attempt is None or row is None:
-            return False
+            return None
         if (stands := attempt[_ACTS[act.act]]) is not None:
-            return bool(stands == act.digest)
-        # The attempt of an earlier round may still be waiting for this signature.
-        return row.at == here and not (row.once and self._elsewhere(act.client, question, here))
+            may = stands == act.digest
+        else:
+            # The attempt of an earlier round may still be waiting for this signature.
+            may = row.at == here and not (row.once and self._elsewhere(act.client, question, here))
+        return (attempt, row) if may else None
 
-    def _done(self, act: RecordAct, question: Question) -> None:
+    def _done(self, act: RecordAct, question: Question, attempt: list[Any], row: _Row) -> None:
         here, key = act.header.place(), (act.client, *_key(question))
-        attempt, row = self._attempt(act.client, question, here), self._row(act.client, question)
-        assert attempt is not None
-        assert row is not None
         attempt[_ACTS[act.act]] = act.digest
         self._write("attempts", *key, *here, *attempt)
         if act.act == "sign":

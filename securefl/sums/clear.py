@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,21 +14,41 @@ from securefl.core.release import Delivered
 from securefl.core.sparse import dense
 from securefl.rounds import Ask, Sum, Total
 
-Totals = Mapping[str, NDArray[np.int64]]
-"""The running sums by name, in units of their grids."""
+
+@dataclass(frozen=True)
+class Running:
+    """A running sum (d,) in units of its grid. `reach`: no entry is larger in magnitude.
+
+    It is in int32 as long as its reach says that it fits: half the memory to write and read for each client.
+    """
+
+    numbers: NDArray[np.int32] | NDArray[np.int64]
+    reach: int = 0
+
+    def having(self, numbers: NDArray[np.int32], largest: int) -> Running:
+        """The sum with these, none larger than `largest` in magnitude."""
+        reach = self.reach + largest
+        wide = self.numbers if reach <= _MOST else self.numbers.astype(np.int64, copy=False)
+        # A new array, never in place: if another vector of the client is refused, this state stands whole.
+        return Running(wide + numbers, reach)
+
+
+Totals = Mapping[str, Running]
+"""The running sums by name."""
+_MOST: Final = 2**31 - 1
 
 
 def nothing(asked: Sequence[Sum]) -> Totals:
     """Sums of nobody yet."""
-    return {question.sends.name: np.zeros(question.size, np.int64) for question in asked}
+    return {question.sends.name: Running(np.zeros(question.size, np.int32)) for question in asked}
 
 
 def added(totals: Totals, asked: Sequence[Sum], came: Mapping[str, Delivered], sender: str) -> Totals:
     """The sums with one client's vectors added. RemoteProtocolError for a vector outside its grid."""
-    # New arrays, never in place: if one vector is refused, the state before it stands whole.
     return {
-        question.sends.name: totals[question.sends.name]
-        + _checked(question, came[question.sends.name], sender)
+        question.sends.name: totals[question.sends.name].having(
+            *_checked(question, came[question.sends.name], sender)
+        )
         for question in asked
     }
 
@@ -34,11 +56,13 @@ def added(totals: Totals, asked: Sequence[Sum], came: Mapping[str, Delivered], s
 def answers(totals: Totals, asked: Sequence[Sum], ask: Ask, survivors: Sequence[int]) -> dict[str, Total]:
     """What the ask is answered with."""
     return {
-        question.sends.name: ask.total(question, totals[question.sends.name], survivors) for question in asked
+        question.sends.name: ask.total(question, totals[question.sends.name].numbers, survivors)
+        for question in asked
     }
 
 
-def _checked(question: Sum, came: Delivered, sender: str) -> NDArray[np.int64]:
+def _checked(question: Sum, came: Delivered, sender: str) -> tuple[NDArray[Any], int]:
+    """The vector, and its largest magnitude."""
     form = "sparse" if question.sends.packed else "open"
     if came.form != form or (form == "open" and came.sealed) or (form == "sparse" and came.numbers.size):
         raise RemoteProtocolError(
@@ -52,4 +76,4 @@ def _checked(question: Sum, came: Delivered, sender: str) -> NDArray[np.int64]:
             numbers = dense(came.sealed, question.size)
         except ValueError as bad:
             raise RemoteProtocolError(str(bad), sender=sender, phase="contribution") from None
-    return question.sends.grid.check(numbers, question.size, sender)
+    return numbers, question.sends.grid.check(numbers, question.size, sender)

@@ -13,17 +13,19 @@ client has the same bits whoever else is in the wave, and in whichever slot it s
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from securefl.core.errors import DataError
 from securefl.training.chunks import UNIT
 from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
-from securefl.training.losses import records
+from securefl.training.losses import records, require_records
 from securefl.training.private_cohorts import SLOTS, fit_privately, require_alike, stack_of
 from securefl.training.stack import Back, Stack, stackable
 from securefl.training.task import Problem
@@ -88,14 +90,12 @@ class Batched:
         if problem.private is None and problem.local.batch_size > MOST_ROWS:
             return None
         try:
-            records(x, y, problem.loss)
+            require_records(x, y, problem.loss)
         except DataError:  # said by the training that runs alone
             return None
-        classes = problem.outputs if problem.kind == "classification" else None
-        known = classes is None or bool(((y >= 0) & (y < classes)).all())
         # Without records nothing happens, and torch tells of a label that it does not know. Private training
         # drops such a record.
-        if problem.private is None and not (len(x) and known):
+        if problem.private is None and not (len(x) and _known(problem, y)):
             return None
         return (problem, fit.job.round, fit.under_head, fit.activation, fit.penalty)
 
@@ -125,8 +125,15 @@ def fit_together(fits: Sequence[Fit]) -> list[Fitted]:
             # Taken at its last step: the slot moves on, by momentum or decay, until all have ended.
             ended = [slot for slot, last in enumerate(lasts) if last == number]
             fine = stack.finite() & torch.isfinite(total) if ended else total
-            came |= {slot: stack.vector(slot) if fine[slot] else diverged(optimizer.rate) for slot in ended}
+            for slot in ended:
+                vector = stack.vector(slot) if number == max(lasts) else stack.vector(slot).copy()
+                came[slot] = vector if fine[slot] else diverged(optimizer.rate)
     return [came[slot] for slot in range(len(fits))]
+
+
+def _known(problem: Problem, y: NDArray[Any]) -> bool:
+    """Whether the model has an output for each of these labels, of which there is one at least."""
+    return problem.kind != "classification" or bool(y.min() >= 0 and y.max() < problem.outputs)
 
 
 def _rows_of(problem: Problem) -> int:
@@ -155,7 +162,7 @@ def _batches(fits: Sequence[Fit]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     columns = [(x.flatten(1), y) for x, y in columns]
     draws = [list(_places(len(fit.job.x), problem.local, fit.job.rng)) for fit in fits]
     # Several steps are gathered at a time: small ones would take longer to gather than to compute.
-    steps = max(1, _GATHERED // (SLOTS * rows * columns[0][0].shape[1]))
+    steps = min(max(map(len, draws)), max(1, _GATHERED // (SLOTS * rows * columns[0][0].shape[1])))
     for at in range(0, max(map(len, draws)), steps):
         x, y = (column.new_empty((SLOTS, steps * rows, *column.shape[1:])) for column in columns[0])
         weights = torch.zeros(SLOTS, steps * rows)
@@ -165,10 +172,11 @@ def _batches(fits: Sequence[Fit]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
             if not own:
                 x[slot] = y[slot] = 0
                 continue
-            places, chosen = _rows(own, rows), torch.cat(own)
+            places, own_weights = _rows(tuple(map(len, own)), rows)
+            chosen = torch.cat(own)
             _gather(inputs, chosen, places, x[slot])
             _gather(targets, chosen, places, y[slot])
-            weights[slot, places] = torch.cat([torch.full((len(batch),), 1 / len(batch)) for batch in own])
+            weights[slot, : len(own_weights)] = own_weights
         for step in range(max(map(len, here))):
             part = slice(step * rows, (step + 1) * rows)
             yield x[:, part], y[:, part], weights[:, part]
@@ -184,9 +192,18 @@ def _gather(column: Tensor, chosen: Tensor, places: Tensor, to: Tensor) -> None:
         to.zero_().index_copy_(0, places, column[chosen])
 
 
-def _rows(batches: Sequence[Tensor], rows: int) -> Tensor:
-    """The row of each record: every mini-batch begins at a multiple of `rows`."""
-    return torch.cat([torch.arange(at * rows, at * rows + len(own)) for at, own in enumerate(batches)])
+@lru_cache(maxsize=256)
+def _rows(sizes: tuple[int, ...], rows: int) -> tuple[Tensor, Tensor]:
+    """The row of each record of these mini-batches, and the rows' weights: both must only be read.
+
+    Every mini-batch begins at a multiple of `rows`.
+    """
+    weights = torch.zeros(len(sizes), rows)
+    for own, size in zip(weights, sizes, strict=True):
+        own[:size] = 1 / size
+    return torch.cat(
+        [torch.arange(at * rows, at * rows + n) for at, n in enumerate(sizes)]
+    ), weights.flatten()
 
 
 def _places(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[Tensor]:

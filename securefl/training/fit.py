@@ -25,7 +25,10 @@ from securefl.training.task import Problem
 from securefl.training.vector import to_vector
 
 Fitted = Float32s | DataError
-"""The trained model as a vector (d,), or why there is none."""
+"""The trained model as a vector (d,), or why there is none.
+
+It may be a view of the models of a whole wave: whoever keeps it copies it.
+"""
 Trainer = Callable[[Sequence["Fit"]], list[Fitted]]
 """Runs a wave of fits. Returns what came of each, in their order."""
 

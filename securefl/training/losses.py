@@ -45,8 +45,14 @@ def records(
 ) -> tuple[Tensor, Tensor]:
     """Records and targets as tensors on the device.
 
-    Raises DataError if their lengths or the targets' type do not fit.
+    Raises DataError as `require_records`.
     """
+    require_records(x, y, loss)
+    return as_tensor(x).to(device), as_tensor(y).to(device)
+
+
+def require_records(x: NDArray[Any], y: NDArray[Any], loss: Loss) -> None:
+    """Raises DataError if the lengths of records and targets, or the targets' type, do not fit."""
     if len(x) != len(y):
         raise DataError(f"Expected one target a record, got {len(x)} records and {len(y)} targets.")
     match loss:
@@ -56,4 +62,3 @@ def records(
             fits, expected = y.ndim == 2 and y.dtype == np.float32, "float32 targets of shape (n, targets)"
     if not fits:
         raise DataError(f"Expected {expected} for loss {loss!r}, got {y.dtype} of shape {y.shape}.")
-    return as_tensor(x).to(device), as_tensor(y).to(device)

@@ -74,7 +74,7 @@ def fit_privately(fits: Sequence[Fit]) -> list[Fitted]:
 
 def stack_of(fit: Fit, vectors: Sequence[Float32s]) -> Stack:
     """These models (d,) in the first slots, as this fit and those alike train them."""
-    model = fit.problem.module(fit.start)
+    model = fit.problem.layers
     assert isinstance(model, MLP)
     return Stack(model, vectors, tail_of(fit), slots=SLOTS)
 

@@ -86,8 +86,14 @@ class Stack:
             starts.append(starts[-1] + outputs * (inputs + 1))
         self._slots = slots
         self._whole = _aligned(slots, starts[-1], torch.float32)
+        self._whole[len(vectors) :] = 0
+        read: dict[tuple[int, tuple[int, ...]], Tensor] = {}
         for slot, vector in zip(self._whole, vectors, strict=False):
-            slot.copy_(as_tensor(vector))
+            # Mostly all are views of one broadcast, which is read-only: a tensor of it is a copy.
+            memory = (vector.__array_interface__["data"][0], vector.strides)
+            if memory not in read:
+                read[memory] = as_tensor(vector)
+            slot.copy_(read[memory])
         self._places = list(zip(sizes, pairwise(starts), strict=True))
         self._layers = [_views(self._whole, *place) for place in self._places]
         self._trained = len(dense) - tail.under_head
@@ -96,7 +102,7 @@ class Stack:
 
     def zeros(self, dtype: torch.dtype) -> Tensor:
         """Zeros in the form of the values, every slot at the same alignment."""
-        return _aligned(self._slots, self.values.shape[1], dtype)
+        return _aligned(self._slots, self.values.shape[1], dtype).zero_()
 
     def finite(self) -> Tensor:
         """Which slots' values are all finite, (slots,)."""
@@ -111,9 +117,8 @@ class Stack:
         return (y >= 0) & (y < self._outputs)
 
     def vector(self, slot: int) -> Float32s:
-        """A slot's whole model (d,)."""
-        # A copy: a view would hold the memory of all slots for as long as one client keeps its model.
-        vector: Float32s = self._whole[slot].numpy().copy()
+        """A slot's whole model (d,). It is a view, which holds the memory of all slots."""
+        vector: Float32s = self._whole[slot].numpy()
         return vector
 
     def views(self, of: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -191,7 +196,7 @@ class Stack:
 
 
 def _aligned(slots: int, size: int, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(slots, -(-size // _LINE) * _LINE, dtype=dtype)[:, :size]
+    return torch.empty(slots, -(-size // _LINE) * _LINE, dtype=dtype)[:, :size]
 
 
 def _dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

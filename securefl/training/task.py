@@ -93,6 +93,11 @@ class Problem:
         computed(model, lambda: load_vector(model, vector))
         return model
 
+    @property
+    def layers(self) -> nn.Module:
+        """The model for the shapes of its layers, with whatever values it holds."""
+        return self._module
+
     def evaluate(self, vector: NDArray[np.float32]) -> Evaluation:
         """Accuracy and loss on the server's records."""
         return evaluate(self.module(vector), self.server_x, self.server_y, self.kind)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 def as_tensor(array: NDArray[Any]) -> Tensor:
     """The array as a tensor that must only be read. It is copied only if it is read-only or strided."""
     # torch shares memory with numpy and warns of arrays that it must not write to
-    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    flags = array.flags
+    return torch.from_numpy(array if flags.c_contiguous and flags.writeable else np.array(array, order="C"))
 
 
 @contextmanager

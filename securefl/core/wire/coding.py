@@ -28,7 +28,8 @@ _DTYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
 _FORMS = ("open", "masked", "encrypted", "sparse")
 _MAX_DIMENSIONS = 4
 T = TypeVar("T")
-_Write = Callable[[list[bytes], Any, Permit | None], None]
+_Parts = list[bytes | memoryview]
+_Write = Callable[[_Parts, Any, Permit | None], None]
 _Read = Callable[["_Reader"], Any]
 
 # Encoding ---------------------------------------------------------------------------------------
@@ -40,7 +41,7 @@ def encode(header: Header, body: Any, permit: Permit | None = None) -> bytes:
     if len(header.session) != 32:
         raise LocalProtocolError(f"Expected a session of 32 bytes, got {len(header.session)}.")
     kind = spec.kind.encode("ascii")
-    out = [
+    out: _Parts = [
         MAGIC,
         _pack("B", len(kind)),
         kind,
@@ -87,7 +88,7 @@ def _tuple_writer(hint: Any) -> _Write:
         return lambda out, value, _: out.append(_pack(f"I{len(value)}q", len(value), *value))
     item = _writer(hint)
 
-    def write(out: list[bytes], value: Any, permit: Permit | None) -> None:
+    def write(out: _Parts, value: Any, permit: Permit | None) -> None:
         out.append(_pack("I", len(value)))
         for one in value:
             item(out, one, permit)
@@ -95,17 +96,17 @@ def _tuple_writer(hint: Any) -> _Write:
     return write
 
 
-def _write_block(out: list[bytes], value: bytes, layout: str = "I") -> None:
+def _write_block(out: _Parts, value: bytes, layout: str = "I") -> None:
     out += [_pack(layout, len(value)), value]
 
 
-def _write_key(kind: type[Any], out: list[bytes], value: Any, permit: Permit | None) -> None:
+def _write_key(kind: type[Any], out: _Parts, value: Any, permit: Permit | None) -> None:
     if not isinstance(value, kind):
         raise LocalProtocolError(f"Expected a {kind.__name__}, got a {type(value).__name__}.")
     _write_block(out, value.raw)
 
 
-def _write_release(out: list[bytes], value: Any, permit: Permit | None) -> None:
+def _write_release(out: _Parts, value: Any, permit: Permit | None) -> None:
     if permit is None or not isinstance(value, Release):
         raise UnaccountedRelease(f"Expected a release with its permit, got {value!r}. Use Ledger.send.")
     numbers, sealed = permit.written(value)
@@ -115,23 +116,22 @@ def _write_release(out: list[bytes], value: Any, permit: Permit | None) -> None:
     _write_block(out, sealed)
 
 
-def _write_declared(hint: Any, out: list[bytes], value: NDArray[Any], permit: Permit | None) -> None:
+def _write_declared(hint: Any, out: _Parts, value: NDArray[Any], permit: Permit | None) -> None:
     if not declared(hint, value.dtype):
         raise LocalProtocolError(f"Expected an array as {hint}, got {value.dtype}.")
     _write_array(out, value)
 
 
-def _write_array(out: list[bytes], value: NDArray[Any]) -> None:
+def _write_array(out: _Parts, value: NDArray[Any]) -> None:
     code = value.dtype.newbyteorder("<").str
     if code not in _DTYPES or value.ndim > _MAX_DIMENSIONS:
         raise LocalProtocolError(
             f"Expected an array of {', '.join(_DTYPES)} with at most {_MAX_DIMENSIONS} dimensions, got "
             f"{value.dtype} with {value.ndim}."
         )
-    out.append(_pack("BB", _DTYPES.index(code), value.ndim))
-    out.append(_pack(f"{value.ndim}I", *value.shape))
-    # in one byte order and layout, so that equal arrays have equal bytes on every machine
-    out.append(np.ascontiguousarray(value, dtype=code).tobytes())
+    # in one byte order and layout, so that equal arrays have equal bytes; copied once, into the message
+    raw = np.ascontiguousarray(value, dtype=code).data
+    out += [_pack("BB", _DTYPES.index(code), value.ndim), _pack(f"{value.ndim}I", *value.shape), raw]
 
 
 _WRITERS: Mapping[Any, _Write] = {
@@ -148,8 +148,7 @@ _WRITERS: Mapping[Any, _Write] = {
 
 class _Reader:
     def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-        self._at = 0
+        self._data, self._size, self._at = memoryview(data), len(data), 0
         self.elements = 0  # how many more may come
 
     def count(self) -> int:
@@ -162,7 +161,7 @@ class _Reader:
 
     def take(self, count: int) -> memoryview:
         end = self._at + count
-        if end > len(self._data):
+        if end > self._size:
             raise _Bad(f"expected {count} more bytes, {self.left()} are left")
         # a view, not a copy: nothing is allocated for bytes that turn out to be wrong
         piece = self._data[self._at : end]
@@ -187,7 +186,7 @@ class _Reader:
             raise _Bad("text is not UTF-8") from None
 
     def left(self) -> int:
-        return len(self._data) - self._at
+        return self._size - self._at
 
 
 class _Bad(Exception):
@@ -216,7 +215,7 @@ def _guarded(read: Callable[[], T], sender: str) -> T:
 
 
 def _read_header(reader: _Reader) -> tuple[str, int, Header]:
-    if bytes(reader.take(4)) != MAGIC:
+    if reader.take(4) != MAGIC:
         raise _Bad("it does not begin with this version's mark")
     kind = reader.text("B")
     version, session, *place = reader.unpack("H32sIHH")

@@ -24,7 +24,7 @@ NONE = np.zeros(0, np.int32)
 
 def added(came: Delivered) -> list[int]:
     found = clear.added(clear.nothing(ASKED), ASKED, {"map": came}, "client-0001")["map"]
-    return [int(number) for number in found]
+    return [int(number) for number in found.numbers]
 
 
 def test_a_sparse_vector_is_added() -> None:

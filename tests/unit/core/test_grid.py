@@ -1,0 +1,44 @@
+"""Values on the public grid: the same integers whatever order weight and step are multiplied in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from securefl.core.errors import DataError
+from securefl.core.grid import Grid
+
+
+@pytest.mark.parametrize("step", [1.0, 2.0**-10, 2.0**-21])
+@pytest.mark.parametrize("weight", [1.0, 0.1, 1 / 3, 7 / 60])
+def test_one_product_gives_the_integers_of_two(step: float, weight: float) -> None:
+    rng = np.random.default_rng(1)
+    spread = rng.normal(size=20_000) * 10.0 ** rng.integers(-12, 2, 20_000)
+    values = np.concatenate([spread, np.arange(-400, 400) * step / 2])  # ties too
+    found = Grid(step=step).quantise(values, weight)
+    assert np.array_equal(found, np.rint(weight * values / step).astype(np.int32))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_called_so(bad: float) -> None:
+    with pytest.raises(DataError, match="not finite"):
+        Grid().quantise(np.array([0.0, bad]))
+
+
+@pytest.mark.parametrize("large", [513.0, -513.0, 1e308, -1e308])
+def test_what_is_too_large_is_called_so(large: float) -> None:
+    with pytest.raises(DataError, match="within"):
+        Grid().quantise(np.array([0.0, large]))
+
+
+def test_the_bound_itself_is_inside_and_the_next_number_is_not() -> None:
+    grid = Grid()
+    assert grid.quantise(np.array([grid.bound, -grid.bound])).tolist() == [grid.limit, -grid.limit]
+    with pytest.raises(DataError, match="within"):
+        grid.quantise(np.array([np.nextafter(grid.bound, np.inf)]))
+
+
+def test_the_values_stay_as_they_are() -> None:
+    values = np.array([1.0, 2.0])
+    Grid().quantise(values, 0.5)
+    assert values.tolist() == [1.0, 2.0]
