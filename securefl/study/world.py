@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, prod
 
 import numpy as np
@@ -125,6 +125,7 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
         records.append((own.x, own.y))
     kept, held = _parted(records, study.data.holdout, public_seed(seed, "holdout"))
     train = split.train
+    owned = sum(map(len, parts)) if apart else len(train)
     problem = Problem(
         model=study.model,
         local=study.local,
@@ -132,12 +133,13 @@ def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
         shape=train.shape,
         outputs=train.classes or train.y.shape[1],
         clients=clients,
-        records=sum(map(len, parts)) if apart else len(train),
+        records=owned,
         server_x=split.test.x,
         server_y=split.test.y,
         seed=public_seed(seed, "model"),
         private=study.dpsgd,
         hardware=hardware or chosen(study.runtime.device),
+        planned=partial(study.privacy.plan, study.study.rounds, records=owned, clients=clients),
     )
     preset = PRESETS[study.cost.preset]
     return World(
