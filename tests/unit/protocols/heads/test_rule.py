@@ -32,10 +32,11 @@ def chosen(records: float, deviation: float, **changed: Any) -> Any:
 
 def test_second_moments_are_taken_where_records_outweigh_the_noise() -> None:
     at = {noise: chosen(10_000, noise) for noise in (60.0, 15.0, 4.0, 1.0, 0.0)}
-    assert [choice.head for choice in at.values()] == ["prototypes"] * 2 + ["ridge"] * 3
+    assert [choice.head for choice in at.values()] == ["prototypes"] * 2 + ["lda"] * 3
     assert [choice.width for choice in at.values()][2:] == [312, 999, 999]
     assert at[60.0].width < at[15.0].width
     assert chosen(10_000, 4.0, ordered=False).width == 999
+    assert chosen(10_000, 20.0, features=20).head == "lda", "few features have few moments to put noise on"
 
 
 def test_a_statistic_is_never_too_large() -> None:
@@ -58,8 +59,8 @@ def algorithm(of: Any) -> ClosedForm:
 
 def test_the_rule_reads_the_plan() -> None:
     """Local noise of 20 clients is sqrt 20 times that of the server, at the same epsilon."""
-    assert algorithm(study("none")).head == "ridge"
-    assert algorithm(study("central", 8.0)).head == "ridge"
+    assert algorithm(study("none")).head == "lda"
+    assert algorithm(study("central", 8.0)).head == "lda"
     assert algorithm(study("central", 0.25)).head == "prototypes"
     assert algorithm(study("local", 1.0)).head == "prototypes"
 
@@ -81,7 +82,7 @@ def test_the_card_names_the_head_and_its_width() -> None:
     (sent,) = algorithm(study("central", 0.25, 'projection = "leading"\nwidth = 20')).offers
     assert "head: prototypes on 20 of 64 features" in sent.sends.reveals
     (sent,) = algorithm(study("none")).offers
-    assert "head: ridge on all 64 features" in sent.sends.reveals
+    assert "head: lda on all 64 features" in sent.sends.reveals
 
 
 @pytest.mark.parametrize(
