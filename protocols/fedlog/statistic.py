@@ -29,7 +29,8 @@ _UNIT = 2**10
 class Clipping:
     """How features are bounded: the same way in training, in the statistic and in predictions.
 
-    kind "unit-l2": features are scaled to unit norm. Those of norm 0 stay.
+    kind "unit-l2": features are scaled to the norm `bound`, by default 1. Those of norm 0 stay. FedLog models
+        features of unit variance, so this public scale decides how sure its head is.
     kind "bounded": each feature is clipped to [-bound, bound], as in the paper.
     kind "none": features are not bounded, and no noise can be added.
     """
@@ -45,7 +46,7 @@ class Clipping:
         """The largest integer norm of a record's clipped features, in grid units. None is no limit."""
         match self.kind:
             case "unit-l2":
-                return _UNIT
+                return int(self.bound * _UNIT)
             case "bounded":
                 return isqrt(width * int(self.bound * _UNIT) ** 2)
             case "none":
@@ -55,7 +56,7 @@ class Clipping:
         """The same on tensors, between body and head."""
         match self.kind:
             case "unit-l2":
-                return _unit_norm
+                return _unit_norm if self.bound == 1 else lambda features: self.bound * _unit_norm(features)
             case "bounded":
                 return lambda features: features.clamp(-self.bound, self.bound)
             case "none":

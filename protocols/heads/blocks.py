@@ -34,7 +34,7 @@ Integers = NDArray[np.int64]
 _FRACTION = 30
 """Bits of a scale behind the point. A grid has as many, so products of the two stay below 2^62."""
 _FINEST = 18
-"""Bits of the finest step behind the point. Noise at epsilon 0.01 has room on such a grid."""
+"""Bits of the finest step behind the point. Shares of noise at epsilon 0.05 have room on such a grid."""
 _CROWD = 4
 """A client may have this many times the mean number of records before the grid's bound cuts its sums."""
 

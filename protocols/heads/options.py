@@ -51,6 +51,10 @@ class Heads:
                 f'Expected width >= 1 with projection "leading" or "random", got width {self.width} with '
                 f'"{self.projection}".'
             )
+        if self.projection == "random" and self.width is None:
+            raise ValueError(
+                'Expected width with projection "random", got none. Say how many numbers are kept.'
+            )
         if not 1 / 64 <= self.moments <= 64:
             raise ValueError(f"Expected moments, a weight, from 1/64 to 64, got {self.moments}.")
         if self.strength is not None and not 1e-6 <= self.strength <= 2**40:
@@ -66,6 +70,12 @@ class Heads:
         width = last_dense(problem.module(problem.initial)).in_features
         chosen = self._choice(problem, width)
         statistic = self._statistic(problem, width, chosen)
+        room = statistic.blocks.grid.bound
+        if self.client_bound is not None and self.client_bound > room:
+            raise ConfigError(
+                f"Expected client_bound of at most {room:g}, which the grid of {problem.records:,} records "
+                f"at {problem.clients:,} clients holds, got {self.client_bound:g}. Lower it."
+            )
         if statistic.blocks.size > MOST_VALUES:
             raise ConfigError(
                 f"Expected a statistic of at most {MOST_VALUES:,} values, got {statistic.blocks.size:,} for "

@@ -90,6 +90,7 @@ def test_the_card_names_the_head_and_its_width() -> None:
     [
         ({"width": 3}, "projection"),
         ({"width": 0, "projection": "random"}, "width >= 1"),
+        ({"projection": "random"}, "Expected width"),
         ({"moments": 0.0}, "moments"),
         ({"strength": 0.0}, "strength"),
         ({"client_bound": 0.0}, "client_bound"),
@@ -111,6 +112,11 @@ def test_a_ridge_that_is_too_wide_is_refused() -> None:
     assert Heads(head="prototypes").build(problem(width=1500))
     (sent,) = Heads().build(problem(width=1500)).offers
     assert sent.projection.kind == "random"  # type: ignore[attr-defined]
+
+
+def test_a_bound_on_clients_that_the_grid_cannot_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 4096, which the grid of 100 records at 2"):
+        Heads(client_bound=5000.0).build(problem())
 
 
 def test_targets_that_are_no_classes_are_refused() -> None:
