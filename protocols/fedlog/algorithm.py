@@ -12,6 +12,7 @@ from securefl.core.errors import DataError
 from securefl.protocols.fedlog.bodies import Body
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.fedlog.statistic import Statistic
+from securefl.protocols.once import absent, including
 from securefl.rounds import Answers, Ask, Float32s, Floats, Kept, Sum
 from securefl.training.heads import last_dense
 from securefl.training.learnt import Learnt
@@ -61,9 +62,7 @@ class Heads:
 
     def _absent(self, state: State, population: Population) -> tuple[int, ...]:
         """The clients to ask: everybody, or those not in the sum yet if the statistic cannot change."""
-        # Two sums of an unchanging value over different sets would give one client's value by subtraction.
-        counted = state.memory["counted"]
-        return tuple(k for k in population.everyone() if not (self.body.once and counted[k]))
+        return absent(state.memory["counted"], population) if self.body.once else population.everyone()
 
     def _ask(self, state: State, cohort: tuple[int, ...], introduction: int = 0) -> Ask:
         question = Sum(self.statistic.sends, len(state.memory["sum"]))
@@ -76,8 +75,7 @@ class Heads:
         total = answers.totals["statistic"].value
         if self.body.once:
             total = total + state.memory["sum"]
-            there = np.isin(np.arange(self.problem.clients), answers.survivors)
-            state = state.remember(counted=state.memory["counted"] + there)
+            state = state.remember(counted=including(state.memory["counted"], answers.survivors))
         # The head is solved from the float32 values that clients will be sent, so that all have the same one.
         found = total.astype(np.float32)
         state = state.remember(sum=total)

@@ -34,7 +34,8 @@ _CLIPS = {"unit-l2": "unit norm", "bounded": "bounded features", "none": "featur
 class Clipping:
     """How features are bounded: the same way in training, in the statistic and in predictions.
 
-    kind "unit-l2": features are scaled to unit norm. Those of norm 0 stay.
+    kind "unit-l2": features are scaled to the norm `bound`, by default 1. Those of norm 0 stay. FedLog models
+        features of unit variance, so this public scale decides how sure its head is.
     kind "bounded": each feature is clipped to [-bound, bound], as in the paper.
     kind "none": features are not bounded, and no noise can be added.
     """
@@ -48,13 +49,15 @@ class Clipping:
 
     def in_words(self) -> str:
         """As a legend says it."""
+        if self.kind == "unit-l2" and self.bound != 1:
+            return f"norm {self.bound:g}"
         return f"features within ±{self.bound:g}" if self.kind == "bounded" else _CLIPS[self.kind]
 
     def limit(self, width: int) -> int | None:
         """The largest integer norm of a record's clipped features, in grid units. None is no limit."""
         match self.kind:
             case "unit-l2":
-                return _UNIT
+                return int(self.bound * _UNIT)
             case "bounded":
                 return isqrt(width * int(self.bound * _UNIT) ** 2)
             case "none":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, prod
 
 import numpy as np
@@ -145,6 +145,7 @@ def _built(study: Study, seed: int, hardware: Hardware) -> World:
     train = split.train
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
     model, of_model = architecture(study, train, outputs, model_seed)
+    owned = sum(map(len, parts)) if apart else len(train)
     problem = Problem(
         model=model,
         local=study.local,
@@ -152,12 +153,13 @@ def _built(study: Study, seed: int, hardware: Hardware) -> World:
         shape=train.shape,
         outputs=outputs,
         clients=clients,
-        records=sum(map(len, parts)) if apart else len(train),
+        records=owned,
         server_x=split.test.x,
         server_y=split.test.y,
         seed=model_seed,
         private=study.dpsgd,
         hardware=hardware,
+        planned=partial(study.privacy.plan, study.study.rounds, records=owned, clients=clients),
     )
     preset = PRESETS[study.cost.preset]
     return World(

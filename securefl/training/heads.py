@@ -25,8 +25,8 @@ Activation = Callable[[Tensor], Tensor]
 class Bounded:
     """An activation that bounds features, (n, width) -> (n, width), in a form that a file can name.
 
-    kind "unit-l2": each row is scaled to unit norm; a row of zeros stays. "bounded": each entry is clipped to
-    [-bound, bound].
+    kind "unit-l2": each row is scaled to the norm `bound`; a row of zeros stays. "bounded": each entry is
+    clipped to [-bound, bound].
     """
 
     kind: Literal["unit-l2", "bounded"]
@@ -34,7 +34,8 @@ class Bounded:
 
     def __call__(self, features: Tensor) -> Tensor:
         if self.kind == "unit-l2":
-            return normalize(features, dim=1)
+            unit = normalize(features, dim=1)
+            return unit if self.bound == 1 else self.bound * unit
         return features.clamp(-self.bound, self.bound)
 
 

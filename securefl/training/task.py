@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from securefl.algorithm import Evaluation
+from securefl.plan import Plan
+from securefl.rounds import Sends
 from securefl.training.architecture import Architecture
 from securefl.training.devices import Hardware, computed, device_of
 from securefl.training.dpsgd_config import DPSGD
@@ -33,6 +36,8 @@ class Problem:
         seed: public; the initial model and probe inputs follow from it.
         private: how clients train with record-level privacy. None if they train without it.
         hardware: where the model is computed. It is built on the CPU, so its first values are the same.
+        planned: the plan of a run in which clients send these values, so that an algorithm knows how much
+            noise its sums will carry. None where no run is planned.
     """
 
     model: Architecture
@@ -47,6 +52,7 @@ class Problem:
     seed: int
     private: DPSGD | None = None
     hardware: Hardware = field(default_factory=Hardware)
+    planned: Callable[[Sequence[Sends]], Plan] | None = None
 
     @property
     def loss(self) -> Loss:

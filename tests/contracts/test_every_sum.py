@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from support.arms import ARMS, SCHEME_I
+from support.arms import ARMS, SCHEME_I, STATISTICS
 from support.tiny_study import run, text, with_privacy, world
 from support.watched_sums import Watched
 
@@ -61,10 +61,10 @@ COVER = cover(ALL)
 
 
 def study(one: Combination, rounds: int = 1) -> Study:
-    """Client-level privacy of updates, record-level of FedLog's statistic; the rest leaves as it is."""
+    """Client-level privacy of updates, record-level of statistics; the rest leaves as it is."""
     (name, options), way, noise = one
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
-    records = name == "fedlog"
+    records = name in STATISTICS
     by_loss = ["loss", "size"] if name in ("active_fl", "fedcor", "pow_d") else []
     sent = {"fedprof": ["profile"], "adds": ["map"]}.get(name, by_loss)
     sizes = ["size"] if one[0] == NO_LEAST_COHORT else []

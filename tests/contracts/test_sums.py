@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.arms import ARMS
+from support.arms import ARMS, STATISTICS
 from support.tiny_study import run, spied, text, world
 from support.watched_sums import Watched
 
@@ -30,7 +30,7 @@ from securefl.sums.two_server import client as padder
 
 def one(name: str, options: str, sum_: str, *, extra: str = "", privacy: str = "", **changes: Any) -> Study:
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
-    permitted = '["statistic"]' if name == "fedlog" else None
+    permitted = '["statistic"]' if name in STATISTICS else None
     written = text(arm, clients=7, extra=extra, unprotected=permitted, **changes)
     hidden = f'sum = "{sum_}"\ndropout = 0.3\ncorrupt = 0.15\n{privacy}'
     return parse(written if sum_ == "clear" else written.replace('sum = "clear"', hidden))
@@ -59,7 +59,7 @@ class TestSums:
         self, name: str, options: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Over a network that loses messages: the same statistics, of the survivors alone."""
-        lost = 0.1 if how != "masked" else 0.05 if name == "fedlog" else 0.03  # by the messages of a round
+        lost = 0.1 if how != "masked" else 0.05 if name in STATISTICS else 0.03  # by the messages of a round
         lossy = f"[network]\nreorder = true\nduplicate = 0.2\ndropout = {lost}\n"
         watched = Watched(monkeypatch)
         finished = run(one(name, options, how, extra=lossy, rounds=4), tmp_path)

@@ -12,8 +12,11 @@ OPTIONS = {
     "fedcor": ["fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1"],
     "fedavg_rp": ["fraction = 1.0", SCHEME_I],
     "fedlog": ["", 'body = "private"'],
+    "heads": ['head = "prototypes"', 'head = "lda"'],
     "lg_fedavg": ["", "layers = 2"],
 }
+STATISTICS = ("fedlog", "heads")
+"""They send sums over records of a known sensitivity per record, under the name "statistic"."""
 ARMS = [
     (point.name, options)
     for point in sorted(entry_points(group="securefl.protocols"), key=lambda point: point.name)

@@ -64,7 +64,9 @@ def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 # Sensitivity -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clip", [Clipping(), Clipping(kind="bounded", bound=1.0)], ids=lambda c: c.kind)
+@pytest.mark.parametrize(
+    "clip", [Clipping(), Clipping(bound=3.0), Clipping(kind="bounded", bound=1.0)], ids=["1", "3", "bounded"]
+)
 def test_no_record_moves_the_statistic_by_more_than_its_sensitivity(clip: Clipping) -> None:
     made, rng = statistic(clip), np.random.default_rng(0)
     x, y = rng.normal(size=(6, 4)), rng.integers(3, size=6)
@@ -86,6 +88,9 @@ def test_sensitivities_are_those_of_the_specification() -> None:
     unit = statistic(Clipping()).sends.sensitivity
     assert unit["record", "add-remove"] == pytest.approx(np.sqrt(2))
     assert unit["record", "replace-one"] == pytest.approx(2)
+    scaled = statistic(Clipping(bound=3.0)).sends.sensitivity
+    assert scaled["record", "add-remove"] == pytest.approx(np.sqrt(10))
+    assert scaled["record", "replace-one"] == pytest.approx(6)
     bounded = replace(
         statistic(Clipping()), clip=Clipping(kind="bounded", bound=1.0), width=84
     ).sends.sensitivity

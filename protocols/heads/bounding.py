@@ -1,0 +1,92 @@
+"""One record's features before they are summed: projected, bounded by 1, and integers of a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.core.errors import ConfigError
+from securefl.core.streams import stream
+from securefl.dp import clipping
+from securefl.rounds import Floats
+
+UNIT = 2**14
+"""The norm 1 in the integers of a row. Products of two rows of it sum exactly in float64 for 2^25 records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounding:
+    """How the features of a record come to have a norm of at most 1. All constants are public.
+
+    kind "unit-l2": features are scaled to norm 1. Those of norm 0 stay.
+    kind "clip-l2": features are divided by `bound`, and those of a norm beyond 1 are scaled down to 1.
+    """
+
+    kind: Literal["unit-l2", "clip-l2"] = "unit-l2"
+    bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1e-6 <= self.bound <= 1e9:
+            raise ValueError(f"Expected bounding.bound from 1e-6 to 1e9, got {self.bound}.")
+        if self.kind == "unit-l2" and self.bound != 1.0:
+            raise ValueError(
+                f'Expected `bound` with kind = "clip-l2" alone, got {self.bound} with "unit-l2", which '
+                "scales each record to norm 1. Leave it out."
+            )
+
+    def bounded(self, features: Floats) -> Floats:
+        """Finite features (n, k) with rows of a norm of at most 1."""
+        if self.kind == "clip-l2":
+            return clipping.l2(features / self.bound, 1.0)
+        # Divide by the largest entry first: squares of huge entries overflow, and those of tiny ones vanish.
+        largest = np.abs(features).max(axis=1, initial=0.0, keepdims=True)
+        direction = np.divide(features, largest, out=np.zeros_like(features), where=largest > 0)
+        lengths = np.linalg.norm(direction, axis=1, keepdims=True)
+        return np.asarray(direction / np.maximum(lengths, 1.0))
+
+    def beyond(self, features: Floats) -> int:
+        """How many of these records lie beyond the bound and are scaled down."""
+        if self.kind == "unit-l2":
+            return 0
+        largest = np.abs(features).max(axis=1, initial=0.0)
+        # squares of entries beyond the bound may overflow, and need not be taken
+        inside = np.minimum(np.abs(features), self.bound * 2)
+        norms = np.linalg.norm(inside, axis=1)
+        return int(np.sum((largest > self.bound) | (norms > self.bound)))
+
+    def integers(self, features: Floats) -> NDArray[np.int64]:
+        """Finite features (n, k) as integers of norm at most UNIT a row."""
+        return clipping.to_grid(self.bounded(features), 1 / UNIT, UNIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """A public linear map of features (n, `features`) to `width` numbers.
+
+    kind "none": the identity. "leading": the first `width` features, for features that come in an order of
+    importance. "random": a Gaussian matrix from the public `seed`, which keeps lengths on average.
+    """
+
+    kind: Literal["none", "leading", "random"]
+    features: int
+    width: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= self.features or (self.kind == "none" and self.width < self.features):
+            raise ConfigError(
+                f"Expected width from 1 to {self.features}, the number of features, and projection "
+                f'"leading" or "random" below it; got width {self.width} with projection "{self.kind}".'
+            )
+
+    def __call__(self, features: Floats) -> Floats:
+        if self.kind == "none":
+            return features
+        if self.kind == "leading":
+            return features[:, : self.width]
+        drawn = stream(self.seed, "projection", self.features, self.width)
+        matrix = drawn.standard_normal((self.features, self.width)) / np.sqrt(self.width)
+        return np.asarray(features @ matrix)

@@ -1,0 +1,87 @@
+"""A client's contribution to a head: sums over its records' bounded features, of known sensitivity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.algorithm import Job
+from securefl.core.release import Adjacency, Unit
+from securefl.dp import clipping
+from securefl.protocols.heads.blocks import Blocks, Integers
+from securefl.protocols.heads.bounding import Bounding, Projection
+from securefl.rounds import Floats, Sends, Value
+from securefl.training.heads import body_features
+from securefl.training.task import Problem
+
+_ROWS = 4096
+"""Records that are put on the grid at a time. Integers add up to the same sum in any division."""
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic:
+    """Sums of a client's records, as `blocks` says.
+
+    A record's features are the input of the public model's last dense layer. A record with features that are
+    not finite, or without a known label, takes no part. To refuse the whole contribution would tell that it
+    is there.
+    """
+
+    problem: Problem
+    bounding: Bounding
+    projection: Projection
+    blocks: Blocks
+    reveals: str
+    client_bound: float | None = None
+
+    @cached_property
+    def sends(self) -> Sends:
+        """The declared sensitivities. Per client it is the bound on the whole vector, or twice that."""
+        found: dict[tuple[Unit, Adjacency], float] = {
+            ("record", "add-remove"): self.blocks.sensitivity("add-remove"),
+            ("record", "replace-one"): self.blocks.sensitivity("replace-one"),
+        }
+        if self.client_bound is not None:
+            found["client", "zero-out"] = self.client_bound
+            found["client", "replace-one"] = 2 * self.client_bound
+        return Sends(
+            name="statistic",
+            how="sum",
+            reveals=self.reveals,
+            sensitivity=found,
+            grid=self.blocks.grid,
+            on_model=False,
+            once=True,
+            cohort=self.problem.clients,
+        )
+
+    def features(self, x: NDArray[Any]) -> Floats:
+        """Records (n, ...) as projected features (n, k), not yet bounded."""
+        with np.errstate(invalid="ignore", over="ignore"):  # rows of such records take no part
+            return self.projection(body_features(self.problem.module(self.problem.initial), x))
+
+    def compute(self, job: Job) -> Value:
+        y = np.asarray(job.y)
+        total, beyond = np.zeros(self.blocks.size, np.int64), 0
+        for start in range(0, len(y), _ROWS):
+            own, over = self._summed(job.x[start : start + _ROWS], y[start : start + _ROWS])
+            total, beyond = total + own, beyond + over
+        total = self.blocks.on_grid(total)
+        if self.client_bound is not None:
+            step = self.blocks.grid.step
+            whole = total[None].astype(np.float64) * step
+            total = clipping.to_grid(whole, step, int(self.client_bound / step))[0]
+        return Value(integers=total, clipped=beyond, keep={"clipped": np.array([beyond])})
+
+    def _summed(self, x: NDArray[Any], y: Integers) -> tuple[Integers, int]:
+        """The exact sums of these records, and how many of them lay beyond the bound."""
+        features = self.features(x)
+        known = clipping.finite(features) & (y >= 0) & (y < self.blocks.classes)
+        return (
+            self.blocks.exact(self.bounding.integers(features[known]), y[known]),
+            self.bounding.beyond(features[known]),
+        )

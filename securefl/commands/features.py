@@ -1,0 +1,63 @@
+"""The command `features`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="Example:  securefl features cifar10 --out cifar10.npz")
+@click.argument("source")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="A .npz file; beside it, one of the test part.",
+)
+@click.option("--records", type=click.IntRange(min=1), help="Only the first so many records of each part.")
+def features(source: str, out: Path, records: int | None) -> None:
+    """Compute features of data set SOURCE by EfficientNet-Lite0, for protocols such as `heads`.
+
+    OUT holds `x` (float32, most important features first) and `y` of the training part, and OUT with "-test"
+    in its name those of the test part. Features are kept in the user's cache: what is stopped goes on.
+    """
+    from rich.progress import Progress
+
+    from securefl.core.errors import ConfigError
+    from securefl.data import Dataset, load
+    from securefl.data.files import cache_folder
+    from securefl.training import single_thread
+    from securefl.training.embedding import embedded
+    from securefl.training.pretrained import ABOUT, SHA256, efficientnet_lite0
+
+    if out.suffix != ".npz":
+        raise ConfigError(f"Expected --out with the ending .npz, got {out}.")
+    single_thread()
+    split = load(source)
+    if len(split.train.shape) != 3 or split.train.shape[0] != 3 or not split.train.classes:
+        raise ConfigError(f"Expected images of three colours with classes, got {source!r}. Take cifar10.")
+    network = efficientnet_lite0()
+    click.echo(ABOUT, err=True)
+
+    def write(part: Dataset, path: Path, name: str) -> None:
+        import numpy as np
+
+        from securefl.storage.files import replacing
+
+        part = part if records is None else part.take(slice(records))
+        with Progress(transient=True) as bars:
+            bar = bars.add_task(name, total=len(part))
+            found = embedded(
+                part.x,
+                network,
+                network=f"efficientnet_lite0 {SHA256}",
+                folder=cache_folder() / "features",
+                tell=lambda done: bars.update(bar, completed=done),
+            )
+        with replacing(path) as target:
+            np.savez(target, x=found, y=part.y)
+        click.echo(path)
+
+    write(split.train, out, "training part")
+    write(split.test, out.with_name(f"{out.stem}-test.npz"), "test part")

