@@ -81,17 +81,34 @@ def test_a_client_tells_all_its_records_and_trains_on_some(tmp_path: Path) -> No
         assert losses[client] == pytest.approx(mean_loss(here.problem.module(model), x, y))
 
 
-def test_a_client_without_held_out_records_abstains_from_the_loss(tmp_path: Path) -> None:
-    """It says so, and trains on; the others go on without it."""
+def test_a_client_without_held_out_records_tells_the_loss_of_its_training(tmp_path: Path) -> None:
+    """Where loss and update are asked for together, it would else lose both."""
     of = holding(0.2, rounds=2)
     here = world(of)
     assert here.held is not None
     held = [(x[: 0 if k == 3 else None], y[: 0 if k == 3 else None]) for k, (x, y) in enumerate(here.held)]
     spy, finished = spied(of, tmp_path, replace(here, held=held))
     told = [answers.each["loss"] for _, answers in spy.asks if "loss" in answers.each]
-    assert [sorted(own) for own in told] == [[0, 1, 2, 4, 5]] * 2
-    assert "at least one record" in finished.records[0]["abstained"]["client-0003"]
+    assert [sorted(own) for own in told] == [list(range(6))] * 2
+    of_training = mean_loss(here.problem.module(here.problem.initial), *here.records[3])
+    assert told[0][3] == pytest.approx(of_training)
+    assert not finished.records[0]["abstained"]
     assert 3 in finished.records[0]["answered"]
+
+
+def test_a_client_without_any_record_abstains_from_the_loss(tmp_path: Path) -> None:
+    """It says so; the others go on without it."""
+    of = holding(0.2, rounds=1)
+    here = world(of)
+    assert here.held is not None
+    none = [
+        [(x[: 0 if k == 3 else None], y[: 0 if k == 3 else None]) for k, (x, y) in enumerate(records)]
+        for records in (here.held, here.records)
+    ]
+    spy, finished = spied(of, tmp_path, replace(here, held=none[0], records=none[1]))
+    told = [answers.each["loss"] for _, answers in spy.asks if "loss" in answers.each]
+    assert [sorted(own) for own in told] == [[0, 1, 2, 4, 5]]
+    assert "at least one record" in finished.records[0]["abstained"]["client-0003"]
 
 
 def test_noised_losses_do_not_tell_who_holds_none_out(tmp_path: Path) -> None:
