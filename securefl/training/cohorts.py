@@ -42,7 +42,7 @@ def why_alone(problem: Problem) -> str:
     model = problem.module(problem.initial)
     if problem.hardware.gpu is not None:
         return "their models are on a GPU"
-    return "" if stackable(model) else f"{type(model).__name__} has other layers than dense ones"
+    return "" if stackable(model) else f"{type(model).__name__} is not the packaged stack of dense layers"
 
 
 class Batched:
