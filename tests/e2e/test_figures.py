@@ -10,9 +10,10 @@ import pandas as pd
 import peers
 import pytest
 
-from securefl.protocols.tables import adds, fedcor
+from securefl.protocols.tables import adds, fedcor, fedprof_v1
 from securefl.protocols.tables.fedprof_v2 import TABLE_3_TWIN
 from securefl.published import beside
+from securefl.published.table import Table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -112,14 +113,21 @@ def number(value: float) -> str:
     return "" if pd.isna(value) else f"{value:.2f}"
 
 
-def test_a_published_table_beside_measured_figures() -> None:
-    kept = beside.read(RESULTS / "fedprof_v2_table_3_twin.csv", TABLE_3_TWIN)
-    said = cells("FedProf's Table 3")
+@pytest.mark.parametrize(
+    ("heading", "file", "table"),
+    [
+        ("FedProf's Table 3", "fedprof_v2_table_3_twin.csv", TABLE_3_TWIN),
+        ("FedProf v1's Table 2", "fedprof_v1_table_2.csv", fedprof_v1.TABLE_2),
+    ],
+)
+def test_a_published_table_beside_measured_figures(heading: str, file: str, table: Table) -> None:
+    kept = beside.read(RESULTS / file, table)
+    said = cells(heading)
     for (name, *figures), ((part, system), own) in zip(
         said, kept.groupby(["part", "system"], sort=False), strict=True
     ):
         best, rounds = (own[own["measure"] == measure].iloc[0] for measure in ("best accuracy", "rounds"))
-        assert name == f"{part.split()[0]}: {system}"
+        assert name == f"{part.replace(' aggregation', '')}: {system}"
         assert figures == [
             f"{best['published']:.3f}, {best['measured']:.3f} ± {best['deviation']:.3f}",
             number(best["p"]),
