@@ -254,4 +254,4 @@ def _remedy(plan: Plan, sends: Sends) -> str:
     others = [f'per {other} (unit = "{other}"), by {way}' for other, way in ways.items()]
     if others:
         return f" No option of its protocol bounds it per {unit}; it can be bounded {' or '.join(others)}."
-    return " No option of its protocol bounds it."
+    return " Its protocol names no option that bounds it."

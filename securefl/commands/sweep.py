@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.telling import end_stopped, end_told, plain, printing
+from securefl.commands.telling import end_stopped, end_told, plain, printing, warn
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.processes import processors
 from securefl.study.packaged import text_of
@@ -116,14 +116,13 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
         click.echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
         click.echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
         click.echo(f"Page: {out / 'sweep.html'}")
+    alarming = alarms_of(found, out)
+    warnings = [f"{name}: {own['text']}" for name, alarms in alarming.items() for own in alarms]
     if failed:
+        warn(warnings)
         what = "; ".join(f"{name}: {error}" for name, error in failed.items())
         raise SecureFLError(
             f"{len(failed)} of {len(found.cells)} cells failed: {what.rstrip('.')}. "
             f"To try them again: {go_on}"
         )
-    alarming = alarms_of(found, out)
-    end_told(
-        [f"{name}: {own['text']}" for name, alarms in alarming.items() for own in alarms],
-        all(own["learnt"] for alarms in alarming.values() for own in alarms),
-    )
+    end_told(warnings, all(own["learnt"] for alarms in alarming.values() for own in alarms))

@@ -114,10 +114,15 @@ def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
     end_told([alarm.text for alarm in found.alarms], found.learnt)
 
 
-def end_told(warnings: Iterable[str], learnt: bool) -> None:
-    """Print warnings on stderr, and end the command with `UNLEARNT` if an arm learnt nothing."""
+def warn(warnings: Iterable[str]) -> None:
+    """Print warnings on stderr, with `--json` too."""
     for text in warnings:
         click.echo(escaped(f"Warning: {text}"), err=True)
+
+
+def end_told(warnings: Iterable[str], learnt: bool) -> None:
+    """Print warnings, and end the command with `UNLEARNT` if an arm learnt nothing."""
+    warn(warnings)
     if not learnt:
         click.echo("An arm learnt nothing, or stopped early: the exit code is 4. See above.", err=True)
         raise click.exceptions.Exit(UNLEARNT)

@@ -230,6 +230,7 @@ def test_what_one_cell_learnt_nothing_of_is_told_of_the_sweep(tmp_path: Path) ->
 def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securefl.sweep.check.check", lambda *_, **__: [])  # as if it failed while it runs
     toml = written(tmp_path, text(FEDAVG) + '[sweep.grid]\n"data.clients" = [5000, 6, 4]\n')
+    toml.write_text(toml.read_text().replace("learning_rate = 0.2", "learning_rate = 1e30"))
     result = swept(toml, tmp_path / "out")
     assert result.exit_code == 1
     assert isinstance(result.exception, SecureFLError)
@@ -237,6 +238,9 @@ def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: py
     assert message.startswith("1 of 3 cells failed: clients = 5000: [data] Expected clients <= ")
     assert message.endswith(f"securefl sweep {tmp_path / 'out' / 'sweep.toml'} --out {tmp_path / 'out'}")
     lines = result.stderr.splitlines()
+    assert any(line.startswith("Warning: clients = 6: FedAvg: nobody answered") for line in lines), (
+        "a failure does not hide what went wrong in the others"
+    )
     assert sum("finished" in line for line in lines) == 2
     assert any(line.endswith(": finished") and "clients = 4" in line for line in lines)
     assert set(pd.read_csv(tmp_path / "out" / "results.csv")["data.clients"]) == {4, 6}

@@ -13,7 +13,8 @@ from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
 
 from securefl.sweep import page as sweep_page
 from securefl.sweep.cells import Sweep
-from securefl.sweep.tradeoff import results_table, series_of, summary_table
+from securefl.sweep.curves import Ink, Range
+from securefl.sweep.tradeoff import Point, results_table, series_of, summary_table
 from securefl.sweep.tradeoff_plots import drawings
 
 EVIL = "<script>alert('x')</script>"
@@ -112,3 +113,27 @@ def test_everything_on_the_page_is_escaped(tmp_path: Path) -> None:
     source = page(found, tmp_path, {EVIL: EVIL})
     assert source.count("<script") == 1
     assert f"{EVIL} $x_1$ url(#a)" in Page(source).text
+
+
+def test_the_page_warns_and_says_whose_accuracy_it_is(swept: Sweep, tmp_path: Path) -> None:
+    alarm = {"arm": "unit", "text": f"unit: nobody answered {EVIL}", "learnt": False}
+    fill(swept, tmp_path, alarms=[alarm], seeds=2)
+    source = page(swept, tmp_path)
+    words = " ".join(Page(source).text.split())
+    assert f"calibration = exact, epsilon = 1: unit: nobody answered {EVIL}" in words
+    assert source.count("<script") == 1
+    assert "Accuracy is the share of test records whose class is right." in words
+    assert "0.215 (0.210, 0.220)" in words, "two seeds are told as they are"
+    assert "The one global model is tested on the server's records." in words
+
+
+def test_two_seeds_are_points_and_bands_end_where_accuracy_does(swept: Sweep, tmp_path: Path) -> None:
+    fill(swept, tmp_path, seeds=2)
+    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    axes = drawings(series, epsilon_swept=True, legend=False)[0].figure.axes[0]
+    marks = {artist.get_gid(): artist for artist in (*axes.lines, *axes.collections) if artist.get_gid()}
+    assert "series-0-line-seeds-0" in marks
+    assert not any("band" in str(gid) or "bar" in str(gid) for gid in marks)
+    points = Range(0.0, 1.0).around([Point.of(1.0, [0.0, 0.1, 0.9]), Point.of(2.0, [0.9, 1.0, 1.0])])
+    assert (points[0][0], points[1][1]) == (0.0, 1.0)
+    assert len({(Ink.of(own).colour, Ink.of(own).marker) for own in series}) == len(series)
