@@ -91,7 +91,7 @@ def records(study: Study, seed: int) -> tuple[Split, Marks]:
     if study.brought.data is None and section.source in NAMES:
         return load(section.source or "", download=section.download, seed=seed), Marks()
     name, found = _given(study, place, seed)
-    if section.test is not None:
+    if section.test is not None and (place is not None or study.brought.data is not None):
         if found.test is not None:
             raise ConfigError("[data] Expected `test` or records with a test part, got both. Leave it out.")
         found = replace(found, test=read_table(path_of(section.test, study.home)))
@@ -133,7 +133,7 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
             return thing(**wanted)
     except SecureFLError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(
             f"{name}: expected records from this function, got {type(error).__name__}: {error}. Mend it; it "
             "is called with `seed` and `clients` if it takes them, and with nothing else."

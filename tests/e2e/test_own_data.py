@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from support.own_study import MODEL, NET, folder, installed, people, written
+from support.own_study import DATA, MODEL, NET, folder, installed, people, written
 from torch import nn
 
 from securefl.commands.main import cli
@@ -86,6 +86,14 @@ sex = { categories = ["f", "m"] }
     assert here.problem.clients == 3
     assert here.problem.shape == (4,)
     assert len(run(read(path), tmp_path / "out")) == 1
+
+
+def test_a_test_part_in_a_file_of_its_own(tmp_path: Path) -> None:
+    path = folder(tmp_path, data=DATA.replace("clients", 'test = "later.csv"\nclients'))
+    people(9, seed=1).drop(columns=["hospital", "name"]).to_csv(tmp_path / "later.csv", index=False)
+    here = world.build(read(path), 3)
+    assert len(here.problem.server_x) == 9
+    assert sum(len(x) for x, _ in here.records) == 60
 
 
 def test_records_of_clients_set_apart_are_the_test_part(tmp_path: Path) -> None:
