@@ -197,10 +197,9 @@ def _profiled(model: nn.Module) -> str | None:
     ]
     if dense:
         return dense[0]
-    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     last: str | None = None
     for name, module in model.named_modules():
-        if name and isinstance(module, kinds):
+        if name and isinstance(module, nn.Conv2d):
             last = str(name)
     return last
 

@@ -88,8 +88,13 @@ class OwnModel:
 
     @property
     def layer(self) -> str:
-        """Name of the profiled layer. Empty if there is none to be found."""
-        return self.profiled_layer or ""
+        """Name of the profiled layer. Raises ConfigError if there is none to be found."""
+        if self.profiled_layer is None:
+            raise ConfigError(
+                f"Expected a dense layer or a convolution in {self.name} to profile, got none. Name a layer "
+                "that puts out (n, q) or (n, q, height, width) by `profiled_layer` under [model]."
+            )
+        return self.profiled_layer
 
     def blank(self, shape: tuple[int, ...]) -> Tensor:
         """One record of zeros, (1, *shape)."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from support.own_study import people
+from support.tiny_study import run
 
-from securefl.study import session, world
+from securefl.study import world
 from securefl.study.config import parse, read
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
@@ -23,12 +24,9 @@ def test_the_study_runs(tmp_path: Path) -> None:
     people().drop(columns="name").to_csv(tmp_path / "all.csv", index=False)
     (tmp_path / "net.py").write_text(NET)
     (tmp_path / "my.toml").write_text(STUDY.replace("rounds = 20", "rounds = 1").replace("patients", "all"))
-    results, page = session.run_study(
-        read(tmp_path / "my.toml"), tmp_path / "out", lambda arm, seed, record: None
-    )
-    assert page.is_file()
-    assert [arm.name for arm in results.summary] == ["FedAvg"]
-    here = world.build(read(tmp_path / "my.toml"), 0)
+    study = read(tmp_path / "my.toml")
+    here = world.build(study, 0)
+    assert len(run(study, tmp_path / "out", here=here).records) == 1
     assert (here.problem.clients, here.problem.shape) == (3, (5,))
 
 
