@@ -95,7 +95,8 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
     workers = min(workers, max(1, len(found.cells) - done))
     go_on = f"securefl sweep {out / CONFIG} --out {out}"
-    for line in dict.fromkeys(line for cell in found.cells for line in told(cell.study)):
+    named = {(cell.study.data.source, cell.study.model): cell.study for cell in found.cells}
+    for line in dict.fromkeys(line for study in named.values() for line in told(study)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."

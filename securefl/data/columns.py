@@ -162,13 +162,17 @@ def coded(
 ) -> NDArray[np.int64]:
     """The place of each value among these words, (n,). rows: of the values in their file."""
     known = {word: code for code, word in enumerate(words)}
+    if words == ("0", "1"):
+        known |= {"false": 0, "true": 1}
     codes = np.fromiter((known.get(word_of(one), -1) for one in values), np.int64, len(values))
     if len(codes) and codes.min() < 0:
         first = int(np.argmax(codes < 0))
         row = first if rows is None else int(rows[first])
+        got = values.iloc[first]
+        got = got.item() if isinstance(got, np.generic) else got
         shown = ", ".join(map(repr, words[:_SHOWN])) + (", ..." if len(words) > _SHOWN else "")
         raise DataError(
-            f"{place.at(row)}: expected one of {shown}, got {values.iloc[first]!r}. Add it to the declared "
+            f"{place.at(row)}: expected one of {shown}, got {got!r}. Add it to the declared "
             "ones if it is a possible value, or mend the record."
         )
     return codes

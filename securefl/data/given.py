@@ -109,9 +109,11 @@ def array_of(thing: Any, where: str) -> NDArray[Any]:
         found = np.asarray(thing)
     except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(f"{where}: expected an array, each entry of one shape, got: {error}.") from None
+    if isinstance(thing, np.ma.MaskedArray) and np.ma.is_masked(thing):
+        raise DataError(f"{where}: expected a value everywhere, got a masked array. Fill it first.")
     if found.dtype.kind == "O" and found.size and not isinstance(found.flat[0], str):
         kind = type(found.flat[0]).__name__
-        raise DataError(f"{where}: expected an array of numbers, got one of {kind}.")
+        raise DataError(f"{where}: expected an array of numbers, got Python objects such as {kind}. Cast it.")
     return found
 
 
@@ -119,7 +121,13 @@ def _from_items(thing: Any, where: str) -> Arrays:
     """The items (x, y) of a data set such as torch's."""
     if isinstance(thing, np.ndarray) or hasattr(thing, "detach"):
         raise DataError(f"{where}: expected records and targets as (x, y), got one array.")
-    items = [thing[place] for place in range(len(thing))]
+    try:
+        items = [thing[place] for place in range(len(thing))]
+    except Exception as error:
+        raise DataError(
+            f"{where}: expected a data set with a length and items (x, y), got "
+            f"{type(error).__name__}: {error}."
+        ) from error
     if not items:
         raise DataError(f"{where}: expected at least one record, got none.")
     for row, item in enumerate(items):

@@ -105,8 +105,8 @@ def _joined(
     first = next(iter(parts.values()))[0]
     for where, (part, _) in parts.items():
         _require_alike(part, first, where)
-        if found.divided and not len(part):
-            raise DataError(f"{where}: expected at least one record of this client, got none. Leave it out.")
+        if not len(part):
+            raise DataError(f"{where}: expected at least one record, got none. Leave out an empty client.")
     sizes = [len(part) for part, _ in parts.values()]
     names: tuple[str, ...] = ()
     groups = None

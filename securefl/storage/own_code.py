@@ -98,7 +98,8 @@ def load(place: CodePlace) -> Any:
     with importable(place):
         try:
             found: Any = importlib.import_module(module)
-        except Exception as error:
+        # A module may end the process, as scripts do, and nobody would know why a study did not run.
+        except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"Expected to import {place.name} from {place.file}, got {type(error).__name__}: {error}. "
                 "Mend the module."
@@ -183,9 +184,10 @@ def _inside(path: Path, home: Path) -> Path:
 def _installed(module: str) -> Path | None:
     """The file of a module of an installed distribution, or None. Nothing but its parents' search paths is
     read."""
-    names = packages_distributions().get(_top(module), [])
-    if not names or (file := _file_of(module)) is None:
+    # In this order: to list what is installed takes a while, and most modules are none of it.
+    if (file := _file_of(module)) is None:
         return None
+    names = packages_distributions().get(_top(module), [])
     for found in distributions():
         if found.metadata["Name"] not in names:
             continue

@@ -16,7 +16,7 @@ from securefl.data import Corruption
 from securefl.engines.network import Faults
 from securefl.storage.texts import read_text, toml
 from securefl.study import presets
-from securefl.study.brought import NOTHING, Brought
+from securefl.study.brought import Brought
 from securefl.study.data_section import DataSection, require_source
 from securefl.study.home import home_of
 from securefl.study.privacy import PrivacySection
@@ -112,7 +112,7 @@ class Study:
     text: str = ""
     file: str = ""
     home: Path | None = None
-    brought: Brought = NOTHING
+    brought: Brought = field(default_factory=Brought)
 
 
 _SECTIONS: Mapping[str, type[Any]] = {
@@ -145,7 +145,7 @@ def parse(text: str, *, home: Path | None = None, brought: Brought | None = None
     for key in table:
         if key not in (*_SECTIONS, "arm"):
             raise ConfigError(f"Unknown section [{key}]{near(key, (*_SECTIONS, 'arm'))}.")
-    brought = brought or NOTHING
+    brought = brought or Brought()
     if brought.model is not None:
         table.setdefault("model", {})
     if brought.data is not None:

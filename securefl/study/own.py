@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
@@ -16,12 +17,16 @@ from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.given import Given, given
 from securefl.data.own import Own, from_files, own
 from securefl.data.tables import read_table
+from securefl.dp.noise import Source
 from securefl.storage.own_code import CodePlace, importable, located, names_code
 from securefl.storage.own_code import load as load_code
 from securefl.study.config import Study
 from securefl.study.data_section import data_points, path_of
 from securefl.training.architecture import Architecture
+from securefl.training.dpsgd_config import DPSGD
+from securefl.training.losses import Loss
 from securefl.training.models import ModelConfig
+from securefl.training.own_model_checks import require_layers
 from securefl.training.own_models import OwnModel, model_points
 
 BROUGHT = "what was handed over in Python"
@@ -86,7 +91,7 @@ def records(study: Study, seed: int) -> tuple[Split, Marks]:
     if study.brought.data is None and section.source in NAMES:
         return load(section.source or "", download=section.download, seed=seed), Marks()
     name, found = _given(study, place, seed)
-    if section.test is not None:
+    if section.test is not None and (place is not None or study.brought.data is not None):
         if found.test is not None:
             raise ConfigError("[data] Expected `test` or records with a test part, got both. Leave it out.")
         found = replace(found, test=read_table(path_of(section.test, study.home)))
@@ -128,7 +133,7 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
             return thing(**wanted)
     except SecureFLError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(
             f"{name}: expected records from this function, got {type(error).__name__}: {error}. Mend it; it "
             "is called with `seed` and `clients` if it takes them, and with nothing else."
@@ -176,7 +181,30 @@ def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple
         place=place,
         reads_text=train.x.dtype != np.float32,
     ).resolved(train.shape, outputs, seed)
+    if study.dpsgd is not None:
+        _require_private(model, train, outputs, study.dpsgd)
     return model, _model_marks(model, train, outputs, seed)
+
+
+def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSGD) -> None:
+    """Raises ConfigError for a model that one step of private training on records of zeros refuses."""
+    from securefl.training.dpsgd import make_private, train_privately  # Opacus takes two seconds to import
+
+    x = model.blank(train.shape).numpy()
+    y = np.zeros(1, np.int64) if train.classes else np.zeros((1, outputs), np.float32)
+    loss: Loss = "cross_entropy" if train.classes else "mse"
+    try:
+        module, _ = make_private(model.build(train.shape, outputs, 0))
+        with torch.random.fork_rng(devices=[]):
+            require_layers(model.name, module, model.blank(train.shape))
+            train_privately(module, x, y, replace(config, steps=1), loss, Source())
+    except DataError:  # a diverged step says nothing of the layers
+        return
+    except Exception as error:
+        raise ConfigError(
+            f"Expected {model.name} to train with [dpsgd], got {type(error).__name__}: {error} Take other "
+            "layers, or leave [dpsgd] out."
+        ) from error
 
 
 def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Marks:

@@ -197,9 +197,28 @@ def _profiled(model: nn.Module) -> str | None:
     ]
     if dense:
         return dense[0]
-    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     last: str | None = None
     for name, module in model.named_modules():
-        if name and isinstance(module, kinds):
+        if name and isinstance(module, nn.Conv2d):
             last = str(name)
     return last
+
+
+def require_layers(name: str, model: nn.Module, blank: Tensor) -> None:
+    """Raises ConfigError for a parameter used outside of its layer: private training would skip it."""
+    called: set[nn.Module] = set()
+    handles = [module.register_forward_hook(lambda own, *_: called.add(own)) for module in model.modules()]
+    try:
+        with in_mode(model, training=False):
+            values = _passed(name, model, blank.expand(_ROWS, *blank.shape[1:]).clone())
+    finally:
+        for handle in handles:
+            handle.remove()
+    free = {key: entry for key, entry in model.named_parameters() if entry.requires_grad}
+    slopes = torch.autograd.grad(values.sum(), list(free.values()), allow_unused=True)
+    for key, slope in zip(free, slopes, strict=True):
+        layer = key.rpartition(".")[0]
+        if slope is not None and model.get_submodule(layer) not in called:
+            raise ConfigError(
+                f"Expected {key} to be used by calling its layer {layer!r}, got another use of it."
+            )

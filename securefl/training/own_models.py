@@ -58,10 +58,15 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
         kept = {key: value for key, value in table.items() if key not in ("kind", "hidden", "width")}
         return OwnModelSection, kept
     kind = table.get("kind")
-    packaged = not isinstance(kind, str) or kind in get_args(Kind)
-    if not packaged and (names_code(str(kind)) or str(kind) in model_points()):
-        return OwnModelSection, table
-    return ModelConfig, table
+    if not isinstance(kind, str) or kind in get_args(Kind):
+        return ModelConfig, table
+    if not names_code(kind) and kind not in (points := model_points()):
+        known = [*get_args(Kind), *points]
+        raise ConfigError(
+            f"[model] `kind`: Expected one of {', '.join(map(repr, known))}, or a class or function as "
+            f"`module:name`, got {kind!r}{near(kind, known)}."
+        )
+    return OwnModelSection, table
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,8 +88,13 @@ class OwnModel:
 
     @property
     def layer(self) -> str:
-        """Name of the profiled layer. Empty if there is none to be found."""
-        return self.profiled_layer or ""
+        """Name of the profiled layer. Raises ConfigError if there is none to be found."""
+        if self.profiled_layer is None:
+            raise ConfigError(
+                f"Expected a dense layer or a convolution in {self.name} to profile, got none. Name a layer "
+                "that puts out (n, q) or (n, q, height, width) by `profiled_layer` under [model]."
+            )
+        return self.profiled_layer
 
     def blank(self, shape: tuple[int, ...]) -> Tensor:
         """One record of zeros, (1, *shape)."""
@@ -115,7 +125,7 @@ class OwnModel:
         try:
             with self._imports():
                 model = self.factory(*given, **named)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"Expected {self.name} to make a model for records of shape {shape} and {outputs} outputs, "
                 f"got {type(error).__name__}: {error}. Mend it, or its [model.options]."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from support.own_study import MODEL, NET, folder, installed, people, written
+from support.own_study import DATA, MODEL, NET, folder, installed, people, written
+from support.tiny_study import run as run_first
 from torch import nn
 
 from securefl.commands.main import cli
@@ -20,6 +22,7 @@ from securefl.study import session, world
 from securefl.study.brought import Brought
 from securefl.study.config import Study, parse, read
 from securefl.study.home import home_of
+from securefl.study.runtime import RuntimeSection
 from securefl.sweep.cells import claim, parse_sweep
 
 ARRAYS = "\n[data]\nclasses = 2\nclients = 4\npartition = { kind = 'iid' }\n"
@@ -31,9 +34,7 @@ def said(*words: object) -> Result:
 
 def run(study: Study, out: Path) -> list[float]:
     """The accuracy after each round."""
-    told: list[float] = []
-    session.run_study(study, out, lambda arm, seed, record: told.append(record["accuracy"]))
-    return told
+    return [record["accuracy"] for record in run_first(study, out).records]
 
 
 def test_a_csv_and_a_model_beside_the_study(tmp_path: Path) -> None:
@@ -49,9 +50,9 @@ def test_a_csv_and_a_model_beside_the_study(tmp_path: Path) -> None:
     assert versions["data"].startswith("people.csv (SHA-256 ")
     assert "net:Net in" in versions["code of the model"]
     # The run folder knows where the records are.
-    for again in (("report", out), ("report", out, "--out", tmp_path / "page")):
-        assert said(*again).exit_code == 0, said(*again).output
-    assert said("run", out / "study.toml", "--out", out).exit_code == 0
+    again = said("report", out, "--out", tmp_path / "page")
+    assert again.exit_code == 0, again.output
+    assert len(run(read(out / "study.toml"), out)) == 2
 
 
 def test_a_run_does_not_go_on_with_other_records_or_another_model(tmp_path: Path) -> None:
@@ -88,6 +89,14 @@ sex = { categories = ["f", "m"] }
     assert len(run(read(path), tmp_path / "out")) == 1
 
 
+def test_a_test_part_in_a_file_of_its_own(tmp_path: Path) -> None:
+    path = folder(tmp_path, data=DATA.replace("clients", 'test = "later.csv"\nclients'))
+    people(9, seed=1).drop(columns=["hospital", "name"]).to_csv(tmp_path / "later.csv", index=False)
+    here = world.build(read(path), 3)
+    assert len(here.problem.server_x) == 9
+    assert sum(len(x) for x, _ in here.records) == 60
+
+
 def test_records_of_clients_set_apart_are_the_test_part(tmp_path: Path) -> None:
     data = (
         '[data]\nsource = "people.csv"\ntarget = "ill"\nclasses = ["no", "yes"]\nignore = ["name", "sex"]\n'
@@ -120,9 +129,10 @@ def brought(data: object = None, model: Any = Own, text: str = ARRAYS) -> Study:
 
 
 def test_arrays_and_a_model_from_python(tmp_path: Path) -> None:
+    session.run_study(brought(), tmp_path / "one", lambda arm, seed, record: None)
     first = run(brought(), tmp_path / "one")
-    assert run(brought(), tmp_path / "two") == first, "dropout drew from somewhere else"
-    assert run(brought(), tmp_path / "one") == first
+    alone = replace(brought(), runtime=RuntimeSection(workers=1))
+    assert run(alone, tmp_path / "two") == first, "dropout drew from somewhere else"
     _, page = session.reopen(tmp_path / "one", brought=brought().brought)
     assert page.is_file()
     with pytest.raises(ConfigError, match=r"Missing section|Missing key `source`"):

@@ -125,6 +125,7 @@ FORMS: dict[str, Callable[[Any, Any], object]] = {
     "mapping": lambda x, y: {"x": x, "y": y},
     "tensors": lambda x, y: (torch.tensor(x), torch.tensor(y)),
     "labels as floats": lambda x, y: (x, y.astype(float)),
+    "labels as truth values": lambda x, y: (x, y > 0),
     "labels in a column": lambda x, y: (x, y[:, None]),
     "torch": Items,
     "tensor data set": lambda x, y: torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)),

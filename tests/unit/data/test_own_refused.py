@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from support.own_records import BY_CLIENT, COLUMNS, LAYOUT, Items, arrays, of, table
 from support.own_study import people
 
@@ -66,10 +67,12 @@ BAD_ARRAYS: dict[str, tuple[object, str]] = {
     "one axis": ((X[:, 0], Y), "expected records x of shape"),
     "lengths": ((X, Y[:3]), "expected a target for each of 20 records"),
     "texts": ((X.astype(str), Y), "expected x of numbers, got type <U"),
-    "objects": ((np.array([{}] * 20)[:, None], Y), "expected an array of numbers, got one of dict"),
+    "objects": ((np.array([{}] * 20)[:, None], Y), "got Python objects such as dict"),
     "ragged": (([[1.0], [1.0, 2.0]], [0, 1]), "each entry of one shape"),
     "labels": ((X, Y + 1), "row 2, column 'y': expected one of '0', '1', got"),
     "one array": (X, "expected records and targets as"),
+    "masked": ((np.ma.masked_array(X, X > 1), Y), "got a masked array"),
+    "no length": (sparse.csr_matrix(X), "expected a data set with a length"),
     "nothing": ([], "at least one client, got none"),
     "no records": ([(X, Y), (X[:0], Y[:0])], "client 1: expected at least one record"),
     "widths": ([(X, Y), (X[:, :2], Y)], r"client 1: expected records of shape \(3,\).* got \(2,\)"),

@@ -80,10 +80,13 @@ def test_the_seed_fixes_the_values_and_leaves_the_generator_alone() -> None:
 
 def test_the_profiled_layer_is_named_or_found() -> None:
     def convolutions(outputs: int) -> nn.Module:
-        return nn.Sequential(nn.Conv1d(2, 3, 1), nn.Conv1d(3, outputs, 3), nn.Flatten())
+        unfolded = nn.Unflatten(2, (3, 1))
+        return nn.Sequential(unfolded, nn.Conv2d(2, 3, 1), nn.Conv2d(3, outputs, (3, 1)), nn.Flatten())
 
-    assert of(convolutions).layer == "1"
+    assert of(convolutions).layer == "2"
     assert of(Net, profiled_layer="last").layer == "last"
+    with pytest.raises(ConfigError, match="by `profiled_layer`"):
+        of(lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.Flatten())).layer  # noqa: B018
     with pytest.raises(ConfigError, match="nearest names are last"):
         of(Net, profiled_layer="lsat")
 

@@ -1,0 +1,49 @@
+"""docs/own-data.md: its study, its model and its calls from Python run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.own_study import people
+from support.tiny_study import run
+
+from securefl.study import world
+from securefl.study.config import parse, read
+
+PAGE = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
+TABLE, NET, STUDY, CALLS = re.findall(
+    r"^```(?:csv|py|toml)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE
+)
+
+
+def test_the_study_runs(tmp_path: Path) -> None:
+    (tmp_path / "patients.csv").write_text(TABLE)
+    people().drop(columns="name").to_csv(tmp_path / "all.csv", index=False)
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "my.toml").write_text(STUDY.replace("rounds = 20", "rounds = 1").replace("patients", "all"))
+    study = read(tmp_path / "my.toml")
+    here = world.build(study, 0)
+    assert len(run(study, tmp_path / "out", here=here).records) == 1
+    assert (here.problem.clients, here.problem.shape) == (3, (5,))
+
+
+def test_the_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    head, _, rest = STUDY.replace("rounds = 20", "rounds = 1").partition("[data]")
+    text = head + "[data]\nclasses = 2\n[local]" + rest.partition("[local]")[2]
+    names: dict[str, Any] = {"TEXT": text}
+    run_as_written(NET + CALLS, names)
+    assert names["report"].is_file()
+
+
+def run_as_written(code: str, names: dict[str, Any]) -> None:
+    exec(compile(code, "docs/own-data.md", "exec"), names)
+
+
+def test_the_table_is_one_that_it_describes(tmp_path: Path) -> None:
+    assert TABLE.splitlines()[0] == "age,sex,dose,hospital,ill"
+    (tmp_path / "patients.csv").write_text(TABLE)
+    assert parse(STUDY, home=tmp_path).data.layout.target == ("ill",)

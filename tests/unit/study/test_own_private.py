@@ -1,0 +1,75 @@
+"""A model of one's own under record-level privacy: it trains, or is refused before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.own_study import written
+from support.private_studies import DPSGD
+from support.tiny_study import run
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from securefl.core.errors import ConfigError
+from securefl.study import world
+from securefl.study.brought import Brought
+from securefl.study.config import Study, parse
+
+
+class Borrowing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(linear(x, self.first.weight).relu())
+        return found
+
+
+class Scaling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.last = nn.Parameter(torch.ones(3)), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(x * self.scale)
+        return found
+
+
+class Centred(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(x - x.mean(0))
+        return found
+
+
+def study(model: Callable[[], nn.Module]) -> Study:
+    data = "\n[data]\nclasses = 2\nclients = 4\npartition = { kind = 'iid' }\n"
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    brought = Brought(data=(x, (x.sum(1) > 0).astype(int)), model=model)
+    return parse(written(data=data, model="", extra=DPSGD, rounds=1), brought=brought)
+
+
+def test_it_trains_with_parameters_of_its_own(tmp_path: Path) -> None:
+    assert len(run(study(Scaling), tmp_path).records) == 1
+
+
+def test_batch_norm_is_replaced_and_told() -> None:
+    here = world.build(study(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))), 3)
+    assert "became GroupNorm" in here.problem.changes[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(Borrowing, "first.weight to be used by calling its layer"), (Centred, "on its own")],
+)
+def test_what_cannot_be_trained_so_is_refused(model: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"to train with .dpsgd., got ConfigError: .*{message}"):
+        world.build(study(model), 3)
