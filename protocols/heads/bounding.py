@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from securefl.core.errors import ConfigError
 from securefl.core.streams import stream
@@ -82,11 +85,16 @@ class Projection:
                 f'"leading" or "random" below it; got width {self.width} with projection "{self.kind}".'
             )
 
-    def __call__(self, features: Floats) -> Floats:
+    def __call__(self, features: Tensor) -> Tensor:
+        """Features (n, `features`) as (n, `width`). It belongs into a chunk of a fixed number of rows."""
+        # A product of matrices has other last bits for other numbers of rows: one record more would move all.
         if self.kind == "none":
             return features
         if self.kind == "leading":
             return features[:, : self.width]
+        return features.double() @ self._matrix.to(features.device)
+
+    @cached_property
+    def _matrix(self) -> Tensor:
         drawn = stream(self.seed, "projection", self.features, self.width)
-        matrix = drawn.standard_normal((self.features, self.width)) / np.sqrt(self.width)
-        return np.asarray(features @ matrix)
+        return torch.from_numpy(drawn.standard_normal((self.features, self.width)) / np.sqrt(self.width))

@@ -61,8 +61,7 @@ class Statistic:
 
     def features(self, x: NDArray[Any]) -> Floats:
         """Records (n, ...) as projected features (n, k), not yet bounded."""
-        with np.errstate(invalid="ignore", over="ignore"):  # rows of such records take no part
-            return self.projection(body_features(self.problem.module(self.problem.initial), x))
+        return body_features(self.problem.module(self.problem.initial), x, self.projection)
 
     def compute(self, job: Job) -> Value:
         y = np.asarray(job.y)

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import heads_cifar10
 import pandas as pd
 import peers
 import pytest
@@ -97,6 +98,12 @@ def test_peers() -> None:
     kept = pd.read_csv(RESULTS / "peers.csv", comment="#").to_dict("records")
     lines = peers.table([peers.Row(**{str(name): value for name, value in one.items()}) for one in kept])
     assert lines in section("Simulation beside others")
+
+
+def test_heads() -> None:
+    found, said = pd.read_csv(RESULTS / "heads_cifar10.csv"), section("Heads on frozen features")
+    assert heads_cifar10.table_of(found) in said
+    assert heads_cifar10.sentence(found).lower() in said.replace("\n", " ").lower()
 
 
 def test_the_day_and_the_versions_of_the_peers() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.tiny_heads import problem
 
 from securefl.algorithm import Job
@@ -177,8 +178,23 @@ def test_an_empty_client_sends_zeros() -> None:
 
 
 def test_a_random_projection_is_the_same_for_all_and_keeps_lengths() -> None:
-    x = np.random.default_rng(0).normal(size=(50, 400))
+    x = torch.randn((50, 400), generator=torch.Generator().manual_seed(0))
     one = Projection(kind="random", features=400, width=200, seed=5)
     again = Projection(kind="random", features=400, width=200, seed=5)
-    assert np.array_equal(one(x), again(x))
-    assert np.mean(np.sum(one(x) ** 2, 1) / np.sum(x**2, 1)) == pytest.approx(1, abs=0.1)
+    assert torch.equal(one(x), again(x))
+    assert float((one(x).square().sum(1) / x.square().sum(1)).mean()) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("options", [{}, {"projection": "random", "width": 33}])
+@pytest.mark.parametrize("kind", ["unit-l2", "clip-l2"])
+def test_a_record_s_integers_do_not_depend_on_the_records_beside_it(options: Any, kind: Any) -> None:
+    """A product of matrices selects its code by the number of rows, and the code decides the last bits."""
+    (made,) = Heads(head="ridge", bounding=Bounding(kind=kind), **options).build(problem(width=97)).offers
+    x = np.random.default_rng(0).normal(size=(150, 97)).astype(np.float32)
+    whole = made.bounding.integers(made.features(x))  # type: ignore[attr-defined]
+    for n in (*range(1, 20), 63, 64, 65, 149):
+        some = made.bounding.integers(made.features(x[-n:]))  # type: ignore[attr-defined]
+        assert np.array_equal(some, whole[-n:])
+    floats = made.features(x)  # type: ignore[attr-defined]
+    for n in (1, 7, 64, 149):
+        assert np.array_equal(made.features(x[-n:]), floats[-n:])  # type: ignore[attr-defined]

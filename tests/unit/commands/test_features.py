@@ -1,0 +1,82 @@
+"""`securefl features`: what it writes, what it keeps, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+from securefl.commands.features import features
+from securefl.core.errors import ConfigError
+from securefl.data import Dataset, Split
+
+
+class Means(nn.Module):
+    """The mean of each colour."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3))
+
+
+def colours(n: int) -> Dataset:
+    rng = np.random.default_rng(n)
+    return Dataset(
+        name="cifar10", x=rng.random((n, 3, 4, 4), dtype=np.float32), y=rng.integers(10, size=n), classes=10
+    )
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Split:
+    split = Split(train=colours(40), test=colours(9))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("securefl.data.load", lambda *_: split)
+    monkeypatch.setattr("securefl.training.pretrained.efficientnet_lite0", Means)
+    return split
+
+
+def call(*arguments: str) -> Any:
+    return CliRunner().invoke(features, arguments)
+
+
+def test_it_writes_features_and_labels_of_both_parts(small: Split, tmp_path: Path) -> None:
+    done = call("cifar10", "--out", str(tmp_path / "f.npz"))
+    assert done.exit_code == 0
+    assert "Epsilon does not cover its training data" in done.stderr
+    assert done.stdout.split() == [str(tmp_path / "f.npz"), str(tmp_path / "f-test.npz")]
+    for name, part in (("f", small.train), ("f-test", small.test)):
+        with np.load(tmp_path / f"{name}.npz", allow_pickle=False) as file:
+            assert np.allclose(file["x"], part.x.mean((2, 3)))
+            assert file["x"].dtype == np.float32
+            assert np.array_equal(file["y"], part.y)
+
+
+def test_the_first_records_alone(small: Split, tmp_path: Path) -> None:
+    call("cifar10", "--out", str(tmp_path / "f.npz"), "--records", "5")
+    with np.load(tmp_path / "f.npz", allow_pickle=False) as file:
+        assert len(file["x"]) == 5
+
+
+def test_what_was_computed_is_not_computed_again(
+    small: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("cifar10", "--out", str(tmp_path / "f.npz"))
+
+    def refuse(self: Means, x: Tensor) -> Tensor:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(Means, "forward", refuse)
+    assert call("cifar10", "--out", str(tmp_path / "g.npz")).exit_code == 0
+    assert (tmp_path / "g.npz").read_bytes() == (tmp_path / "f.npz").read_bytes()
+
+
+def test_another_ending_and_other_records_are_refused(
+    small: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(call("cifar10", "--out", str(tmp_path / "f.csv")).exception, ConfigError)
+    grey = Dataset(name="mnist", x=np.zeros((3, 1, 8, 8), np.float32), y=np.zeros(3, np.int64), classes=10)
+    monkeypatch.setattr("securefl.data.load", lambda *_: Split(train=grey, test=grey))
+    assert "images of three colours" in str(call("mnist", "--out", str(tmp_path / "f.npz")).exception)
