@@ -23,139 +23,20 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from time import process_time
 from typing import Any
 
-import numpy as np
+from growth_study import LATE, NOISES, SIZE, fill, made
 
-from securefl.accounting.chain import head, move
-from securefl.accounting.store import connect
-from securefl.algorithm import Algorithm, Device, Evaluation, Job
-from securefl.dp import clipping
-from securefl.messages import client_name
-from securefl.protocols.averaging import Averaging, Uniform
-from securefl.protocols.contributions import update_sends
-from securefl.rounds import Float32s, Sends, Value
-from securefl.storage.journal import Journal
-from securefl.study import world
-from securefl.study.checkpoint import Checkpoint
-from securefl.study.composition import composition
-from securefl.study.config import Arm, Study, parse
-from securefl.study.presets import PRESETS
 from securefl.study.run import arm_folder, run_arm
-from securefl.training.task import Problem
 
-SIZE, EARLY, LATE = 610, 10, 1000
+EARLY = 10
 MOST_PLAYED, MOST_ROWS = 20_000, 100_000
 """The most client-rounds that are played early, and that are written between."""
 CLIENTS, SHARES = (100, 1_000, 10_000, 100_000), (0.01, 0.1)
-NOISES = {
-    "none": 'noise = "none"\nbudget = inf\nunprotected = ["update"]\n',
-    "local": 'noise = "local"\nepsilon = 8.0\nbudget = 8.0\nunprotected = []\n',
-}
-STUDY = f"""
-[study]
-name = "growth"
-rounds = {LATE}
-
-[data]
-source = "digits"
-clients = 100
-partition = {{ kind = "iid" }}
-
-[model]
-kind = "mlp"
-hidden = [8]
-
-[local]
-optimizer = "sgd"
-learning_rate = 0.1
-epochs = 1
-batch_size = 16
-update_bound = 1.0
-
-[privacy]
-sum = "clear"
-scores = "clear"
-unit = "client"
-adjacency = "zero-out"
-delta = 1e-6
-against = ["others"]
-least_cohort = 1
-least_honest = 1
-largest_share = 1.0
-force_delta = true
-"""
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A client's update without any training."""
-
-    problem: Problem
-    cohort: int
-
-    @property
-    def sends(self) -> Sends:
-        return update_sends(self.problem, self.cohort)
-
-    def compute(self, job: Job) -> Value:
-        step = self.sends.grid.step
-        return Value(integers=clipping.to_grid(np.full((1, SIZE), 1e-4), step, int(1.0 / step))[0])
-
-
-@dataclass(frozen=True)
-class Nothing:
-    """The part of a model that is averaged: as large as a model, and never tested."""
-
-    problem: Problem
-
-    @property
-    def initial(self) -> Float32s:
-        return np.zeros(SIZE, np.float32)
-
-    def update(self, cohort: int) -> Constant:
-        return Constant(self.problem, cohort)
-
-    def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
-        return Evaluation(accuracy=0.5, loss=1.0)
-
-
-@dataclass(frozen=True)
-class Growing:
-    fraction: float
-
-    def build(self, problem: Problem) -> Algorithm:
-        return Averaging(
-            problem=problem,
-            selection=Uniform(),
-            fraction=self.fraction,
-            aggregation="partial",
-            part=Nothing(problem),
-        )
-
-
-def made(clients: int, share: float, noise: str) -> tuple[Study, Arm, world.World]:
-    """A study of so many clients of two records each, its arm and its world."""
-    arm = '[[arm]]\nname = "growth"\nprotocol = "fedavg"\nfraction = 0.1\n'
-    study = parse(STUDY + NOISES[noise] + arm)
-    small = world.build(study, 0)
-    x, y = small.records[0]
-    problem = replace(small.problem, clients=clients, records=2 * clients)
-    devices = PRESETS[study.cost.preset].law.draw(clients, np.random.default_rng(0))
-    here = replace(
-        small,
-        problem=problem,
-        records=[(x[:2], y[:2])] * clients,
-        quality=("clean",) * clients,
-        devices=devices,
-    )
-    data = replace(study.data, clients=clients)
-    return replace(study, data=data), Arm(name="growth", protocol="growth", options=Growing(share)), here
 
 
 class Meter:
@@ -217,51 +98,6 @@ def cell(clients: int, share: float, noise: str) -> dict[str, Any]:
                 again.cpu[1] + max(0.0, again.cpu[late - newest + 1] - late_ms * cohort), 2
             ),
         }
-
-
-def fill(study: Study, arm: Arm, here: world.World, home: Path, record: Mapping[str, Any], last: int) -> None:
-    """Write the rounds after `record` up to `last`, as a run would have left them."""
-    _, plan = composition(study, arm, here)
-    rng = np.random.default_rng(1)
-    cohort = len(record["selected"])
-    ledger = connect(home / "ledger.sqlite", plan.terms())
-    with Checkpoint(home / "checkpoint.sqlite") as checkpoint:
-        state, _ = checkpoint.load()
-        assert state is not None
-        (row,) = ledger.rows(
-            "SELECT session, charge, content, at FROM releases ORDER BY reserved DESC LIMIT 1"
-        )
-        session, charge, content, at = row
-        for number in range(record["round"] + 1, last + 1):
-            drawn = np.sort(rng.choice(here.problem.clients, cohort, replace=False)).tolist()
-            with ledger.transaction():
-                link = head(ledger.rows)
-                reserved = []
-                for k in drawn:
-                    parts = (client_name(k), session, number, 0, 0, "update", charge, 0, at)
-                    link = link.then(*parts)
-                    reserved.append((link.count, parts))
-                for count, parts in reserved:
-                    link = link.then(count, content)
-                    ledger.run(
-                        "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        (count, link.count, *parts, content),
-                    )
-                move(ledger, link)
-            made_up = {
-                **record,
-                "round": number,
-                "selected": drawn,
-                "answered": drawn,
-                "charged": [["update", False, drawn]],
-                "ledger": {"count": link.count, "head": link.digest.hex()},
-            }
-            checkpoint.save(number, state, made_up)
-    ledger.close()
-    with Journal(home / "acts.sqlite") as journal:
-        journal.secrets([client_name(k) for k in drawn], session, last)
-    # Noted beside the ledger in a run, after each commit.
-    (home / "ledger.sqlite-head").unlink()
 
 
 COLUMNS = (

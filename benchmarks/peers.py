@@ -22,26 +22,19 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
-import os
-import platform
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import date
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import IO, Any, TypeVar
 
 import numpy as np
+from contestants.players import PLAIN, Player, Times, facts, joined, rotated
 from contestants.turns import Cell
 from numpy.typing import NDArray
 
 HERE = Path(__file__).parent
-PLAIN = "plain loop"
 TOLERANCE = 1e-5
 """Largest difference of an entry after one round: securefl rounds to a grid, and all sum in another order."""
 WARM_UP = 1
@@ -69,7 +62,6 @@ CELLS = (
     replace(LENET, name="LeNet-5, 5 epochs", epochs=5, rounds=4),
 )
 QUICK = tuple(replace(cell, rounds=4) for cell in (MLP, LENET))
-Key = TypeVar("Key")
 
 
 def whole(cell: Cell) -> Cell:
@@ -77,88 +69,6 @@ def whole(cell: Cell) -> Cell:
     return replace(
         cell, name=f"{cell.kind} agrees", clients=10, cohort=10, records=60, batch=60, epochs=2, rounds=1
     )
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """name: for people. module: in `contestants`. python: its interpreter."""
-
-    name: str
-    module: str
-    python: str
-
-
-def contestants() -> tuple[Contestant, ...]:
-    def python(variable: str) -> str:
-        # Absolute: a contestant starts in another folder. Not resolved: links make a virtual environment.
-        return str(Path(os.environ.get(variable, sys.executable)).absolute())
-
-    return (
-        Contestant(PLAIN, "plain", sys.executable),
-        Contestant("securefl", "ours", sys.executable),
-        Contestant("pfl-research", "pfl", python("PFL_PYTHON")),
-        Contestant("Flower on Ray", "flower", python("FLOWER_PYTHON")),
-    )
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds of one round."""
-
-    cpu: float
-    wall: float
-
-
-class Player:
-    """A contestant's process: each line to it is answered by one."""
-
-    def __init__(self, contestant: Contestant, log: Path) -> None:
-        self.name, self._log = contestant.name, log
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        with log.open("w") as said:
-            self._process = subprocess.Popen(
-                [contestant.python, "-m", "contestants", contestant.module],
-                cwd=HERE,
-                env=os.environ | quiet | threads,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-            )
-        found = self._answer()
-        self.missing: str | None = found.get("missing")
-        self.versions: dict[str, str] = found.get("versions", {})
-
-    def ask(self, **what: Any) -> dict[str, Any]:
-        pipe: IO[str] | None = self._process.stdin
-        assert pipe is not None
-        pipe.write(json.dumps(what) + "\n")
-        pipe.flush()
-        return self._answer()
-
-    def round(self) -> Times:
-        return Times(**self.ask(round=True))
-
-    def close(self) -> None:
-        self._process.communicate()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            said = self._log.read_text()[-2000:].strip()
-            raise RuntimeError(f"Expected an answer of {self.name}, but it ended:\n{said}")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-
-def rotated(players: Sequence[Key], rounds: int) -> Iterator[tuple[int, Key]]:
-    """Everybody plays in each round, and everybody begins as often as the others."""
-    for number in range(rounds):
-        first = number % len(players)
-        for player in (*players[first:], *players[:first]):
-            yield number, player
 
 
 @dataclass(frozen=True)
@@ -265,16 +175,6 @@ def _digits(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def facts(players: Sequence[Player]) -> list[str]:
-    """What the figures hang on: the day, the machine and everybody's versions."""
-    versions = "; ".join(
-        f"{player.name}: " + ", ".join(f"{package} {one}" for package, one in player.versions.items())
-        for player in players
-    )
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return [f"{date.today().isoformat()}, {machine}", versions]
-
-
 def keep(rows: Sequence[Row], lines: Sequence[str]) -> None:
     from securefl.storage import files
 
@@ -284,27 +184,6 @@ def keep(rows: Sequence[Row], lines: Sequence[str]) -> None:
     writer.writeheader()
     writer.writerows(map(asdict, rows))
     files.write(HERE / "results" / "peers.csv", text.getvalue())
-
-
-def left_out(contestant: Contestant, why: str) -> None:
-    print(f"{contestant.name} is left out: {why} ({contestant.python}).", file=sys.stderr)
-
-
-def joined(folder: Path) -> list[Player]:
-    """The contestants that can play. The others are named."""
-    players = []
-    for contestant in contestants():
-        try:
-            player = Player(contestant, folder / f"{contestant.module}.log")
-        except OSError as error:
-            left_out(contestant, str(error.strerror))
-            continue
-        if player.missing is None:
-            players.append(player)
-        else:
-            left_out(contestant, player.missing)
-            player.close()
-    return players
 
 
 def main() -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import peers
 import pytest
-from contestants import ours, plain
+from contestants import ours, plain, players
+from contestants.players import PLAIN, Contestant, Times, rotated
 from contestants.turns import Cell, Turns, Work, descendants, others
-from peers import PLAIN, Contestant, Row, Times, rotated, row, table
+from peers import Row, row, table
 
 DIGITS = replace(peers.whole(peers.MLP), source="digits", records=20, batch=20)
 
@@ -89,8 +90,8 @@ def test_whoever_cannot_play_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(peers, "contestants", lambda: (Contestant("Flower", "flower", python),))
-    assert peers.joined(tmp_path) == []
+    monkeypatch.setattr(players, "contestants", lambda: (Contestant("Flower", "flower", python),))
+    assert players.joined(tmp_path) == []
     assert f"Flower is left out: {why}" in capsys.readouterr().err
 
 
