@@ -21,23 +21,17 @@ def plan(study: str, workers: int | None, as_json_: bool) -> None:
     from rich.console import Console
 
     from securefl.study import world
-    from securefl.study.forecast import as_json, forecast
+    from securefl.study.forecast import as_json, forecasts
     from securefl.study.forecast_text import lines
-    from securefl.study.session import require_known
     from securefl.training import single_thread
 
     single_thread()
     found = on_workers(find(study), workers)
     console = Console(stderr=True, quiet=as_json_)
     here = world.build(found, found.study.seeds[0])
-    # Before the rehearsals, which take a while: a study that `run` would refuse is refused at once.
-    require_known(found, [arm.options.build(here.problem) for arm in found.arms])
-    forecasts = []
-    for arm in found.arms:
-        with console.status(f"rehearsing {arm.name}"):
-            forecasts.append(forecast(found, arm, here))
+    made = forecasts(found, here, lambda arm: console.status(f"rehearsing {arm}"))
     if as_json_:
-        click.echo(json.dumps(as_json(found, forecasts), indent=2))
+        click.echo(json.dumps(as_json(found, made), indent=2))
         return
-    for line in lines(found, forecasts):
+    for line in lines(found, made):
         click.echo(line)

@@ -72,13 +72,12 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     """Run what is left of a sweep in its folder, and tell of it."""
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.sweep.cells import CONFIG, claim
-    from securefl.sweep.progress import Bars
-    from securefl.sweep.report import as_json, write
-    from securefl.sweep.run import finished, run_cells
+    from securefl.sweep.report import as_json
+    from securefl.sweep.run import finished
+    from securefl.sweep.session import run_and_write
 
     claim(out, found)
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
-    workers = min(workers, max(1, len(found.cells) - done))
     go_on = f"securefl sweep {out / CONFIG} --out {out}"
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
@@ -86,11 +85,7 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     stop = Interruption(printing(console))
     try:
         with stop:
-            with Bars(found, done, workers, console) as bars:
-                failed = run_cells(found, out, workers=workers, watch=bars, stop=stop)
-            # A signal waits for the report: half-written tables beside finished cells would mislead.
-            with stop.finishing("the report"):
-                summary = write(found, out, failed)
+            summary, failed = run_and_write(found, out, workers, console, stop)
     except Interrupted as interrupted:
         end_stopped(interrupted, go_on)
     if as_text:

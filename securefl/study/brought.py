@@ -15,3 +15,10 @@ class Brought:
 
     data: object | None = None
     model: Callable[..., nn.Module] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the very same things were brought: arrays compare entry by entry."""
+        return isinstance(other, Brought) and self.data is other.data and self.model is other.model
+
+    def __hash__(self) -> int:
+        return hash((id(self.data), id(self.model)))

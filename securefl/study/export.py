@@ -26,6 +26,7 @@ from securefl.study.session import CONFIG
 from securefl.training.devices import Hardware
 from securefl.training.exported import save
 from securefl.training.learnt import Exportable, Learnt
+from securefl.training.models import ModelConfig
 
 _COVERS: Final = {
     "whole": "Epsilon against the others is that of whoever has this file.",
@@ -132,7 +133,7 @@ def _card(
         "loss": _figure(last["loss"]),
         "measured": _MEASURED[part],
         "data": {
-            "source": study.data.source,
+            "source": study.data.source or "handed over in Python",
             "clients": here.problem.clients,
             "records": here.problem.records,
         },
@@ -161,18 +162,22 @@ def _learns(algorithm: Algorithm, plan: Plan) -> dict[str, str]:
 
 def _model(learnt: Learnt) -> dict[str, Any]:
     problem = learnt.problem
-    model = problem.model
     return {
-        "kind": model.kind,
-        "hidden": model.hidden,
-        "width": model.width,
-        "reads_text": model.reads_text,
+        **_kind(problem.model),
+        "reads_text": problem.model.reads_text,
         "shape": list(problem.shape),
         "outputs": problem.outputs,
         "task": problem.kind,
         "features": None if learnt.features is None else asdict(learnt.features),
         "changes": list(problem.changes),
     }
+
+
+def _kind(model: object) -> dict[str, Any]:
+    """What a packaged model is built from; of another one its name alone."""
+    if isinstance(model, ModelConfig):
+        return {"kind": model.kind, "hidden": model.hidden, "width": model.width}
+    return {"kind": str(getattr(model, "name", "own")), "hidden": None, "width": None}
 
 
 def _figure(value: float | None) -> float | str | None:

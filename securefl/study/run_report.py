@@ -21,7 +21,7 @@ from securefl.report import client_plots, plots, run_page
 from securefl.report import sentences as wording
 from securefl.report.embedding_plot import embedding
 from securefl.report.style import arm_colours
-from securefl.report.tables import write_csv, write_png
+from securefl.report.tables import write_png, write_table
 from securefl.storage import files
 from securefl.study.config import Study
 from securefl.study.results import Results
@@ -101,9 +101,9 @@ def write(
 ) -> Path:
     """Write tables, plots, versions and the report into the run folder. Returns the report's path."""
     hangs_on = {**versions(), "device": device}
-    write_csv(folder / "metrics.csv", results.metrics)
-    write_csv(folder / "participation.csv", results.participation)
-    write_csv(folder / "figures.csv", results.figures)
+    write_table(folder / "metrics.csv", results.metrics)
+    write_table(folder / "participation.csv", results.participation)
+    write_table(folder / "figures.csv", results.figures)
     files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
     files.write(folder / "versions.json", json.dumps(hangs_on, indent=2) + "\n")
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")

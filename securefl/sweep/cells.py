@@ -27,6 +27,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
+from securefl.study.brought import Brought
 from securefl.study.config import Arm, Study, parse, slug
 
 CONFIG = "sweep.toml"
@@ -70,8 +71,8 @@ def has_sweep(text: str) -> bool:
         return False
 
 
-def parse_sweep(text: str) -> Sweep:
-    """All cells of a sweep, each parsed as a study.
+def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None = None) -> Sweep:
+    """All cells of a sweep, each parsed as a study. home, brought: see Study.
 
     Raises ConfigError for a cell that its study would refuse (the message names the cell), for a cell that
     comes twice, and for an invalid section [sweep].
@@ -97,7 +98,12 @@ def parse_sweep(text: str) -> Sweep:
             raise ConfigError(f"Expected each cell once, got {name} twice. Leave one out.")
         folder = _free(name, {cell.folder for cell in cells})
         cells.append(
-            Cell(overrides=overrides, name=name, folder=folder, study=_study(table, overrides, name))
+            Cell(
+                overrides=overrides,
+                name=name,
+                folder=folder,
+                study=_study(table, overrides, name, home, brought),
+            )
         )
     return Sweep(name=cells[0].study.study.name, keys=keys, cells=tuple(cells), text=text)
 
@@ -204,14 +210,20 @@ def _names(points: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str
     ]
 
 
-def _study(table: Mapping[str, Any], overrides: Mapping[str, Any], name: str) -> Study:
+def _study(
+    table: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    name: str,
+    home: Path | None,
+    brought: Brought | None,
+) -> Study:
     try:
         # Deep: cells share the tables and lists that they do not override.
         own = copy.deepcopy(dict(table))
         for key, value in overrides.items():
             put(own, key, copy.deepcopy(value))
         # through TOML again, so that a cell is read and checked like any other study
-        study = parse(tomli_w.dumps(own))
+        study = parse(tomli_w.dumps(own), home=home, brought=brought)
         study.privacy.plan(study.study.rounds)  # an epsilon for which there is no noise is told here
         return study
     except ConfigError as error:

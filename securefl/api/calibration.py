@@ -1,0 +1,31 @@
+"""`securefl.calibrate`: the noise that an epsilon needs, as the command `securefl calibrate` says it."""
+
+from __future__ import annotations
+
+from securefl.dp import calibration
+from securefl.dp.calibration import Method
+
+
+def calibrate(
+    epsilon: float,
+    delta: float,
+    *,
+    releases: int = 1,
+    sensitivity: float = 1.0,
+    method: Method = "exact",
+) -> float:
+    """Return the deviation of Gaussian noise that makes all releases together (epsilon, delta)-private.
+
+        >>> import securefl
+        >>> round(securefl.calibrate(2, 1e-5, releases=10), 3)
+        6.305
+
+    Args:
+        releases: how many there are in all.
+        sensitivity: of one release in L2. With 1 the result is a noise multiplier, as `Plan` takes it.
+        method: "exact" composes exactly; "rdp" and "pld" are checks by accountants; "paper" is FedLog's
+            theorem, which is refused where it does not hold.
+
+    Raises ConfigError for values out of range.
+    """
+    return calibration.sigma(epsilon, delta, releases=releases, sensitivity=sensitivity, method=method)
