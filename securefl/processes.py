@@ -46,15 +46,12 @@ def unheard() -> Iterator[None]:
 
 @contextmanager
 def for_workers() -> Iterator[None]:
-    """Processes started within have one thread each, and signals stop them only through this process.
-
-    They do not run the caller's script again.
-    """
+    """Processes started within have one thread each, and signals stop them only through this process."""
     name = "OMP_NUM_THREADS"
     old = os.environ.get(name)
     os.environ[name] = "1"
     try:
-        with unheard(), _scriptless():
+        with unheard():
             yield
     finally:
         if old is None:
@@ -64,10 +61,10 @@ def for_workers() -> Iterator[None]:
 
 
 @contextmanager
-def _scriptless() -> Iterator[None]:
+def scriptless() -> Iterator[None]:
     """Hide where the main module is from `multiprocessing`, which would import it in every worker.
 
-    A cell needs nothing of it. A script that calls a sweep at its top level would begin another one there.
+    A worker needs nothing of it. A script that calls a sweep at its top level would begin another one there.
     """
     main = sys.modules["__main__"]
     hidden: dict[str, Any] = {

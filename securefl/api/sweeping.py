@@ -16,7 +16,7 @@ from securefl.api.studies import home_of, text_from
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
-from securefl.processes import processors
+from securefl.processes import processors, scriptless
 from securefl.study.brought import Brought
 from securefl.study.config import slug
 from securefl.study.folder_lock import alone
@@ -114,6 +114,7 @@ def run_sweep(
         stack.enter_context(going_on(folder))
         stack.enter_context(alone(folder, saying(console)))
         claim(folder, found)
+        stack.enter_context(scriptless())
         stack.enter_context(stop)
         summary, failed = run_and_write(found, folder, workers or processors(), console, stop)
     if failed:
