@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+from securefl.core.errors import ConfigError
 from securefl.dp import calibration
 from securefl.dp.calibration import Method
 
@@ -28,4 +31,6 @@ def calibrate(
 
     Raises ConfigError for values out of range.
     """
+    if method not in get_args(Method):
+        raise ConfigError(f"Expected method among {', '.join(get_args(Method))}, got {method!r}.")
     return calibration.sigma(epsilon, delta, releases=releases, sensitivity=sensitivity, method=method)

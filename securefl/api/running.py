@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -101,10 +103,11 @@ class Run:
 
     def _taken(self, arm: str | None, seed: int | None, client: int | None) -> Taken:
         names = [own.name for own in self.study.arms]
-        if arm is None and len(names) > 1:
-            raise ConfigError(f"Expected the name of an arm, which of {', '.join(names)}, got none.")
+        if not isinstance(arm, str | None) or (arm is None and len(names) > 1):
+            raise ConfigError(f"Expected the name of an arm, which of {', '.join(names)}, got {arm!r}.")
+        whole = [_whole("seed", seed), _whole("client", client)]
         with one_thread():
-            return taken(self.study, self.folder, names[0] if arm is None else arm, seed, client)
+            return taken(self.study, self.folder, names[0] if arm is None else arm, *whole)
 
     def __repr__(self) -> str:
         return f"Run({self.study.study.name!r} in {str(self.folder)!r})"
@@ -165,8 +168,8 @@ def run(
     too.
     """
     found = study_from(study, data=data, model=model, workers=workers)
-    folder = Path("runs") / slug(found.study.name) if out is None else Path(out)
-    callbacks = (callback,) if callable(callback) else tuple(callback)
+    folder = folder_of(out, f"runs/{slug(found.study.name)}")
+    callbacks = _callbacks(callback)
     console = console_of(progress)
     stop = Interruption()
     with one_thread(), ExitStack() as stack:
@@ -176,6 +179,30 @@ def run(
         fresh = calling(callbacks, found.study.rounds)
         results, _ = session.run_study(found, folder, bars.tell, fresh=fresh, stop=stop, say=saying(console))
     return Run.of(found, folder.absolute(), results)
+
+
+def folder_of(out: Path | str | None, usual: str) -> Path:
+    """The folder that a caller names, or the usual one."""
+    if not isinstance(out, str | os.PathLike | None) or out == "":
+        raise ConfigError(f"Expected `out` as the path of a folder, got {out!r}.")
+    return Path(usual if out is None else out)
+
+
+def _callbacks(given: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
+    found = given if isinstance(given, list | tuple) else (given,)
+    if strange := [one for one in found if not callable(one)]:
+        raise ConfigError(f"Expected a callback, or a list of some, got {type(strange[0]).__name__}.")
+    return tuple(found)
+
+
+def _whole(what: str, value: object) -> int | None:
+    """A whole number, numpy's included."""
+    if value is None:
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # it asks the value itself
+    except TypeError:
+        raise ConfigError(f"Expected `{what}` as a whole number, got {value!r}.") from None
 
 
 def console_of(progress: bool | None) -> Console:
@@ -203,6 +230,6 @@ def going_on(folder: Path) -> Iterator[None]:
 
 
 def _seed(study: Study, seed: int | None) -> int:
-    if seed is not None and seed not in study.study.seeds:
+    if _whole("seed", seed) is not None and seed not in study.study.seeds:
         raise ConfigError(f"Expected a seed among {', '.join(map(str, study.study.seeds))}, got {seed}.")
     return study.study.seeds[0] if seed is None else seed

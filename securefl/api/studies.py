@@ -67,7 +67,7 @@ def text_from(study: Mapping[str, Any] | Path | str) -> str:
     """
     match study:
         case Path() | str() if not _is_text(str(study)):
-            return text_of(str(study))
+            return _found(str(study))
         case str():
             return study
         case Mapping():
@@ -76,6 +76,13 @@ def text_from(study: Mapping[str, Any] | Path | str) -> str:
         "Expected a study as a path, a packaged name, a mapping, a text or a Study, got "
         f"{type(study).__name__}."
     )
+
+
+def _found(study: str) -> str:
+    try:
+        return text_of(study)
+    except OSError as error:  # of a name that no file can have
+        raise ConfigError(f"Expected a file or a packaged study, got a name with {error.strerror}.") from None
 
 
 def _is_text(study: str) -> bool:

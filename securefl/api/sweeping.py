@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from securefl.api.running import Run, console_of, going_on, run, saying
+from securefl.api.running import Run, console_of, folder_of, going_on, run, saying
 from securefl.api.studies import home_of, text_from
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.reading import near
@@ -108,7 +108,7 @@ def run_sweep(
     """
     brought = Brought(data=data, model=model)
     found = parse_sweep(text_from(study), home=home_of(study), brought=brought)
-    folder = Path("runs") / f"{slug(found.name)}-sweep" if out is None else Path(out)
+    folder = folder_of(out, f"runs/{slug(found.name)}-sweep")
     console, stop = console_of(progress), Interruption()
     with one_thread(), ExitStack() as stack:
         stack.enter_context(going_on(folder))

@@ -209,6 +209,30 @@ def test_it_runs_in_another_thread(tmp_path: Path) -> None:
     assert len(found[0].metrics) == 2
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"out": 3}, {"out": ""}, {"callback": 3}, {"callback": [3]}, {"callback": None}, {"study": "x" * 5000}],
+    ids=str,
+)
+def test_odd_arguments_are_explained_before_anything_runs(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Expected"):
+        securefl.run(**{"study": ONE, "out": tmp_path / "run", **options})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"arm": 3}, {"seed": "x"}, {"seed": 1.5}, {"client": "0"}, {"client": -1}], ids=str
+)
+def test_odd_models_are_explained(options: dict[str, Any], finished: Run) -> None:
+    with pytest.raises(ConfigError, match="Expected"):
+        finished.model(**{"arm": "Own bodies", **options})
+
+
+def test_an_unknown_method_of_calibration_is_refused() -> None:
+    with pytest.raises(ConfigError, match="method among exact, paper, rdp, pld"):
+        securefl.calibrate(1.0, 1e-5, method="best")  # type: ignore[arg-type]
+
+
 def test_another_studys_folder_is_refused(finished: Run) -> None:
     with pytest.raises(ConfigError, match="another configuration"):
         securefl.run(ONE, out=finished.folder)
