@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm import Device, Evaluation, Offer, Played, Population, State
+from securefl.core.draws import gumbel_top_k
 from securefl.protocols.contributions import COUNT, Count, ask_size
 from securefl.protocols.parts import Part, Whole
-from securefl.protocols.selection import gumbel_top_k
 from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Floats, Kept, Sum
 from securefl.training.learnt import Learnt
 from securefl.training.task import Problem

@@ -7,26 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from securefl.core.errors import ConfigError
+from securefl.core.draws import gumbel_top_k
 from securefl.rounds import Floats
-
-
-def gumbel_top_k(log_weights: Floats, count: int, rng: np.random.Generator) -> dict[int, int]:
-    """`count` distinct clients, drawn one after the other with probability proportional to the weight.
-
-    Adding Gumbel noise to log-weights and taking the largest gives exactly that law (Kool et al. 2019). It
-    works even if the weights themselves underflow. A client with a log-weight of -inf or NaN is never drawn.
-    Equal log-weights draw uniformly. Fewer are drawn if fewer have a finite log-weight.
-
-    Raises ConfigError for count > N.
-    """
-    if count > len(log_weights):
-        raise ConfigError(f"Expected K <= N, got K = {count} of N = {len(log_weights)}; lower the fraction.")
-    # one number for every client, so that the stream does not depend on who can be drawn
-    keys = log_weights + rng.gumbel(size=len(log_weights))
-    keys[~np.isfinite(log_weights)] = -np.inf
-    best = np.argsort(-keys, kind="stable")[:count]
-    return {int(k): 1 for k in best if np.isfinite(keys[k])}
 
 
 def with_replacement(log_weights: Floats, count: int, rng: np.random.Generator) -> dict[int, int]:

@@ -24,6 +24,11 @@ _NOISES: Final = ("none", "local", "distributed", "central", "key-holder")
 class Plan:
     """Everything that a guarantee hangs on. Its digest names the session.
 
+        >>> import securefl
+        >>> plan = securefl.Plan(sum="masked", corrupt=0.2, dropout=0.1, delta=1e-5, schedule=10)
+        >>> plan.survivors(20), plan.colluding(20), plan.hidden
+        (18, 4, True)
+
     Attributes:
         sum: how sums are summed: "clear", or a way by which the server learns the total alone, such as
             "masked", "ckks" or "two-server" (`sums`).

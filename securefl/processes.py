@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 MOST_WORKERS = 1024
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -41,6 +42,40 @@ def unheard() -> Iterator[None]:
     finally:
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def for_workers() -> Iterator[None]:
+    """Processes started within have one thread each, and signals stop them only through this process."""
+    name = "OMP_NUM_THREADS"
+    old = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        with unheard():
+            yield
+    finally:
+        if old is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = old
+
+
+@contextmanager
+def scriptless() -> Iterator[None]:
+    """Hide where the main module is from `multiprocessing`, which would import it in every worker.
+
+    A worker needs nothing of it. A script that calls a sweep at its top level would begin another one there.
+    """
+    main = sys.modules["__main__"]
+    hidden: dict[str, Any] = {
+        name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)
+    }
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        del main.__spec__
+        vars(main).update(hidden)
 
 
 @contextmanager

@@ -9,11 +9,12 @@ from typing import Literal
 import numpy as np
 
 from securefl.algorithm import Offer, Population, State
+from securefl.core.draws import gumbel_top_k
 from securefl.profiles import Anchor, Query, query
 from securefl.protocols.averaging import Chosen, known_or_mean
 from securefl.protocols.contributions import Size
 from securefl.protocols.fedprof.statistic import RepresentationProfile
-from securefl.protocols.selection import gumbel_top_k, with_replacement
+from securefl.protocols.selection import with_replacement
 from securefl.rounds import Each, Floats
 from securefl.training import probe_anchor, profile
 from securefl.training.task import Problem

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from securefl.accounting.alike import Alike, Counts
 from securefl.accounting.chain import Head
 from securefl.core.errors import BudgetExceeded
 from securefl.core.release import ReleaseKey
 from securefl.storage.database import Database
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,3 +140,11 @@ class Filed:
             f"{key.holder}: expected at most {asked.most} declared {what} of {key.name!r}, got one more "
             f"after {len(done)}. {remedy}"
         )
+
+
+def by_holder(of: Iterable[tuple[ReleaseKey, T]]) -> dict[str, list[tuple[ReleaseKey, T]]]:
+    """What belongs to release keys, by the keys' holders."""
+    grouped: dict[str, list[tuple[ReleaseKey, T]]] = {}
+    for key, own in of:
+        grouped.setdefault(key.holder, []).append((key, own))
+    return grouped

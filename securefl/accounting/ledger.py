@@ -12,11 +12,11 @@ A study keeps all its holders in one SQLite file; each holder is accounted alone
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,20 +24,25 @@ from numpy.typing import NDArray
 from securefl.accounting.budget import Budget
 from securefl.accounting.chain import Head, head, move, replay
 from securefl.accounting.events import dump_charge
-from securefl.accounting.filed import Asked, Filed
+from securefl.accounting.filed import Asked, Filed, by_holder
 from securefl.accounting.note import Note
 from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, row_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
 from securefl.core.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
 from securefl.core.wire import Header, encode
 
-T = TypeVar("T")
-
 __all__ = ["Asked", "Head", "Ledger", "Terms", "now"]
 
 
 class Ledger:
-    """Releases of all holders in one SQLite file; safe under two processes and kill -9."""
+    """Releases of all holders in one SQLite file; safe under two processes and kill -9.
+
+    >>> import securefl
+    >>> plan = securefl.Plan(delta=1e-5, schedule=10, budget=2.0)
+    >>> with securefl.Ledger("plan.sqlite", plan.terms()) as ledger:
+    ...     ledger.worst("server"), ledger.head.count
+    (0.0, 0)
+    """
 
     def __init__(self, path: Path | str, terms: Terms, *, clock: Callable[[], str] = now) -> None:
         self.terms = terms
@@ -135,9 +140,9 @@ class Ledger:
             LocalProtocolError: a key was used before with another charge. Nothing is reserved then.
         """
         refused: dict[str, BudgetExceeded] = {}
-        said = _by_holder((asked or {}).items())
+        said = by_holder((asked or {}).items())
         with self._changing():
-            for holder, own in _by_holder(wants).items():
+            for holder, own in by_holder(wants).items():
                 charges = [(key, charge) for key, charge in own if not self._stands(key, charge)]
                 which = dict(said.get(holder, ()))
                 refusal = self._filed.misasked(which) or self.refusal(
@@ -283,13 +288,6 @@ class Ledger:
         state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
         columns = f"holder, session, round, stage, attempt, name, charge, {state}, at"
         return self._db.rows(f"SELECT {columns} FROM releases ORDER BY reserved")
-
-
-def _by_holder(of: Iterable[tuple[ReleaseKey, T]]) -> dict[str, list[tuple[ReleaseKey, T]]]:
-    grouped: dict[str, list[tuple[ReleaseKey, T]]] = {}
-    for key, own in of:
-        grouped.setdefault(key.holder, []).append((key, own))
-    return grouped
 
 
 def _releases(body: Any) -> Iterator[Release]:

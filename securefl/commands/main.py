@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import logging
 import sys
 from importlib.abc import InspectLoader
 from importlib.metadata import EntryPoint, entry_points
@@ -66,8 +67,23 @@ def _sentence(point: EntryPoint) -> str:
     epilog="Example:  securefl demo",
 )
 @click.version_option(__version__, prog_name="securefl")
-def cli() -> None:
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Print the log on stderr: a line for each finished round."
+)
+def cli(verbose: bool) -> None:
     """Federated learning in which nothing leaves a client unprotected and unaccounted."""
+    if verbose:
+        _log_to_stderr()
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    # commands print what the log warns of in any case
+    handler.addFilter(lambda record: record.levelno < logging.WARNING)
+    log = logging.getLogger("securefl")
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
 
 
 def main() -> None:

@@ -51,22 +51,19 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
     from securefl.study.forecast import as_json
     from securefl.study.forecast_text import lines
     from securefl.study.own import told
-    from securefl.study.session import require_known
 
     # Before any of it runs.
     for line in (code := told(found)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     here = world.build(found, found.study.seeds[0])
-    # Before the rehearsals, which take a while: a study that `run` would refuse is refused at once.
-    require_known(found, [arm.options.build(here.problem) for arm in found.arms])
-    forecasts = _rehearsed(found, here, console)
+    made = _rehearsed(found, here, console)
     if as_json_:
         own = {"code": code, "notes": here.marks.notes}
-        click.echo(json.dumps({**as_json(found, forecasts), **own}, indent=2))
+        click.echo(json.dumps({**as_json(found, made), **own}, indent=2))
         return
     for line in here.marks.notes:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for line in lines(found, forecasts):
+    for line in lines(found, made):
         click.echo(line)
 
 
@@ -103,10 +100,6 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
 
 
 def _rehearsed(study: Study, here: World, console: Console) -> list[Forecast]:
-    from securefl.study.forecast import forecast
+    from securefl.study.forecast import forecasts
 
-    forecasts = []
-    for arm in study.arms:
-        with console.status(plain(f"rehearsing {arm.name}")):
-            forecasts.append(forecast(study, arm, here))
-    return forecasts
+    return forecasts(study, here, lambda arm: console.status(plain(f"rehearsing {arm}")))

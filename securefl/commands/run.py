@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import click
 from securefl.commands.telling import find, on_workers, run_and_tell, with_workers
 
 if TYPE_CHECKING:
+    from securefl.study.told import Callback
     from securefl.training.devices import Wanted
 
 
@@ -27,8 +29,22 @@ if TYPE_CHECKING:
     type=click.Choice(("auto", "cpu", "cuda")),
     help="Where models are computed, in place of the study's [runtime] device.",
 )
+@click.option(
+    "--tensorboard",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for TensorBoard, in which finished rounds are shown.",
+)
+@click.option("--mlflow", metavar="URI", help="MLflow server, or folder, in which finished rounds are shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
-def run(study: str, out: Path | None, workers: int | None, device: Wanted | None, as_json: bool) -> None:
+def run(
+    study: str,
+    out: Path | None,
+    workers: int | None,
+    device: Wanted | None,
+    tensorboard: Path | None,
+    mlflow: str | None,
+    as_json: bool,
+) -> None:
     """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
 
     The run folder gets config, ledgers, checkpoints, tables (CSV), plots and report.html. Run the
@@ -44,4 +60,14 @@ def run(study: str, out: Path | None, workers: int | None, device: Wanted | None
     if device is not None:
         # the text stays as it is, and with it what the run folder is bound to
         found = replace(found, runtime=replace(found.runtime, device=device))
-    run_and_tell(found, out or Path("runs") / slug(found.study.name), as_json)
+    with ExitStack() as stack:
+        callbacks: list[Callback] = []
+        if tensorboard is not None:
+            from securefl.callbacks import TensorBoard
+
+            callbacks.append(stack.enter_context(TensorBoard(tensorboard)))
+        if mlflow is not None:
+            from securefl.callbacks import MLflow
+
+            callbacks.append(stack.enter_context(MLflow(mlflow, experiment=found.study.name)))
+        run_and_tell(found, out or Path("runs") / slug(found.study.name), as_json, callbacks)

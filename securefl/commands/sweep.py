@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from securefl.commands.telling import end_stopped, end_told, plain, printing, warn
+from securefl.commands.telling import end_stopped, end_told, printing, warn
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.processes import processors
 from securefl.study.packaged import text_of
@@ -79,21 +79,14 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own import told
     from securefl.sweep.cells import CONFIG, claim
-    from securefl.sweep.check import check, require_all
     from securefl.sweep.page import alarms_of
-    from securefl.sweep.progress import Bars
-    from securefl.sweep.report import as_json, write
-    from securefl.sweep.run import finished, run_cells
+    from securefl.sweep.report import as_json
+    from securefl.sweep.run import finished
+    from securefl.sweep.session import require_runnable, run_and_write
 
-    with console.status("checking all cells") as status:
-        # All before any runs: an error in the last one must not cost the hours, or the epsilon, of the first.
-        left = [cell for cell in found.cells if not finished(found.home(out, cell))]
-        require_all(
-            found, check(left, costs=False, tell=lambda name: status.update(plain(f"checking {name}")))
-        )
+    require_runnable(found, out, console)
     claim(out, found)
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
-    workers = min(workers, max(1, len(found.cells) - done))
     go_on = f"securefl sweep {out / CONFIG} --out {out}"
     named = {(cell.study.data.source, cell.study.model): cell.study for cell in found.cells}
     for line in dict.fromkeys(line for study in named.values() for line in told(study)):
@@ -104,11 +97,7 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     stop = Interruption(printing(console))
     try:
         with stop:
-            with Bars(found, done, workers, console) as bars:
-                failed = run_cells(found, out, workers=workers, watch=bars, stop=stop)
-            # A signal waits for the report: half-written tables beside finished cells would mislead.
-            with stop.finishing("the report"):
-                summary = write(found, out, failed)
+            summary, failed = run_and_write(found, out, workers, console, stop)
     except Interrupted as interrupted:
         end_stopped(interrupted, go_on)
     if as_text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from securefl.study import results
     from securefl.study.config import Study
     from securefl.study.interruption import Interrupted
+    from securefl.study.told import Callback
 
 UNLEARNT = 4
 """The exit code of a command that finished, with an arm that learnt nothing or stopped early (`alarms`)."""
@@ -57,7 +58,7 @@ def on_workers(study: Study, workers: int | None) -> Study:
     return study if workers is None else replace(study, runtime=replace(study.runtime, workers=workers))
 
 
-def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
+def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Callback] = ()) -> None:
     """Run a study with progress on the terminal. It ends with the three sentences, or with JSON."""
     from rich.console import Console
 
@@ -65,6 +66,7 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own import told
     from securefl.study.progress import Bars
+    from securefl.study.told import calling
 
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
@@ -76,7 +78,8 @@ def run_and_tell(study: Study, out: Path, as_json: bool) -> None:
     stop = Interruption(say)
     try:
         with stop, Bars(study, console) as bars:
-            found, page = session.run_study(study, out, bars.tell, stop=stop, say=say)
+            fresh = calling(callbacks, study.study.rounds)
+            found, page = session.run_study(study, out, bars.tell, fresh=fresh, stop=stop, say=say)
     except Interrupted as interrupted:
         end_stopped(interrupted, f"securefl run {out / session.CONFIG} --out {out}")
     tell(found, page, as_json)

@@ -45,6 +45,19 @@ class Given:
 class Door:
     """Runs a loop's questions as exchanges between all parties, with the ledger in front of the clients.
 
+        >>> import numpy as np, securefl
+        >>> from securefl.engines.door import Given
+        >>> from securefl.rounds import Ask, Sends, Sum, Value
+        >>> mean = Sends(name="mean", how="sum", reveals="its mean")
+        >>> own = Given(mean, lambda job: Value(clear=job.x.mean(0)))
+        >>> clients = [(np.full((4, 2), k), np.zeros(4)) for k in (1.0, 2.0, 6.0)]
+        >>> plan = securefl.Plan(sum="masked", corrupt=0, delta=1e-5, unprotected=("mean",), schedule=1)
+        >>> with securefl.Door(plan, [own], clients, ledger="door.sqlite") as door:
+        ...     model = np.zeros(0, np.float32)
+        ...     answers = door.ask(Ask(cohort=(0, 1, 2), broadcast=model, sums=(Sum(mean, 2),)))
+        ...     answers.totals["mean"].value / 3, door.ledger.worst("server")
+        (array([3., 3.]), inf)
+
     Args:
         plan: its `schedule` is the number of asks that clients answer at all; its `releases`, where there are
             any, the noised releases of one client by name.

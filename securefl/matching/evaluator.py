@@ -30,7 +30,16 @@ KIND: Final = "evaluator-key"
 
 @dataclass(frozen=True)
 class Evaluator:
-    """The evaluator's keys, for as many sessions as it likes."""
+    """The evaluator's keys, for as many sessions as it likes.
+
+    >>> import securefl
+    >>> holder, evaluator = securefl.KeyHolder.generate(openings=10), securefl.Evaluator.generate()
+    >>> near, far = (securefl.Profile([mean], [1.0]) for mean in (0.1, 3.0))
+    >>> sealed = [p.encrypt(holder.public, evaluator.public, label=n) for n, p in (("a", near), ("b", far))]
+    >>> scores = evaluator.match(holder.public, securefl.Profile([0.0], [1.0]), sealed)
+    >>> scores.labels, scores.refused
+    (['a', 'b'], ())
+    """
 
     agreement: AgreementKey
     signing: SigningKey

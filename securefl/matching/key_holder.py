@@ -49,7 +49,15 @@ class Revealed:
 
 @dataclass(frozen=True)
 class KeyHolder:
-    """The key holder's secrets and public keys: one session."""
+    """The key holder's secrets and public keys: one session.
+
+    >>> import securefl
+    >>> holder, evaluator = securefl.KeyHolder.generate(openings=10), securefl.Evaluator.generate()
+    >>> sealed = securefl.Profile([1.0], [1.0]).encrypt(holder.public, evaluator.public, label="ward 3")
+    >>> scores = evaluator.match(holder.public, securefl.Profile([0.0], [1.0]), [sealed])
+    >>> round(holder.reveal(scores, evaluator.public).scores["ward 3"], 2)
+    0.5
+    """
 
     public: PublicKeys
     secrets: tuple[SecretKey, ...]

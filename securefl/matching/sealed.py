@@ -81,7 +81,15 @@ class Sealed:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Mean and population variance per element of a layer's output, (q,) each (FedProf v2, section 3.1)."""
+    """Mean and population variance per element of a layer's output, (q,) each (FedProf v2, section 3.1).
+
+    >>> import securefl
+    >>> holder, evaluator = securefl.KeyHolder.generate(openings=10), securefl.Evaluator.generate()
+    >>> own = securefl.Profile([0.1, 0.2], [1.0, 0.9])
+    >>> sealed = own.encrypt(holder.public, evaluator.public, label="ward 3")
+    >>> sealed.label, sealed.clipped
+    ('ward 3', 0)
+    """
 
     mean: profiles.Floats
     variance: profiles.Floats

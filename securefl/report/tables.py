@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from securefl.core.legible import cell
-from securefl.storage.files import write
+from securefl.storage.files import replacing, write
 
 
 def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> None:
@@ -21,6 +22,21 @@ def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> 
     safe = table.map(cell).rename(columns=cell)
     head = "".join(f"# {' '.join(line.split())}\n" for line in comments)
     write(path, head + safe.to_csv(index=False))
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a table as CSV, and with the same rows and columns as Parquet beside it if pyarrow is installed.
+
+    Types are those of the table, and text stands as it is: no spreadsheet runs a Parquet file. Without
+    pyarrow an older Parquet file is removed, which would differ from the CSV.
+    """
+    write_csv(path, table)
+    beside = path.with_suffix(".parquet")
+    if find_spec("pyarrow") is None:
+        beside.unlink(missing_ok=True)
+        return
+    with replacing(beside) as target:
+        table.to_parquet(target, engine="pyarrow", index=False)
 
 
 def write_png(path: Path, figure: Figure) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -20,6 +21,7 @@ from securefl.rounds import Sends
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.run import run_arm
+from securefl.study.session import require_known
 from securefl.study.world import World
 from securefl.training.cohorts import why_alone
 
@@ -53,6 +55,22 @@ class Forecast:
 
     def total_seconds(self, rounds: int, seeds: int) -> float:
         return seeds * (self.seconds[0] + (rounds - 1) * self.seconds[1])
+
+
+def forecasts(
+    study: Study, world: World, watch: Callable[[str], AbstractContextManager[object]]
+) -> list[Forecast]:
+    """Forecast every arm. Raises ConfigError if the study could not run.
+
+    watch: a context for the rehearsal of the arm of this name, such as a line on the terminal.
+    """
+    # Before the rehearsals, which take a while: a study that `run` would refuse is refused at once.
+    require_known(study, [arm.options.build(world.problem) for arm in study.arms])
+    found = []
+    for arm in study.arms:
+        with watch(arm.name):
+            found.append(forecast(study, arm, world))
+    return found
 
 
 def forecast(study: Study, arm: Arm, world: World) -> Forecast:

@@ -1,8 +1,9 @@
-"""Progress of a study on a terminal: one bar per arm with accuracy, bytes, seconds and epsilon."""
+"""Progress of a study on a terminal or in a notebook: a bar per arm, with accuracy, bytes and epsilon."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -12,11 +13,21 @@ from securefl.accounting.figures import brief
 from securefl.study.config import Arm, Study
 
 
+def draws(console: Console) -> bool:
+    """Whether bars can be drawn: on a terminal, and in a notebook that has widgets."""
+    # without ipywidgets rich would warn at every redraw, and draw nothing
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
 class Bars:
-    """A context in which finished rounds are shown. Without a terminal it prints a line every tenth round."""
+    """A context in which finished rounds are shown.
+
+    Where no bar can be drawn it prints a line every tenth round.
+    """
 
     def __init__(self, study: Study, console: Console) -> None:
         self._console = console
+        self._draws = draws(console)
         self._rounds = study.study.rounds
         self._several = len(study.study.seeds) > 1
         self._bytes: dict[str, int] = {}
@@ -28,7 +39,7 @@ class Bars:
             TextColumn("{task.fields[figures]}", markup=False),
             TimeElapsedColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not self._draws,
         )
 
     def __enter__(self) -> Bars:
@@ -50,7 +61,7 @@ class Bars:
         )
         self._progress.update(self._tasks[name], completed=record["round"], figures=figures)
         last = record["round"] == self._rounds
-        if not self._console.is_terminal and (last or record["round"] % 10 == 0):
+        if not self._draws and (last or record["round"] % 10 == 0):
             line = f"{name:<18} round {record['round']:>4}  {figures}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -21,7 +21,7 @@ from securefl.report import client_plots, plots, run_page
 from securefl.report import sentences as wording
 from securefl.report.embedding_plot import embedding
 from securefl.report.style import looks
-from securefl.report.tables import write_csv, write_png
+from securefl.report.tables import write_png, write_table
 from securefl.storage import files
 from securefl.study.config import Study
 from securefl.study.results import Results
@@ -124,10 +124,10 @@ def write(
     own: records, code and model that are not packaged, in words.
     """
     hangs_on = {**versions(), "device": device, **(own or {})}
-    write_csv(folder / "metrics.csv", results.metrics)
-    write_csv(folder / "participation.csv", results.participation)
-    write_csv(folder / "figures.csv", results.figures)
-    write_csv(folder / "abstentions.csv", results.abstentions)
+    write_table(folder / "metrics.csv", results.metrics)
+    write_table(folder / "participation.csv", results.participation)
+    write_table(folder / "figures.csv", results.figures)
+    write_table(folder / "abstentions.csv", results.abstentions)
     files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
     files.write(folder / "versions.json", json.dumps(hangs_on, indent=2) + "\n")
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")

@@ -10,6 +10,7 @@ from typing import Any
 
 from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
+from securefl.core.logs import logger
 from securefl.core.reading import near
 from securefl.plan import Plan
 from securefl.storage.files import write
@@ -26,10 +27,12 @@ from securefl.study.lanes import Pair, side_by_side
 from securefl.study.places import placed
 from securefl.study.private_copy import private_copy
 from securefl.study.run import ArmRun, run_arm
+from securefl.study.told import logged, told
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
 
 CONFIG = "study.toml"
+_log = logger(__name__)
 Tell = Callable[[Arm, int, Mapping[str, Any]], None]
 
 
@@ -53,17 +56,20 @@ def run_study(
     folder: Path,
     tell: Tell,
     *,
+    fresh: Tell | None = None,
     stop: Stop | None = None,
     say: Callable[[str], None] = to_stderr,
 ) -> tuple[results.Results, Path]:
     """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
 
     tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
+    fresh: called so for the rounds that are finished now. A round is on disk before it is told, and told
+        once; one that was saved as the process was killed is never told.
     stop: raises Interrupted after a round, if it is asked to. The folder then goes on with the next round.
     say: is told what a person should know, such as whose lock on the folder is taken over.
     Raises ConfigError if another process runs in the folder. Nothing was written or spent then.
     """
-    stop = stop or Interruption()
+    stop, say = stop or Interruption(), logged(say)
     hardware = hardware_of(study, folder, (folder / "arms").exists(), say)
     made = _prepared(study, hardware)
     with alone(folder, say):
@@ -71,7 +77,8 @@ def run_study(
         note(folder, hardware)
         # A process that is forked cannot use the GPU of this one.
         lanes = study.runtime.lanes(len(_unfinished(study, folder))) if hardware.gpu is None else 1
-        runs = _played(study, folder, made, tell, stop, lanes=lanes)
+        telling = told(study, folder, tell, fresh)
+        runs = _played(study, folder, made, telling, stop, lanes=lanes)
         with stop.finishing("the report"):
             return _written(study, runs, made, folder, folder)
 
@@ -120,6 +127,9 @@ def _played(
         for seed in study.study.seeds:
             here(seed)  # once for all lanes, which inherit it
         if (failed := side_by_side(pairs, play, once, lanes=lanes, stop=stop)) is not None:
+            _log.warning(
+                "%s, seed %d: a round failed in its process, and is played again here", *_named(failed)
+            )
             # The round that failed is played again here, and its error is raised as it always is.
             pairs = [failed, *(pair for pair in pairs if pair is not failed)]
     # What was played side by side is only read here.
@@ -128,6 +138,11 @@ def _played(
         for arm, seed in pairs
     }
     return [runs[arm.name, seed] for seed in study.study.seeds for arm in study.arms]
+
+
+def _named(pair: Pair) -> tuple[str, int]:
+    arm, seed = pair
+    return arm.name, seed
 
 
 def _unfinished(study: Study, folder: Path) -> list[Pair]:

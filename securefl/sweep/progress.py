@@ -5,17 +5,19 @@ from __future__ import annotations
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from securefl.study.progress import draws
 from securefl.sweep.cells import Cell, Sweep
 
 
 class Bars:
     """A context with a bar for the sweep and one for each worker.
 
-    Without a terminal it prints a line a cell.
+    Where no bar can be drawn it prints a line a cell.
     """
 
     def __init__(self, sweep: Sweep, done: int, workers: int, console: Console) -> None:
         self._console, self._count, self._done = console, len(sweep.cells), done
+        self._draws = draws(console)
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -24,7 +26,7 @@ class Bars:
             TimeElapsedColumn(),
             console=console,
             # A log file has no use for bars that redraw themselves. `ended` prints lines instead.
-            disable=not console.is_terminal,
+            disable=not self._draws,
         )
         self._all = self._progress.add_task("cells", total=self._count, completed=done, figures="")
         self._workers = [
@@ -52,7 +54,7 @@ class Bars:
         self._done += 1
         self._progress.update(self._all, completed=self._done)
         self._progress.update(self._workers[place], figures="")
-        if error is not None or not self._console.is_terminal:
+        if error is not None or not self._draws:
             what = "finished" if error is None else f"failed: {error}"
             line = f"{self._done}/{self._count}  {cell.name}: {what}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)

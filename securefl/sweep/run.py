@@ -8,14 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import os
 import signal
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import isinf
 from multiprocessing.connection import Connection
@@ -25,12 +23,12 @@ from typing import Any, Protocol
 
 from securefl.charges import endless
 from securefl.core.errors import DataError, SecureFLError
-from securefl.processes import SIGNALS, end_with_parent, unheard
+from securefl.processes import SIGNALS, end_with_parent, for_workers
 from securefl.storage.files import replacing, write
 from securefl.study import run_report, world
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
-from securefl.study.interruption import Interrupted, Interruption, Told
+from securefl.study.interruption import Interrupted, Interruption, Stop, Told
 from securefl.study.session import run_study
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
@@ -184,7 +182,7 @@ class _Shift:
         while self.waiting and self.places and not self.broken and not self.stop.asked:
             cell, place = self.waiting.popleft(), self.places.popleft()
             try:
-                with _for_workers():
+                with for_workers():
                     folder, study = self.sweep.home(self.out, cell), cell.study
                     future = self.pool.submit(_work, folder, study.text, study.home, place)
             except BrokenProcessPool:
@@ -219,22 +217,6 @@ def _error(future: Future[str | None]) -> str | None:
             return f"{type(error).__name__}: {error}"
 
 
-@contextmanager
-def _for_workers() -> Iterator[None]:
-    """Processes started within have one thread each, and signals stop them only through this process."""
-    name = "OMP_NUM_THREADS"
-    old = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        with unheard():
-            yield
-    finally:
-        if old is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = old
-
-
 _news: SimpleQueue[tuple[int, int]]
 _stop: Told
 """These exist in worker processes alone.
@@ -262,7 +244,8 @@ def _work(folder: Path, text: str, home: Path | None, place: int) -> str | None:
     try:
         # The workers of a sweep are its cells: within a cell nothing is shared out again.
         study = parse(text, home=home)
-        _run(replace(study, runtime=replace(study.runtime, workers=1)), folder, place)
+        own = replace(study, runtime=replace(study.runtime, workers=1))
+        run_cell(own, folder, lambda done: _news.put((place, done)), _stop)
     except SecureFLError as error:
         return str(error)
     except Exception as error:
@@ -276,15 +259,16 @@ def _quiet(line: str) -> None:
     """Say nothing: the sweep already says that a process left its folder, and the cells' locks with it."""
 
 
-def _run(study: Study, folder: Path, place: int) -> None:
+def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Stop) -> None:
+    """Run one cell, and mark it as finished. count: called with the number of finished rounds."""
     done = 0
 
     def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
         nonlocal done
         done += 1
-        _news.put((place, done))
+        count(done)
 
-    found, _ = run_study(study, folder, tell, stop=_stop, say=_quiet)
+    found, _ = run_study(study, folder, tell, stop=stop, say=_quiet)
     # nothing is computed any more
     first = world.build(study, study.study.seeds[0], Hardware())
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from inspect import signature
+from math import prod
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +23,7 @@ from securefl.training.models import Kind, ModelConfig
 from securefl.training.tensors import as_tensor, in_mode
 
 Own = nn.Module | Callable[..., nn.Module]
-"""A module, or what makes one: a class, or a function without arguments or of `shape` and `outputs`."""
+"""A module, or what makes one: a class or function, of `shape`, `inputs` and `outputs` or some of them."""
 _AT_ONCE = 256
 """As many records as an evaluation takes at once, so that predictions are those that were counted."""
 
@@ -84,9 +85,13 @@ class Trained(nn.Module):
 def load(path: Path | str, model: Own | None = None) -> Trained:
     """Load an exported model, to predict with.
 
-        >>> trained = load("fedavg.safetensors")
-        >>> trained.predict(x)
-        array([3, 8, 1])
+        >>> import securefl
+        >>> run = securefl.run("fedlog_digits", out="runs/digits", progress=False)
+        >>> path = run.export("fedlog.safetensors", "FedLog (unit norm)")
+        >>> trained = securefl.load(path)
+        >>> x, y = run.test_records()
+        >>> bool((trained.predict(x) == y).mean() == trained.card["accuracy"])
+        True
 
     Args:
         path: what `securefl export` or `Run.export` wrote.
@@ -163,8 +168,8 @@ def _own(model: Own, shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def _built(factory: Callable[..., object], shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """What a factory makes, which is given `shape` and `outputs` if it has parameters of these names."""
-    offered: dict[str, Any] = {"shape": shape, "outputs": outputs}
+    """What a factory makes, which is given `shape`, `inputs` and `outputs` if it has parameters so called."""
+    offered: dict[str, Any] = {"shape": shape, "inputs": prod(shape), "outputs": outputs}
     made = factory(**{name: offered[name] for name in signature(factory).parameters if name in offered})
     if not isinstance(made, nn.Module):
         raise ConfigError(f"Expected `model` to make a module, got {type(made).__name__}.")

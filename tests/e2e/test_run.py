@@ -6,6 +6,7 @@ import json
 import math
 import sqlite3
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,8 @@ def test_a_run_folder_holds_everything(finished: Path) -> None:
     names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
     expected = {"study.toml", "metrics.csv", "participation.csv", "figures.csv", "summary.json"}
     expected |= {"versions.json", "seeds.json", "report.html"}
+    if find_spec("pyarrow") is not None:
+        expected |= {"metrics.parquet", "participation.parquet", "figures.parquet"}
     expected |= {f"plots/{name}.png" for name in ("accuracy", "participation", "cost", "divergence")}
     for arm in ("fedavg", "fedprof"):
         for seed in (3, 4):

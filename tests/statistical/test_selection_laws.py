@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from securefl.protocols.selection import by_valuation, gumbel_top_k, with_replacement
+from securefl.core.draws import gumbel_top_k
+from securefl.protocols.selection import by_valuation, with_replacement
 
 ALARM = 1e-6
 DRAWS = 20_000

@@ -9,11 +9,12 @@ import pytest
 from support.choices import cohort_of
 
 from securefl.algorithm import Population, State
+from securefl.core.draws import gumbel_top_k
 from securefl.core.errors import ConfigError
 from securefl.protocols.averaging import Uniform
 from securefl.protocols.baselines import ByLoss, BySize, FirstCome
 from securefl.protocols.fedprof.selection import ByProfile
-from securefl.protocols.selection import by_valuation, first_come, gumbel_top_k, with_replacement
+from securefl.protocols.selection import by_valuation, first_come, with_replacement
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -1,0 +1,96 @@
+"""`securefl.forecast`: what a study would cost, from Python, as the command `securefl plan` says it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from securefl.api.running import console_of
+from securefl.api.studies import Given, study_from
+from securefl.core.release import PARTIES
+from securefl.study import world
+from securefl.study.config import Study
+from securefl.study.forecast import Forecast, forecasts, total_seconds
+from securefl.study.forecast_text import lines
+from securefl.training.threads import one_thread
+
+
+@dataclass(frozen=True, eq=False)
+class Forecasts:
+    """What a study would cost. As a text it is what `securefl plan` prints.
+
+    Attributes:
+        arms: the forecast of each arm.
+        seconds: wall time of the whole study on this machine.
+    """
+
+    study: Study
+    arms: tuple[Forecast, ...]
+    seconds: float
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each arm and party: arm, party, epsilon after the whole schedule, learns (in words)."""
+        rows = [
+            {"arm": own.arm, "party": party, "epsilon": own.epsilon[party], "learns": own.learns[party]}
+            for own in self.arms
+            for party in PARTIES
+        ]
+        return pd.DataFrame(rows)
+
+    @property
+    def costs(self) -> pd.DataFrame:
+        """A row for each arm and round, "first" or "later": arm, round, bytes of all clients, seconds."""
+        kinds = ("first", "later")
+        rows = [
+            {
+                "arm": own.arm,
+                "round": kind,
+                "bytes_up": own.bytes_up[at],
+                "bytes_down": own.bytes_down[at],
+                "seconds": own.seconds[at],
+            }
+            for own in self.arms
+            for at, kind in enumerate(kinds)
+        ]
+        return pd.DataFrame(rows)
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self.study, list(self.arms)))
+
+    def __repr__(self) -> str:
+        return f"Forecasts({self.study.study.name!r}: {', '.join(own.arm for own in self.arms)})"
+
+
+def forecast(
+    study: Given,
+    *,
+    data: object | None = None,
+    model: Any = None,
+    workers: int | None = None,
+    progress: bool | None = None,
+) -> Forecasts:
+    """Say before a study runs who learns what, at which epsilon, and what it costs in bytes and time.
+
+        >>> import securefl
+        >>> found = securefl.forecast("fedlog_digits", progress=False)
+        >>> found.table[["arm", "party", "epsilon"]].head(3).round(4)
+                         arm       party  epsilon
+        0  FedLog (unit norm)      server      inf
+        1  FedLog (unit norm)  key-holder      0.0
+        2  FedLog (unit norm)      others      1.0
+
+    Arguments are those of `securefl.run`. Two rounds of each arm are rehearsed, of which nothing is kept or
+    charged. Raises ConfigError for a study that cannot run.
+    """
+    found = study_from(study, data=data, model=model, workers=workers)
+    console = console_of(progress)
+    with one_thread():
+        here = world.build(found, found.study.seeds[0])
+        made = forecasts(
+            found, here, lambda arm: nullcontext() if console.quiet else console.status(f"rehearsing {arm}")
+        )
+    return Forecasts(found, tuple(made), total_seconds(found, made))

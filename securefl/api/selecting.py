@@ -1,0 +1,167 @@
+"""`securefl.select_by_profile`: clients chosen by encrypted profiles, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from securefl.algorithm import Job
+from securefl.api.ledgers import RECORDS, ledger_of
+from securefl.api.vectors import named
+from securefl.card import learns
+from securefl.core.draws import gumbel_top_k
+from securefl.core.errors import ConfigError, DataError, ProtocolError
+from securefl.core.release import PARTIES
+from securefl.engines.door import Door, Given
+from securefl.matching import Options, Profile
+from securefl.messages import client_name
+from securefl.plan import Plan
+from securefl.profiles import Anchor, Bounds
+from securefl.profiles import Profile as Plain
+from securefl.rounds import Ask, Each, Sends, Value
+
+ProfileLike = Profile | Plain | tuple[Any, Any]
+_NAME: Final = "profile"
+
+
+@dataclass(frozen=True, eq=False)
+class Selected:
+    """Clients that were chosen by their profiles.
+
+    Attributes:
+        clients: their names, in the order of the draw.
+        scores: the divergence of each client's profile from the baseline, as the server learnt it.
+        absent: for each client without a score, why. It is not chosen.
+        learns: what each party saw, in words, by "server", "key-holder" and "others".
+        epsilon: by party, the largest epsilon that any client of the ledger has spent. A score leaves without
+            noise, so it is infinite against the server and the others.
+    """
+
+    clients: tuple[str, ...]
+    scores: Mapping[str, float]
+    absent: Mapping[str, str]
+    learns: Mapping[str, str]
+    epsilon: Mapping[str, float]
+
+
+def select_by_profile(
+    profiles: Mapping[str, ProfileLike] | Sequence[ProfileLike],
+    baseline: ProfileLike,
+    count: int,
+    *,
+    alpha: float,
+    rng: np.random.Generator,
+    scores: Literal["ckks", "pads"] = "ckks",
+    parameters: str = "strong",
+    anchor: Anchor | None = None,
+    bounds: Bounds | None = None,
+    delta: float | None = None,
+    ledger: Path | str | None = None,
+) -> Selected:
+    """Choose clients by how far their profiles are from a baseline, compared under encryption (FedProf).
+
+        >>> import numpy as np, securefl
+        >>> near, far = ([0.1, 0.0], [1.0, 1.1]), ([3.0, -2.0], [1.0, 4.0])
+        >>> profiles = {"ann": near, "bob": near, "eve": far}
+        >>> rng = np.random.default_rng(0)
+        >>> middle = ([0.0, 0.0], [1.0, 1.0])
+        >>> found = securefl.select_by_profile(profiles, middle, 2, alpha=50.0, rng=rng, scores="pads")
+        >>> sorted(found.clients), found.scores["eve"] > found.scores["ann"]
+        (['ann', 'bob'], True)
+
+    All parties live in this process, and every message passes as bytes. The server learns a score of each
+    client; the key holder, which must not collude with it, learns integers that are uniform to it.
+
+    Args:
+        profiles: of each client, by name, or a list: a `Profile`, or a pair of mean and variance, (q,) each.
+        baseline: the server's own.
+        count: how many are chosen. Fewer are, where fewer have a score.
+        alpha: clients are drawn without replacement with probability proportional to exp(-alpha * score).
+        rng: for the draw. Keys and pads come from the operating system.
+        scores: "ckks", or "pads", by which clients mask integers and encrypt nothing.
+        parameters: of the key: "strong" or "compact".
+        anchor: a public centre and scale of every element. By default profiles are taken as they are.
+        bounds: what values are clipped to, in units of the anchor.
+        ledger, delta: as for `masked_sum`. Calls of both can share a ledger that has no budget.
+
+    Raises ConfigError for a count above the number of clients, and for a baseline that the bounds would
+    change; DataError for profiles that are not valid or not alike; ProtocolError if no client has a score.
+    """
+    given = {name: _plain(name, own) for name, own in named(profiles, "profiles").items()}
+    middle = _plain("the baseline", baseline)
+    _require(given, middle, count, alpha, scores)
+    if ledger is not None and delta is None:
+        raise ConfigError("Expected `delta` with a ledger, whose terms it is one of.")
+    options = Options(bounds=bounds or Bounds(weight=1024), anchor=anchor)
+    sends = Sends(
+        name=_NAME,
+        how="each",
+        reveals="its whole profile",
+        reveals_encrypted="one score, its profile's divergence from the baseline",
+        on_model=False,
+    )
+    plan = Plan(
+        scores=scores,
+        unit="client",
+        adjacency="zero-out",
+        # a score leaves without noise, so epsilon is infinite at every delta
+        delta=0.5 if delta is None else delta,
+        unprotected=(_NAME,),
+        schedule=1,
+    )
+    each = Each(sends, options.query(middle), options.variant, options.bounds)
+    with ledger_of(ledger, plan, list(given)) as (path, numbers):
+        names = {number: name for name, number in numbers.items()}
+
+        def compute(job: Job) -> Value:
+            found = options.features(given[names[job.client]])
+            parts = found.split(options.variant)
+            return Value(hidden=parts.hidden, clear=parts.clear)
+
+        ask = Ask(cohort=tuple(sorted(names)), broadcast=np.zeros(0, np.float32), each=(each,))
+        records = [RECORDS] * (1 + max(names))
+        with Door(plan, [Given(sends, compute)], records, ledger=path, parameters=parameters) as door:
+            known = {names[k]: score for k, score in door.ask(ask).each[_NAME].items()}
+            why = {names[k]: door.log.abstained.get(client_name(k), "") for k in names}
+            epsilon = {party: door.ledger.worst(party) for party in PARTIES}
+    absent = {name: why[name] for name in given if name not in known}
+    if not known:
+        raise ProtocolError(f"Expected a score of some client, got none: {'; '.join(absent.values())}")
+    found = {name: known[name] for name in given if name in known}
+    drawn = gumbel_top_k(-alpha * np.array(list(found.values())), min(count, len(found)), rng)
+    chosen = tuple(list(found)[place] for place in drawn)
+    learnt = {party: learns(plan, [sends], party) for party in PARTIES}
+    return Selected(chosen, found, absent, learnt, epsilon)
+
+
+def _plain(name: str, own: ProfileLike) -> Plain:
+    """A checked profile. Raises DataError, with the name, for one that is not valid."""
+    try:
+        match own:
+            case Plain():
+                return own
+            case Profile():
+                return own.plain
+            case (mean, variance):
+                return Profile(np.asarray(mean, np.float64), np.asarray(variance, np.float64)).plain
+    except (DataError, ValueError, TypeError) as error:
+        raise DataError(f"{name}: {error}") from None
+    raise DataError(f"{name}: expected a Profile, or a pair of mean and variance, got {type(own).__name__}.")
+
+
+def _require(given: Mapping[str, Plain], middle: Plain, count: int, alpha: float, scores: str) -> None:
+    if not 1 <= count <= len(given):
+        raise ConfigError(f"Expected a count from 1 to {len(given)}, the number of clients, got {count}.")
+    if scores not in ("ckks", "pads"):
+        raise ConfigError(f"Expected scores as 'ckks' or 'pads', got {scores!r}.")
+    if not np.isfinite(alpha):
+        raise ConfigError(f"Expected a finite alpha, got {alpha}.")
+    for name, own in given.items():
+        if len(own) != len(middle):
+            raise DataError(
+                f"Expected profiles of {len(middle)} elements, as the baseline has, got {len(own)} of {name}."
+            )

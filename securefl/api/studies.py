@@ -1,0 +1,114 @@
+"""A study as a caller in Python gives it: by path or name, as a mapping, as a text, or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from securefl.core.errors import ConfigError
+from securefl.processes import MOST_WORKERS
+from securefl.study.brought import Brought
+from securefl.study.config import Study, parse, read
+from securefl.study.packaged import text_of
+from securefl.sweep.cells import has_sweep
+
+Given = Study | Mapping[str, Any] | Path | str
+"""A path, the name of a packaged study, a text in TOML, the mapping that TOML is read as, or a Study."""
+
+
+def study_from(
+    study: Given, *, data: object | None = None, model: Any = None, workers: int | None = None
+) -> Study:
+    """The study that a caller means, with what it brings.
+
+    Raises ConfigError for anything that cannot be used as written, and for a sweep.
+    """
+    found = _read(study, Brought(data=data, model=model))
+    if workers is None:
+        return found
+    if not isinstance(workers, int) or not 1 <= workers <= MOST_WORKERS:
+        raise ConfigError(f"Expected 1 to {MOST_WORKERS:,} workers, got {workers!r}.")
+    return replace(found, runtime=replace(found.runtime, workers=workers))
+
+
+def _read(study: Given, brought: Brought) -> Study:
+    if isinstance(study, Study):
+        if brought.data is None and brought.model is None:
+            return study
+        return replace(study, brought=brought)
+    text = text_from(study)
+    if has_sweep(text):
+        raise ConfigError("Expected a study without a section [sweep], got a sweep: call securefl.run_sweep.")
+    if brought.data is None and brought.model is None and is_file(study):
+        return read(Path(str(study)))  # says in its errors which file is meant
+    return parse(text, home=home_of(study), brought=brought)
+
+
+def is_file(study: Given) -> bool:
+    """Whether a file is named, and not a packaged study or a text."""
+    return isinstance(study, Path) or (
+        isinstance(study, str) and not _is_text(study) and Path(study).is_file()
+    )
+
+
+def home_of(study: Given) -> Path | None:
+    """The folder of the study's file, if it is a file."""
+    return Path(str(study)).parent if is_file(study) else None
+
+
+def text_from(study: Mapping[str, Any] | Path | str) -> str:
+    """The TOML of a study.
+
+    Raises ConfigError for a mapping that TOML cannot hold, and for a file that is not there.
+    """
+    match study:
+        case Path() | str() if not _is_text(str(study)):
+            return _found(str(study))
+        case str():
+            return study
+        case Mapping():
+            return _written(study)
+    raise ConfigError(
+        "Expected a study as a path, a packaged name, a mapping, a text or a Study, got "
+        f"{type(study).__name__}."
+    )
+
+
+def _found(study: str) -> str:
+    try:
+        return text_of(study)
+    except OSError as error:  # of a name that no file can have
+        raise ConfigError(f"Expected a file or a packaged study, got a name with {error.strerror}.") from None
+
+
+def _is_text(study: str) -> bool:
+    # a path or name has neither; a text has sections and lines
+    return "\n" in study or "[" in study
+
+
+def _written(table: Mapping[str, Any]) -> str:
+    try:
+        return tomli_w.dumps(_plain(table))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            "Expected a mapping of text, numbers, truth values, lists and mappings, as TOML has them, got "
+            f"another value: {error}."
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    """Values of a caller as TOML has them: tuples as lists, paths as text, numbers of numpy as numbers."""
+    match value:
+        case Mapping():
+            return {str(key): _plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case Path():
+            return str(value)
+        case _ if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+            return value.item()
+    return value

@@ -1,0 +1,241 @@
+"""`securefl.masked_sum`: the sum of somebody else's vectors under secure aggregation, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from dp_accounting import DpEvent
+from numpy.typing import ArrayLike, NDArray
+
+from securefl.algorithm import Job
+from securefl.api.ledgers import RECORDS, ledger_of
+from securefl.api.vectors import Vectors, vectors
+from securefl.card import learns
+from securefl.charges import charge_of
+from securefl.core.errors import BudgetExceeded, ConfigError, DataError, ProtocolError
+from securefl.core.grid import Grid
+from securefl.core.release import PARTIES
+from securefl.dp.clipping import to_grid
+from securefl.engines.door import Door, Given
+from securefl.messages import client_name
+from securefl.plan import Plan
+from securefl.rounds import Ask, Sends, Sum, Value
+
+_FINE: Final = 2.0**-30
+"""Step of the grid over the bound, rounded up to a power of two, without noise."""
+_COARSE: Final = 2.0**-16
+"""Step of the grid over the clip, with noise, beside which it is nothing."""
+_ROOM: Final = 2.0**14
+"""Bound of the grid over the clip, with noise: a value and its share of the noise."""
+_NAME: Final = "vector"
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedSum:
+    """The sum of the survivors' vectors, and who learnt what.
+
+    Attributes:
+        total: in the shape of one vector, float64. With `clip` it is that of the clipped vectors, with noise
+            a noised one.
+        survivors: the names of the clients that are in it, as text.
+        absent: for each of the others, why.
+        learns: what each party saw, in words, by "server", "key-holder" and "others".
+        event: what the release costs a client against the server, as an event of dp-accounting.
+        epsilon: by party, the largest epsilon that any client of the ledger has spent. Without noise it is
+            infinite. Without a ledger it is that of this release alone.
+        error: how far an entry of the total can be from the exact sum, noise and clipping aside.
+    """
+
+    total: NDArray[np.float64]
+    survivors: tuple[str, ...]
+    absent: Mapping[str, str]
+    learns: Mapping[str, str]
+    event: DpEvent
+    epsilon: Mapping[str, float]
+    error: float
+
+
+def masked_sum(
+    vectors_of: Mapping[str, ArrayLike] | Sequence[ArrayLike],
+    *,
+    corrupt: float,
+    bound: float | None = None,
+    clip: float | None = None,
+    dropout: float = 0.0,
+    least_honest: int = 1,
+    silent: Collection[str] = (),
+    noise_multiplier: float = 0.0,
+    delta: float | None = None,
+    budget: float | None = None,
+    ledger: Path | str | None = None,
+) -> MaskedSum:
+    """Add clients' vectors under masks: the server learns the total, and of each client nothing more.
+
+        >>> import securefl
+        >>> updates = {"ann": [1.0, 2.0], "bob": [0.5, 0.0], "eve": [0.25, 1.0], "joe": [9.0, 9.0]}
+        >>> found = securefl.masked_sum(updates, bound=10, corrupt=0.25, dropout=0.25, silent=["joe"])
+        >>> found.total.round(6), found.survivors, found.epsilon["server"]
+        (array([1.75, 3.  ]), ('ann', 'bob', 'eve'), inf)
+
+    All parties live in this process, and every message passes as bytes. A client's vector is one release of
+    it, protected as a whole: unit "client", its contribution against none.
+
+    Args:
+        vectors_of: each client's vector by name, or a list, whose clients are called "0", "1" and so on. All
+            have one shape.
+        corrupt: the largest share of the clients that may collude with the server. 0 says that none may.
+        bound: the largest absolute value of an entry. A larger one is an error.
+        clip: in place of `bound`: a vector whose norm is larger is scaled down to it. Noise needs one.
+        dropout: the largest share that may fall silent. least_honest: the least number of honest clients in
+            the sum.
+        silent: names of clients that fall silent, to try that.
+        noise_multiplier: deviation of the noise in the total over `clip`. Clients add it in shares, of which
+            those of the honest survivors are enough. 0 is no noise: epsilon is infinite then.
+        delta: of epsilon, needed with noise or a ledger.
+        budget: the largest epsilon of a client, over all calls with this ledger.
+        ledger: the file that charges are in before anything leaves; needed with a budget. Its clients' names
+            are beside it, in <ledger>.clients: calls may have other clients, in any order. Without a ledger
+            this release is accounted alone, and the caller adds `event` up.
+
+    Sums of two calls tell their difference where there is no noise.
+
+    Raises:
+        ConfigError: parameters that cannot be used, or fewer clients than a sum needs under them.
+        DataError: vectors that are not alike, not finite, or out of bounds. Nothing was charged then.
+        BudgetExceeded: too many clients' budgets do not bear it. ProtocolError: too many fell silent. No sum
+            was opened then; what was charged stays charged.
+    """
+    given = vectors(vectors_of)
+    sends = _sends(given, bound, clip, noise_multiplier)
+    plan = _plan(given, corrupt, dropout, least_honest, noise_multiplier, delta, budget, ledger)
+    if strange := [name for name in silent if name not in given.names]:
+        raise ConfigError(f"Expected silent clients among {', '.join(given.names)}, got {strange[0]!r}.")
+    with ledger_of(ledger, plan, given.names) as (path, numbers):
+        return _summed(given, sends, plan, path, numbers, frozenset(silent))
+
+
+def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float) -> Sends:
+    """What a client sends, with its grid."""
+    if (bound is None) == (clip is None):
+        raise ConfigError("Expected `bound` or `clip`, one of the two, got both or none.")
+    largest = bound if clip is None else clip
+    assert largest is not None
+    if not 0 < largest < np.inf:
+        raise ConfigError(f"Expected a finite bound or clip above 0, got {largest}.")
+    if noise and clip is None:
+        raise ConfigError("Expected `clip` with noise, the largest norm of a vector, got `bound`.")
+    if bound is not None:
+        for name, row in zip(given.names, given.rows, strict=True):
+            if np.abs(row).max() > bound:
+                raise DataError(f"Expected entries of {name} within +-{bound:g}, got a larger one.")
+    grid = (
+        Grid(step=largest * _COARSE, bound=largest * _ROOM)
+        if noise
+        # a power of two, on which whole numbers stand exactly
+        else Grid(step=2.0 ** ceil(log2(largest)) * _FINE, bound=largest)
+    )
+    return Sends(
+        name=_NAME,
+        how="sum",
+        reveals="its vector",
+        on_model=False,
+        sensitivity={("client", "zero-out"): largest} if clip else {},
+        grid=grid,
+        cohort=len(given.names),
+    )
+
+
+def _plan(
+    given: Vectors,
+    corrupt: float,
+    dropout: float,
+    least_honest: int,
+    noise: float,
+    delta: float | None,
+    budget: float | None,
+    ledger: Path | str | None,
+) -> Plan:
+    if delta is None and (noise or ledger is not None):
+        raise ConfigError("Expected `delta` with noise or a ledger: epsilon has no meaning without it.")
+    if budget is not None and (ledger is None or not noise):
+        raise ConfigError(
+            "Expected `ledger` and a noise_multiplier with `budget`: without a ledger nothing is added up, "
+            "and without noise no budget is enough."
+        )
+    if not 0 <= noise < np.inf:
+        raise ConfigError(f"Expected a finite noise_multiplier >= 0, got {noise}.")
+    return Plan(
+        sum="masked",
+        noise="distributed" if noise else "none",
+        noise_multiplier=noise,
+        dropout=dropout,
+        corrupt=corrupt,
+        least_cohort=2,
+        least_honest=least_honest,
+        unit="client",
+        adjacency="zero-out",
+        # without noise epsilon is infinite at every delta
+        delta=0.5 if delta is None else delta,
+        budget=budget,
+        unprotected=() if noise else (_NAME,),
+        schedule=1,
+    )
+
+
+def _summed(
+    given: Vectors,
+    sends: Sends,
+    plan: Plan,
+    path: Path,
+    numbers: Mapping[str, int],
+    silent: frozenset[str],
+) -> MaskedSum:
+    names = {number: name for name, number in numbers.items()}
+    place = {numbers[name]: at for at, name in enumerate(given.names)}
+    clip = next(iter(sends.sensitivity.values()), None)
+
+    def compute(job: Job) -> Value:
+        if names[job.client] in silent:
+            raise DataError("It fell silent, as it was told to.")
+        row = given.rows[place[job.client]]
+        if clip is None:
+            return Value(clear=row)
+        return Value(integers=to_grid(row[None], sends.grid.step, round(clip / sends.grid.step))[0])
+
+    records = [RECORDS] * (1 + max(numbers.values()))
+    ask = Ask(
+        cohort=tuple(sorted(place)),
+        broadcast=np.zeros(0, np.float32),
+        sums=(Sum(sends, given.rows.shape[1]),),
+    )
+    with Door(plan, [Given(sends, compute)], records, ledger=path) as door:
+        answers = door.ask(ask)
+        absent = {
+            names[k]: door.log.abstained.get(client_name(k), "") for k in place if k not in answers.survivors
+        }
+        if not answers.survivors:
+            _require_sum(absent, [names[k] for k in place if client_name(k) in door.log.refused], plan)
+        return MaskedSum(
+            total=answers.totals[_NAME].value.reshape(given.shape),
+            survivors=tuple(name for name in given.names if name not in absent),
+            absent=absent,
+            learns={party: learns(plan, [sends], party) for party in PARTIES},
+            event=charge_of(plan, sends).server,
+            epsilon={party: door.ledger.worst(party) for party in PARTIES},
+            error=len(answers.survivors) * sends.grid.step * (0.5 if clip is None else 1.0),
+        )
+
+
+def _require_sum(absent: Mapping[str, str], refused: Sequence[str], plan: Plan) -> None:
+    """Raise why there is no sum."""
+    allowed = len(absent) - plan.survivors(len(absent))
+    reasons = "; ".join(f"{name}: {why}" for name, why in absent.items() if why) or "nobody says why"
+    told = (
+        f"Expected at most {allowed} of {len(absent)} clients to be absent from the sum, got more: {reasons}"
+    )
+    raise (BudgetExceeded if refused else ProtocolError)(told)

@@ -1,0 +1,129 @@
+"""`securefl.run_sweep`: a grid of studies from Python, as the command `securefl sweep` runs it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from securefl.api.running import Run, console_of, folder_of, going_on, run, saying
+from securefl.api.studies import home_of, text_from
+from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.reading import near
+from securefl.core.release import PARTIES
+from securefl.processes import processors, scriptless
+from securefl.study.brought import Brought
+from securefl.study.config import slug
+from securefl.study.folder_lock import alone
+from securefl.study.interruption import Interruption
+from securefl.sweep import tradeoff
+from securefl.sweep.cells import Sweep, claim, parse_sweep
+from securefl.sweep.session import require_runnable, run_and_write
+from securefl.training.threads import one_thread
+
+
+@dataclass(frozen=True, eq=False)
+class SweepRun:
+    """A sweep whose cells have run.
+
+    Attributes:
+        sweep: what was run. folder: where all of it is.
+        metrics: a row per finished cell, arm, seed and round, with the swept keys as columns.
+        summary: a row per finished cell, arm and seed (see `securefl.sweep.tradeoff.summary_table`).
+        failed: for each cell that failed, by name, why.
+    """
+
+    sweep: Sweep
+    folder: Path
+    metrics: pd.DataFrame
+    summary: pd.DataFrame
+    failed: Mapping[str, str]
+
+    @property
+    def epsilon(self) -> pd.DataFrame:
+        """The largest epsilon over all seeds: a row for each cell and arm, a column for each party."""
+        spent = self.summary.groupby(["cell", "arm"], sort=False)[
+            [f"epsilon_{party}" for party in PARTIES]
+        ].max()
+        return spent.rename(columns=lambda name: str(name).removeprefix("epsilon_"))
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The names of the cells, as `run` takes them."""
+        return tuple(cell.folder for cell in self.sweep.cells)
+
+    def run(self, cell: str) -> Run:
+        """The run of one cell, for its models and its own report. It is finished, and read only."""
+        found = {own.folder: own for own in self.sweep.cells}
+        if cell not in found:
+            raise ConfigError(f"Expected a cell among {', '.join(found)}, got {cell!r}{near(cell, found)}.")
+        return run(found[cell].study, out=self.sweep.home(self.folder, found[cell]), progress=False)
+
+    def report(self) -> Path:
+        """The page of the sweep, one file that needs no other."""
+        return self.folder / "sweep.html"
+
+    def __repr__(self) -> str:
+        done = len(self.sweep.cells) - len(self.failed)
+        return (
+            f"SweepRun({self.sweep.name!r}: {done} of {len(self.sweep.cells)} cells in {str(self.folder)!r})"
+        )
+
+
+def run_sweep(
+    study: Mapping[str, Any] | Path | str,
+    *,
+    data: object | None = None,
+    model: Any = None,
+    out: Path | str | None = None,
+    workers: int | None = None,
+    progress: bool | None = None,
+) -> SweepRun:
+    """Run a study with a section [sweep] for every cell of its grid, or resume it, as `securefl sweep` does.
+
+        >>> import securefl
+        >>> from importlib.resources import files
+        >>> text = (files("securefl.protocols.studies") / "fedlog_digits.toml").read_text()
+        >>> grid = '[sweep.grid]\\n"study.seeds" = [[1]]\\n'
+        >>> found = securefl.run_sweep(text + grid, out="runs/sweep", workers=1, progress=False)
+        >>> found.cells
+        ('seeds-1',)
+        >>> found.epsilon.loc[("seeds-1", "FedLog (unit norm)"), "others"].round(6)
+        np.float64(1.0)
+
+    Args:
+        study: as for `securefl.run`.
+        data, model: as for `securefl.run`. With one of them the cells run one after the other in this
+            process; else each runs in a worker process.
+        out: the folder, by default runs/<name of the study>-sweep. Finished cells are not run again.
+        workers: processes that run cells side by side, by default as many as processors.
+
+    Raises ConfigError for a sweep that cannot run, and SecureFLError if all cells failed. If some failed, it
+    warns.
+    """
+    brought = Brought(data=data, model=model)
+    found = parse_sweep(text_from(study), home=home_of(study), brought=brought)
+    folder = folder_of(out, f"runs/{slug(found.name)}-sweep")
+    console, stop = console_of(progress), Interruption()
+    with one_thread(), ExitStack() as stack:
+        stack.enter_context(going_on(folder))
+        stack.enter_context(alone(folder, saying(console)))
+        require_runnable(found, folder, console)
+        claim(folder, found)
+        stack.enter_context(scriptless())
+        stack.enter_context(stop)
+        summary, failed = run_and_write(found, folder, workers or processors(), console, stop)
+    if failed:
+        what = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        count = f"{len(failed)} of {len(found.cells)} cells failed"
+        told = f"{count}: {what.rstrip('.')}. The same call tries again."
+        if len(failed) == len(found.cells):
+            raise SecureFLError(told)
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
+    metrics = tradeoff.results_table(found, folder)
+    return SweepRun(found, folder.absolute(), metrics, summary, failed)

@@ -1,0 +1,76 @@
+"""A caller's vectors, checked before anything is charged: one a client, alike and finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.legible import require_legible
+
+Named = Mapping[Any, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """names: as text, in the caller's order. rows: float64 (K, d). shape: of each vector as it was given."""
+
+    names: tuple[str, ...]
+    rows: NDArray[np.float64]
+    shape: tuple[int, ...]
+
+
+def named(of: Named, what: str) -> dict[str, Any]:
+    """Values by client, in their order; a list numbers its clients from 0.
+
+    Raises ConfigError for two clients of one name, names that deceive the eye, and anything else than a
+    mapping or a list.
+    """
+    if isinstance(of, Mapping):
+        found = {str(name): value for name, value in of.items()}
+        if len(found) < len(of):
+            raise ConfigError(f"Expected each client once, got two of one name among {list(of)}.")
+    elif isinstance(of, Sequence | np.ndarray) and not isinstance(of, str | bytes):
+        found = {str(number): value for number, value in enumerate(of)}
+    else:
+        raise ConfigError(f"Expected {what} as a mapping of names, or a list, got {type(of).__name__}.")
+    for name in found:
+        require_legible(name, "a client's name")
+    return found
+
+
+def vectors(of: Mapping[Any, ArrayLike] | Sequence[ArrayLike]) -> Vectors:
+    """Raises DataError for vectors of several shapes, empty ones, and others than finite numbers."""
+    given = named(of, "vectors")
+    if len(given) < 2:
+        raise ConfigError(
+            f"Expected vectors of two clients or more, got {len(given)}: a sum of one hides nothing."
+        )
+    rows = {name: _numbers(name, value) for name, value in given.items()}
+    first, *others = rows
+    shape = rows[first].shape
+    for name in others:
+        if rows[name].shape != shape:
+            raise DataError(
+                f"Expected vectors of one shape, got {shape} of {first} and {rows[name].shape} of {name}."
+            )
+    if not rows[first].size:
+        raise DataError("Expected vectors of at least one value, got empty ones.")
+    return Vectors(tuple(rows), np.stack([row.ravel() for row in rows.values()]), shape)
+
+
+def _numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    try:
+        found = np.asarray(value)
+        if found.dtype.kind not in "fiub":
+            raise ValueError(f"values of type {found.dtype}")
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"Expected numbers of {name}, got others ({error}).") from None
+    found = found.astype(np.float64)
+    if not np.isfinite(found).all():
+        raise DataError(f"Expected finite numbers of {name}, got NaN or infinity. Leave it out, or mend it.")
+    return found

@@ -1,0 +1,72 @@
+"""A sweep in its folder: run the cells that are left, and write tables and page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from securefl.core.errors import SecureFLError
+from securefl.study.interruption import Interruption, Stop
+from securefl.sweep.cells import Sweep
+from securefl.sweep.check import check, require_all
+from securefl.sweep.progress import Bars
+from securefl.sweep.report import write
+from securefl.sweep.run import Watch, finished, run_cell, run_cells
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def require_runnable(sweep: Sweep, out: Path, console: Console) -> None:
+    """Check every cell that is left. Raises ConfigError if one of them could not run, and names it."""
+    from rich.text import Text
+
+    left = [cell for cell in sweep.cells if not finished(sweep.home(out, cell))]
+    with console.status("checking all cells") as status:
+        # All before any runs: an error in the last one must not cost the hours, or the epsilon, of the first.
+        require_all(
+            sweep, check(left, costs=False, tell=lambda name: status.update(Text(f"checking {name}")))
+        )
+
+
+def run_and_write(
+    sweep: Sweep, out: Path, workers: int, console: Console, stop: Interruption
+) -> tuple[pd.DataFrame, Mapping[str, str]]:
+    """Run what is left of a sweep, with progress on the console, and write tables, plots and page.
+
+    Returns the summary table, which may be empty, and the errors of the cells that failed, by name. The
+    caller holds and has claimed the folder. Raises Interrupted after a request to stop.
+    """
+    done = sum(finished(sweep.home(out, cell)) for cell in sweep.cells)
+    workers = min(workers, max(1, len(sweep.cells) - done))
+    brought = [cell.study.brought for cell in sweep.cells]
+    here = any(own.data is not None or own.model is not None for own in brought)
+    with Bars(sweep, done, 1 if here else workers, console) as bars:
+        if here:
+            failed = _run_here(sweep, out, watch=bars, stop=stop)
+        else:
+            failed = run_cells(sweep, out, workers=workers, watch=bars, stop=stop)
+    # A signal waits for the report: half-written tables beside finished cells would mislead.
+    with stop.finishing("the report"):
+        return write(sweep, out, failed), failed
+
+
+def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[str, str]:
+    """`run_cells` in this process, one by one: no other process has what a caller handed over."""
+    failed: dict[str, str] = {}
+    for cell in sweep.cells:
+        folder = sweep.home(out, cell)
+        if finished(folder):
+            continue
+        watch.begun(cell, 0)
+        error = None
+        try:
+            run_cell(cell.study, folder, partial(watch.round, 0), stop)
+        except SecureFLError as found:
+            error = failed[cell.name] = str(found)
+        watch.ended(cell, 0, error)
+    return failed

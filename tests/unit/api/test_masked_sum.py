@@ -1,0 +1,174 @@
+"""One masked sum for somebody else's loop: what callers do wrong, and which client is charged over calls."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
+
+import securefl
+from securefl.accounting.ledger import Ledger
+from securefl.core.errors import BudgetExceeded, ConfigError, DataError, ProtocolError, SecureFLError
+
+FOUR: dict[str, Any] = {"ann": [1.0, 2.0], "bob": [0.5, 0.0], "eve": [0.25, 1.0], "joe": [9.0, 9.0]}
+NOISED: dict[str, Any] = {"clip": 1.0, "corrupt": 0, "noise_multiplier": 1.0, "delta": 1e-5}
+
+
+def total(of: Any = FOUR, **options: Any) -> Any:
+    return securefl.masked_sum(of, **{"bound": 1000.0, "corrupt": 0.0, **options})
+
+
+def test_the_total_is_exact_to_its_error() -> None:
+    rng = np.random.default_rng(0)
+    vectors = [rng.normal(size=(3, 2)) for _ in range(6)]
+    found = total(vectors, bound=8)
+    assert found.total.shape == (3, 2)
+    assert np.abs(found.total - sum(vectors)).max() <= found.error < 1e-7
+    assert found.survivors == ("0", "1", "2", "3", "4", "5")
+
+
+def test_without_noise_epsilon_is_infinite_and_says_so() -> None:
+    found = total()
+    assert found.epsilon == {"server": np.inf, "key-holder": 0.0, "others": np.inf}
+    assert found.event == NonPrivateDpEvent()
+    assert found.learns["server"].startswith("the total over the cohort of its vector")
+
+
+def test_whoever_falls_silent_is_not_in_the_total() -> None:
+    found = total(corrupt=0.25, dropout=0.25, silent=["joe"])
+    assert found.total.tolist() == pytest.approx([1.75, 3.0])
+    assert list(found.absent) == ["joe"]
+    with pytest.raises(ProtocolError, match="at most 0 of 4 clients to be absent"):
+        total(silent=["joe"])
+
+
+def test_noise_is_charged_in_the_ledger(tmp_path: Path) -> None:
+    found = securefl.masked_sum(FOUR, **NOISED, ledger=tmp_path / "ledger")
+    assert found.event == GaussianDpEvent(1.0)
+    terms = securefl.Plan(delta=1e-5, schedule=1, unit="client", adjacency="zero-out").terms()
+    with Ledger(tmp_path / "ledger", terms) as ledger:
+        assert ledger.worst("server") == found.epsilon["server"] == pytest.approx(4.377, abs=1e-3)
+        assert len(ledger.rows()) == 4
+
+
+def test_without_a_ledger_the_event_is_stated_and_this_release_accounted_alone() -> None:
+    first, second = (securefl.masked_sum(FOUR, **NOISED) for _ in range(2))
+    assert first.epsilon == second.epsilon
+    assert not np.array_equal(first.total, second.total)
+
+
+def test_a_vector_is_clipped_with_noise(tmp_path: Path) -> None:
+    """A hundred noised sums of vectors far over the clip: their mean is that of the clipped ones."""
+    far = {name: np.full(50, 1e6) for name in "abc"}
+    found = securefl.masked_sum(far, **{**NOISED, "noise_multiplier": 0.01})
+    assert found.total.mean() == pytest.approx(3 / np.sqrt(50), abs=0.02)
+
+
+def test_a_budget_holds_over_calls_by_name_and_not_by_place(tmp_path: Path) -> None:
+    """The attack: other clients, in another order, in the second call. By place joe would pay for ann."""
+    noised = {**NOISED, "budget": 9.0, "ledger": tmp_path / "ledger"}
+    spent = [
+        securefl.masked_sum({name: FOUR[name] for name in names}, **noised).epsilon["server"]
+        for names in (("ann", "bob"), ("joe", "ann"), ("ann", "eve"))
+    ]
+    assert spent == sorted(spent)
+    with pytest.raises(BudgetExceeded, match="ann: "):
+        securefl.masked_sum({"ann": [1.0], "eve": [1.0]}, **noised)
+    assert securefl.masked_sum({"bob": [1.0], "eve": [1.0]}, **noised).survivors == ("bob", "eve")
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        ("DELETE FROM clients WHERE number > 0", "the ledger has entries of 2 clients, and it names 1"),
+        ("DELETE FROM ledger", "no longer says whose ledger"),
+        ("UPDATE clients SET name = 'eve' WHERE number = 0", "not as it was written"),
+        (None, "no longer says whose ledger"),
+    ],
+)
+def test_a_lost_roster_is_noticed(damage: str | None, match: str, tmp_path: Path) -> None:
+    """Otherwise the next call would give a client's entries to another one."""
+    two = {"ann": [1.0], "bob": [2.0]}
+    total(two, ledger=tmp_path / "ledger", delta=1e-5)
+    roster = tmp_path / "ledger.clients"
+    if damage is None:
+        for file in tmp_path.glob("ledger.clients*"):
+            file.unlink()
+    else:
+        db = sqlite3.connect(roster)
+        db.execute(damage)
+        db.commit()
+        db.close()
+    with pytest.raises(DataError, match=match):
+        total(two, ledger=tmp_path / "ledger", delta=1e-5)
+
+
+def test_another_ledgers_roster_is_noticed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        total(FOUR, ledger=tmp_path / name, delta=1e-5)
+    (tmp_path / "one.clients").replace(tmp_path / "two.clients")
+    with pytest.raises(DataError, match="belongs to another ledger"):
+        total(FOUR, ledger=tmp_path / "two", delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        {"a": [1], "b": [np.nan]},
+        {"a": [1], "b": [np.inf]},
+        {"a": [1], "b": [1, 2]},
+        {"a": [[1]], "b": [1]},
+        {"a": [1]},
+        {},
+        [[1], ["x"]],
+        [[1j], [2]],
+        [[], []],
+        [None, None],
+        "abc",
+        {1: [1], "1": [2]},
+        {"a\n": [1], "b": [1]},
+        {"a": [1], "b": [2000]},
+    ],
+    ids=str,
+)
+def test_vectors_that_cannot_be_added_are_refused_before_anything_is_charged(of: Any, tmp_path: Path) -> None:
+    with pytest.raises((DataError, ConfigError), match="Expected"):
+        total(of, ledger=tmp_path / "ledger", delta=1e-5)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"corrupt": 0.9},
+        {"corrupt": None},
+        {"dropout": 0.9},
+        {"clip": 1.0},
+        {"bound": None},
+        {"bound": -1.0},
+        {"bound": np.nan},
+        {"noise_multiplier": 1.0, "delta": 1e-5},
+        {"bound": None, "clip": 1.0, "noise_multiplier": 1.0},
+        {"bound": None, "clip": 1.0, "noise_multiplier": np.nan, "delta": 1e-5},
+        {"bound": None, "clip": 1.0, "noise_multiplier": 1e5, "delta": 1e-5},
+        {"bound": None, "clip": 1.0, "noise_multiplier": -1.0, "delta": 1e-5},
+        {"budget": 1.0},
+        {"ledger": "somewhere"},
+        {"silent": ["nobody"]},
+        {"delta": 2.0},
+        {"least_honest": 9},
+    ],
+    ids=str,
+)
+def test_parameters_that_cannot_be_used_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(SecureFLError, match="Expected"):
+        total(**options)
+
+
+def test_fewer_clients_than_the_graph_needs_are_refused() -> None:
+    with pytest.raises(ConfigError, match="survivors of 3 clients"):
+        total({name: [1.0] for name in "abc"}, corrupt=0.34, dropout=0.34)

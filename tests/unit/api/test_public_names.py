@@ -1,0 +1,73 @@
+"""The public surface: a dozen names, each imported when it is used, with an example that runs."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import securefl
+from securefl.study import run_report
+
+SLOW = ("torch", "numpy", "pandas", "matplotlib", "dp_accounting", "tenseal")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All examples run in one folder, where a finished run is not run again."""
+    return tmp_path_factory.mktemp("examples")
+
+
+def test_the_names_are_those_that_a_type_checker_sees() -> None:
+    tree = ast.parse(Path(securefl.__file__).read_text(encoding="utf-8"))
+    homes = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("securefl.")
+        for alias in node.names
+    }
+    assert sorted(homes) == securefl.__all__
+    assert {name: f"securefl.{home}" for name, home in securefl._HOMES.items()} == homes
+    assert set(securefl.__all__) <= set(dir(securefl))
+
+
+def test_no_name_is_a_rooms() -> None:
+    rooms = {path.stem for path in Path(securefl.__file__).parent.iterdir()}
+    assert not rooms & set(securefl.__all__)
+
+
+def test_the_package_imports_nothing_before_a_name_is_used() -> None:
+    code = f"import sys, securefl; print(*(n for n in {SLOW} if n in sys.modules)); securefl.Plan"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_another_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'fit'"):
+        securefl.fit  # noqa: B018
+    assert not hasattr(securefl, "fit")
+
+
+SLOWLY = ("run_sweep",)
+"""They start worker processes."""
+NAMES = [pytest.param(n, marks=pytest.mark.slow if n in SLOWLY else ()) for n in securefl.__all__]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_example_runs(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(run_report, "figures", lambda study, results: {})  # plots take longer than the runs
+    found = getattr(securefl, name)
+    assert inspect.getdoc(found)
+    (example,) = [one for one in doctest.DocTestFinder(recurse=False).find(found, name, globs={}) if one]
+    assert example.examples, f"{name} has no example"
+    told: list[str] = []
+    failures, _ = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(
+        example, out=told.append
+    )
+    assert not failures, "".join(told)

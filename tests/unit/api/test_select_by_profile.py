@@ -1,0 +1,72 @@
+"""One selection by encrypted profiles for somebody else's loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securefl
+from securefl.core.errors import ConfigError, DataError
+from securefl.profiles import Profile, divergence
+
+NEAR, FAR = ([0.1, 0.0], [1.0, 1.1]), ([3.0, -2.0], [1.0, 4.0])
+MIDDLE = ([0.0, 0.0], [1.0, 1.0])
+THREE: dict[str, Any] = {"ann": NEAR, "bob": NEAR, "eve": FAR}
+
+
+def chosen(of: Any = THREE, middle: Any = MIDDLE, count: int = 2, **options: Any) -> Any:
+    rng = np.random.default_rng(0)
+    return securefl.select_by_profile(
+        of, middle, count, **{"alpha": 50.0, "rng": rng, "scores": "pads", **options}
+    )
+
+
+@pytest.mark.parametrize("scores", ["pads", "ckks"])
+def test_scores_are_the_divergence_and_the_far_one_is_left_out(scores: str) -> None:
+    found = chosen(scores=scores)
+    assert set(found.clients) == {"ann", "bob"}
+    for name, (mean, variance) in THREE.items():
+        own, middle = (Profile(np.array(m), np.array(v), 1) for m, v in ((mean, variance), MIDDLE))
+        assert found.scores[name] == pytest.approx(divergence(own, middle), abs=1e-3)
+    assert found.epsilon == {"server": np.inf, "key-holder": 0.0, "others": np.inf}
+    assert found.learns["server"] == "of each client one score, its profile's divergence from the baseline"
+
+
+def test_the_draw_is_the_callers_stream() -> None:
+    assert chosen(count=1, alpha=0.0).clients == chosen(count=1, alpha=0.0).clients
+    drawn = {chosen([NEAR] * 6, count=1, alpha=0.0, rng=np.random.default_rng(k)).clients for k in range(8)}
+    assert len(drawn) > 2
+
+
+def test_profiles_come_as_objects_too(tmp_path: Path) -> None:
+    public = securefl.Profile(np.array(NEAR[0]), np.array(NEAR[1]))
+    found = chosen([public, public.plain, NEAR], ledger=tmp_path / "ledger", delta=1e-5)
+    assert len(set(found.scores.values())) == 1
+    assert (tmp_path / "ledger").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"count": 4}, "a count from 1 to 3"),
+        ({"count": 0}, "a count from 1 to 3"),
+        ({"alpha": np.nan}, "a finite alpha"),
+        ({"scores": "clear"}, "'ckks' or 'pads'"),
+        ({"of": {}}, "a count from 1 to 0"),
+        ({"of": "abc", "count": 1}, "as a mapping of names, or a list"),
+        ({"of": {"a": ([1.0], [1.0]), "b": NEAR}}, "profiles of 2 elements"),
+        ({"of": {"a": ([np.nan, 1], [1, 1]), "b": NEAR}}, "a: Expected finite entries"),
+        ({"of": {"a": ([0, 1], [-1, 1]), "b": NEAR}}, "a: Expected variances of at least 0"),
+        ({"of": {"a": 3, "b": NEAR}}, "a: expected a Profile, or a pair"),
+        ({"of": {"a": (["x", "y"], [1, 1]), "b": NEAR}}, "a: could not convert"),
+        ({"middle": ([0, 0], [1e-9, 1e9])}, "1 that lie outside the declared bounds"),
+        ({"ledger": "somewhere"}, "Expected `delta` with a ledger"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_compared_is_refused(options: dict[str, Any], match: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=match):
+        chosen(**options)
