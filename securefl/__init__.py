@@ -8,7 +8,7 @@
 Each is imported when it is first used.
 """
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take as long to import as all else
 
 if TYPE_CHECKING:
     from securefl.accounting.ledger import Ledger
