@@ -16,7 +16,9 @@ from securefl.protocols.heads.noise import deviation
 from securefl.protocols.heads.solvers import Kind, solve
 from securefl.protocols.heads.statistic import Statistic
 from securefl.protocols.once import absent, including
-from securefl.rounds import Answers, Ask, Floats, Sum
+from securefl.rounds import Answers, Ask, Floats, Kept, Sum
+from securefl.training.heads import Bounded, with_head
+from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem
 
 NOBODY = Answers(survivors=(), totals={}, each={})
@@ -96,6 +98,18 @@ class ClosedForm:
             loss=float(np.mean(logsumexp(scores, axis=1) - scores[np.arange(len(y)), y])),
             figures={"clipped": np.array(clipped)},
         )
+
+    def learnt(self, state: State, client: int | None, kept: Kept) -> Learnt:
+        """The public body, with the head behind bounded features."""
+        head = state.broadcast.reshape(self.statistic.blocks.classes, -1)
+        own, projection = self.statistic.bounding, self.statistic.projection
+        features = Bounded(
+            kind=own.kind, bound=own.bound, projection=None if projection.kind == "none" else projection
+        )
+        wide = np.zeros((len(head), 1 + projection.features))
+        wide[:, : head.shape[1]] = head
+        vector = with_head(self.problem.module(self.problem.initial), wide)
+        return common(self.problem, vector, client, features)
 
     def _scores(self, head: Floats, x: NDArray[Any]) -> Floats:
         """The score of each class, (n, C). A record with features that are not finite has those of 0."""

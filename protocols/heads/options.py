@@ -9,11 +9,12 @@ from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.protocols.heads.algorithm import ClosedForm
 from securefl.protocols.heads.blocks import Blocks, grid_of
-from securefl.protocols.heads.bounding import Bounding, Projection
+from securefl.protocols.heads.bounding import Bounding
 from securefl.protocols.heads.noise import deviation
 from securefl.protocols.heads.rule import MOST_VALUES, Choice, choose
 from securefl.protocols.heads.statistic import Statistic
 from securefl.training.heads import last_dense
+from securefl.training.projection import Projection
 from securefl.training.task import Problem
 
 _COUNTS = 0.25

@@ -13,9 +13,10 @@ from securefl.algorithm import Job
 from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.protocols.heads.blocks import Blocks, Integers
-from securefl.protocols.heads.bounding import Bounding, Projection
+from securefl.protocols.heads.bounding import Bounding
 from securefl.rounds import Floats, Sends, Value
 from securefl.training.heads import body_features
+from securefl.training.projection import Projection
 from securefl.training.task import Problem
 
 _ROWS = 4096

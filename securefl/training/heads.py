@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from securefl.core.errors import ConfigError
 from securefl.training.chunks import apart
+from securefl.training.projection import Projection
 from securefl.training.tensors import as_tensor
 from securefl.training.vector import to_vector
 
@@ -26,17 +27,32 @@ class Bounded:
     """An activation that bounds features, (n, width) -> (n, width), in a form that a file can name.
 
     kind "unit-l2": each row is scaled to the norm `bound`; a row of zeros stays. "bounded": each entry is
-    clipped to [-bound, bound].
+    clipped to [-bound, bound]. "clip-l2": rows are divided by `bound`, and those longer than 1 are scaled
+    to 1.
+    projection: before that, features are projected. Zeros behind the projected ones keep their number.
     """
 
-    kind: Literal["unit-l2", "bounded"]
+    kind: Literal["unit-l2", "bounded", "clip-l2"]
     bound: float = 1.0
+    projection: Projection | None = None
 
     def __call__(self, features: Tensor) -> Tensor:
-        if self.kind == "unit-l2":
-            unit = normalize(features, dim=1)
-            return unit if self.bound == 1 else self.bound * unit
-        return features.clamp(-self.bound, self.bound)
+        if self.projection is None:
+            return self._bounded(features)
+        found = self._bounded(self.projection(features).to(features.dtype))
+        return pad(found, (0, features.shape[1] - found.shape[1]))
+
+    def _bounded(self, features: Tensor) -> Tensor:
+        match self.kind:
+            case "unit-l2":
+                unit = normalize(features, dim=1)
+                return unit if self.bound == 1 else self.bound * unit
+            case "bounded":
+                return features.clamp(-self.bound, self.bound)
+            case "clip-l2":
+                scaled = features / self.bound
+                lengths: Tensor = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+                return scaled / lengths.clamp(min=1.0)
 
 
 def last_dense(model: nn.Module) -> nn.Linear:

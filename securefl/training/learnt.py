@@ -75,8 +75,13 @@ def bound_features(model: nn.Module, features: Bounded | None) -> None:
     """Let the input of the model's head pass `features` first, for good."""
     if features is None:
         return
+    head, projection = last_dense(model), features.projection
+    if projection is not None and projection.features != head.in_features:
+        raise ConfigError(
+            f"Expected a model whose head reads {projection.features} features, got {head.in_features}."
+        )
 
     def bounded(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (features(inputs[0]),)
 
-    last_dense(model).register_forward_pre_hook(bounded)
+    head.register_forward_pre_hook(bounded)

@@ -20,6 +20,7 @@ from securefl.training.exported import Tensors, read
 from securefl.training.heads import Bounded
 from securefl.training.learnt import bound_features
 from securefl.training.models import Kind, ModelConfig
+from securefl.training.projection import Projection
 from securefl.training.tensors import as_tensor, in_mode
 
 Own = nn.Module | Callable[..., nn.Module]
@@ -117,13 +118,22 @@ def load(path: Path | str, model: Own | None = None) -> Trained:
             from securefl.training.dpsgd import make_private  # Opacus takes two seconds to import
 
             made = make_private(made)[0]
-        features = None if about["features"] is None else Bounded(**about["features"])
+        features = _features(about["features"])
         _require_card(card)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"Expected the whole card of a model in {path}, got {error!r}.") from None
     _fill(made, tensors, path, whole=card["part"] != "shared" or not isinstance(model, nn.Module))
     bound_features(made, features)
     return Trained(made, card)
+
+
+def _features(table: Mapping[str, Any] | None) -> Bounded | None:
+    """How a card says that the head's input is bounded. TypeError for what it cannot say."""
+    if table is None:
+        return None
+    # files of earlier versions have no projection
+    projection = table.get("projection")
+    return Bounded(**{**table, "projection": None if projection is None else Projection(**projection)})
 
 
 def _require_card(card: Mapping[str, Any]) -> None:

@@ -25,7 +25,14 @@ def trained(of: Study, folder: Path, client: int | None = None) -> Trained:
     return load(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize(("protocol", "options"), ARMS)
+PROJECTED = [
+    ("heads", 'head = "ridge"\nprojection = "random"\nwidth = 4'),
+    ("heads", 'head = "prototypes"\nprojection = "leading"\nwidth = 5'),
+    ("heads", 'head = "prototypes"\nbounding = { kind = "clip-l2", bound = 2.0 }'),
+]
+
+
+@pytest.mark.parametrize(("protocol", "options"), [*ARMS, *PROJECTED])
 def test_predictions_are_as_good_as_the_record_says(protocol: str, options: str, tmp_path: Path) -> None:
     of = one(protocol, options)
     here, last = world(of), run(of, tmp_path).records[-1]

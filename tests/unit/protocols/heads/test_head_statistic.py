@@ -14,8 +14,9 @@ from securefl.algorithm import Job
 from securefl.core.grid import Grid
 from securefl.protocols.heads import Heads
 from securefl.protocols.heads.blocks import Blocks, grid_of
-from securefl.protocols.heads.bounding import UNIT, Bounding, Projection
+from securefl.protocols.heads.bounding import UNIT, Bounding
 from securefl.protocols.heads.statistic import Statistic
+from securefl.training.projection import Projection
 
 FINE = Grid(step=2.0**-18, bound=2.0**12)
 SENT = {
