@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pandas as pd
 from securefl.accounting.figures import in_words
 from securefl.api.studies import Given, study_from
 from securefl.core.errors import ConfigError
+from securefl.core.logs import logger
 from securefl.core.release import PARTIES
 from securefl.study import run_report, session, world
 from securefl.study.config import Study, slug
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_LOG = logger(__name__)
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A finished run.
@@ -44,6 +49,9 @@ class Run:
         epsilon: the largest epsilon of any client at the end, over all seeds: a row for each arm, a column
             for each party ("server", "key-holder", "others").
         sentences: who won, by how many rounds, what it cost in bytes and privacy.
+        warnings: what must not be overlooked: clients that were silent, models that diverged, an arm that is
+            no better than one constant answer.
+        learnt: False if an arm learnt nothing, for which the command has an exit code of its own.
     """
 
     study: Study
@@ -53,6 +61,8 @@ class Run:
     figures: pd.DataFrame
     epsilon: pd.DataFrame
     sentences: tuple[str, ...]
+    warnings: tuple[str, ...]
+    learnt: bool
 
     @classmethod
     def of(cls, study: Study, folder: Path, results: Results) -> Self:
@@ -66,6 +76,8 @@ class Run:
             results.figures,
             pd.DataFrame.from_dict(spent, orient="index", columns=list(PARTIES)).rename_axis("arm"),
             run_report.sentences(results),
+            tuple(alarm.text for alarm in results.alarms),
+            results.learnt,
         )
 
     def report(self) -> Path:
@@ -113,7 +125,8 @@ class Run:
         return f"Run({self.study.study.name!r} in {str(self.folder)!r})"
 
     def __str__(self) -> str:
-        return "\n".join([repr(self), *self.sentences, f"Report: {self.report()}"])
+        warned = [f"Warning: {text}" for text in self.warnings]
+        return "\n".join([repr(self), *self.sentences, *warned, f"Report: {self.report()}"])
 
     def _repr_html_(self) -> str:
         """In a notebook: each arm's last accuracy and epsilon, and a link to the report."""
@@ -125,7 +138,8 @@ class Run:
         table.insert(0, "accuracy", last.map("{:.3f}".format))
         page = escape(str(self.report()))
         title = escape(self.study.study.name)
-        return f"<p><b>{title}</b></p>{table.to_html()}<p>Report: <a href='{page}'>{page}</a></p>"
+        warned = "".join(f"<p>Warning: {escape(text)}</p>" for text in self.warnings)
+        return f"<p><b>{title}</b></p>{table.to_html()}{warned}<p>Report: <a href='{page}'>{page}</a></p>"
 
 
 def run(
@@ -164,8 +178,8 @@ def run(
     KeyboardInterrupt lets the round finish, and is raised then; signal handlers are as before afterwards. The
     same call goes on with the next round.
 
-    Raises ConfigError for a study that cannot run; nothing was spent then. Other errors are SecureFLErrors
-    too.
+    Warns with a RuntimeWarning if an arm learnt nothing. Raises ConfigError for a study that cannot run;
+    nothing was spent then. Other errors are SecureFLErrors too.
     """
     found = study_from(study, data=data, model=model, workers=workers)
     folder = folder_of(out, f"runs/{slug(found.study.name)}")
@@ -178,7 +192,16 @@ def run(
         bars = stack.enter_context(Bars(found, console))
         fresh = calling(callbacks, found.study.rounds)
         results, _ = session.run_study(found, folder, bars.tell, fresh=fresh, stop=stop, say=saying(console))
-    return Run.of(found, folder.absolute(), results)
+    finished = Run.of(found, folder.absolute(), results)
+    for text in finished.warnings:
+        _LOG.warning("%s", text)
+    if not finished.learnt:
+        warnings.warn(
+            f"An arm of {finished!r} learnt nothing, or stopped early: {' '.join(finished.warnings)}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return finished
 
 
 def folder_of(out: Path | str | None, usual: str) -> Path:

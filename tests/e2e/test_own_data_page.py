@@ -36,7 +36,8 @@ def test_the_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = head + "[data]\nclasses = 2\n[local]" + rest.partition("[local]")[2]
     names: dict[str, Any] = {"TEXT": text}
     run_as_written(NET + CALLS, names)
-    assert names["report"].is_file()
+    assert names["run"].report().is_file()
+    assert len(names["run"].metrics) == 1
 
 
 def run_as_written(code: str, names: dict[str, Any]) -> None:
