@@ -37,10 +37,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_folder_holds_everything(finished: Path) -> None:
     names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
-    expected = {"study.toml", "metrics.csv", "participation.csv", "figures.csv", "summary.json"}
+    expected = {
+        "study.toml",
+        "metrics.csv",
+        "participation.csv",
+        "figures.csv",
+        "abstentions.csv",
+        "summary.json",
+    }
     expected |= {"versions.json", "seeds.json", "report.html"}
     if find_spec("pyarrow") is not None:
-        expected |= {"metrics.parquet", "participation.parquet", "figures.parquet"}
+        expected |= {f"{name}.parquet" for name in ("metrics", "participation", "figures", "abstentions")}
     expected |= {f"plots/{name}.png" for name in ("accuracy", "participation", "cost", "divergence")}
     for arm in ("fedavg", "fedprof"):
         for seed in (3, 4):

@@ -228,7 +228,7 @@ def test_what_one_cell_learnt_nothing_of_is_told_of_the_sweep(tmp_path: Path) ->
 
 
 def test_a_failing_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securefl.sweep.check.check", lambda *_, **__: [])  # as if it failed while it runs
+    monkeypatch.setattr("securefl.sweep.session.check", lambda *_, **__: [])  # as if it failed while it runs
     toml = written(tmp_path, text(FEDAVG) + '[sweep.grid]\n"data.clients" = [5000, 6, 4]\n')
     toml.write_text(toml.read_text().replace("learning_rate = 0.2", "learning_rate = 1e30"))
     result = swept(toml, tmp_path / "out")

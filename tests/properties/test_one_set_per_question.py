@@ -350,10 +350,11 @@ class OtherActs(Journal):
 
     acts: tuple[str, ...] = ()
 
-    def _may_do(self, act: RecordAct, question: Question) -> bool:
-        row = self._row(act.client, question)
-        if act.act in self.acts and row is not None and row.at == act.header.place():
-            return True
+    def _may_do(self, act: RecordAct, question: Question) -> Any:
+        here = act.header.place()
+        attempt, row = self._attempt(act.client, question, here), self._row(act.client, question)
+        if act.act in self.acts and attempt is not None and row is not None and row.at == here:
+            return attempt, row
         return super()._may_do(act, question)
 
 
@@ -380,8 +381,10 @@ class ActsInOldAttempts(Journal):
         once = question.name in act.once
         return not (once and self._elsewhere(act.client, question, act.header.place()))
 
-    def _may_do(self, act: RecordAct, question: Question) -> bool:
-        return True
+    def _may_do(self, act: RecordAct, question: Question) -> Any:
+        attempt = self._attempt(act.client, question, act.header.place())
+        row = self._row(act.client, question)
+        return None if attempt is None or row is None else (attempt, row)
 
 
 class NoSigners(Journal):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_another_encoding_is_told_as_such(content: bytes, tmp_path: Path) -> Non
 def test_a_byte_order_mark_is_no_part_of_a_study(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_bytes(b"\xef\xbb\xbf" + DEMO.encode())
-    assert read(path) == parse(DEMO)
+    assert replace(read(path), file="", home=None) == parse(DEMO)
 
 
 @pytest.mark.parametrize(

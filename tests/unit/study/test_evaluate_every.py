@@ -15,11 +15,13 @@ from rich.console import Console
 from support.tiny_study import FEDAVG, run, text
 
 from securefl.core.errors import ConfigError
+from securefl.core.release import PARTIES
 from securefl.engines.account import Account
 from securefl.report import plots
 from securefl.study import results, run_report
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
+from securefl.study.forecast import Forecast
 from securefl.study.forecast_text import lines
 from securefl.study.progress import Bars
 from securefl.study.session import run_study
@@ -129,8 +131,20 @@ def test_progress_says_a_dash() -> None:
 
 def test_the_forecast_mentions_it() -> None:
     said = "Models are tested every 2 rounds, and after the last one."
-    assert said in list(lines(study(2), []))
-    assert not any("tested every" in line for line in lines(study(1), []))
+    free = dict.fromkeys(PARTIES, 0.0)
+    one = Forecast(
+        arm="FedAvg",
+        clients=6,
+        learns=dict.fromkeys(PARTIES, "nothing"),
+        epsilon=free,
+        affordable=None,
+        bytes_up=(0, 0),
+        bytes_down=(0, 0),
+        seconds=(0.0, 0.0),
+        changes=(),
+    )
+    assert said in list(lines(study(2), [one]))
+    assert not any("tested every" in line for line in lines(study(1), [one]))
 
 
 def test_a_seed_that_ended_early_does_not_stand_for_the_others() -> None:

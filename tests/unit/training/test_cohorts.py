@@ -284,4 +284,4 @@ def test_it_is_said_why_clients_train_one_by_one() -> None:
     here = problem(local())
     assert not why_alone(here)
     images = replace(here, model=ModelConfig(kind="adds_cnn", width=0.1), shape=(1, 28, 28))
-    assert why_alone(images) == "AddsCNN has other layers than dense ones"
+    assert why_alone(images) == "AddsCNN is not the packaged stack of dense layers"
