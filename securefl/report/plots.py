@@ -59,6 +59,7 @@ def accuracy(
         axes.set_title("; ".join(filter(None, (_WHOSE.get(models), _seeds_words(part)))), **_NOTE)
     for axes in panels:
         axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no half rounds in short runs
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if target is not None:
             line = {"color": "#555555", "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 0}
