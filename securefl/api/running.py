@@ -104,8 +104,9 @@ class Run:
 
         Arguments are those of `model`. Returns the path.
         """
-        self._taken(arm, seed, client).write(Path(path))
-        return Path(path)
+        file = path_of("path", path, "the file to write")
+        self._taken(arm, seed, client).write(file)
+        return file
 
     def test_records(self, seed: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
         """x and y that accuracy was measured on: the server's records under a seed, by default the first."""
