@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency
 from securefl.protocols.heads.bounding import UNIT
@@ -75,6 +76,13 @@ class Blocks:
     counts: float = 0.0
     sums: float = 1.0
     moments: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.moments and not self._scale(self.moments / UNIT**2):
+            raise ConfigError(
+                f"Expected moments that the grid of step {self.grid.step:g} can hold, got a weight of "
+                f'{self.moments:g}. Raise it, or take head = "prototypes".'
+            )
 
     @property
     def size(self) -> int:
@@ -127,7 +135,8 @@ class Blocks:
         scale = self._scale(weight)
         # Cutting to the bound first keeps products below 2^63, and moves no two sums further apart.
         most = (self.grid.limit << _FRACTION) // scale + 1
-        return np.clip(sums, -most, most) * scale >> _FRACTION
+        scaled = np.clip(sums, -most, most) * scale >> _FRACTION
+        return np.asarray(np.clip(scaled, -self.grid.limit, self.grid.limit))
 
     def _scale(self, weight: float) -> int:
         # Rounded down: the weights that are used are never above those that are declared.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+from securefl.api.arguments import number, whole
 from securefl.core.errors import ConfigError
 from securefl.dp import calibration
 from securefl.dp.calibration import Method
@@ -33,4 +34,10 @@ def calibrate(
     """
     if method not in get_args(Method):
         raise ConfigError(f"Expected method among {', '.join(get_args(Method))}, got {method!r}.")
-    return calibration.sigma(epsilon, delta, releases=releases, sensitivity=sensitivity, method=method)
+    return calibration.sigma(
+        number("epsilon", epsilon),
+        number("delta", delta),
+        releases=whole("releases", releases),
+        sensitivity=number("sensitivity", sensitivity),
+        method=method,
+    )

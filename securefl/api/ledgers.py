@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from securefl.accounting.ledger import Ledger
+from securefl.api.arguments import path_of
 from securefl.api.roster import Roster
 from securefl.engines.party.computing import Records
 from securefl.plan import Plan
@@ -29,7 +30,8 @@ def ledger_of(
     beside it, that was lost, damaged or swapped, and ConfigError for a ledger with other terms.
     """
     if path is not None:
-        yield Path(path), _numbers(Path(path), plan, names)
+        file = path_of("ledger", path, "a file")
+        yield file, _numbers(file, plan, names)
         return
     with tempfile.TemporaryDirectory() as private:
         yield Path(private) / "ledger.sqlite", {name: number for number, name in enumerate(names)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pandas as pd
 
 from securefl.accounting.figures import in_words
+from securefl.api.arguments import path_of, whole
 from securefl.api.studies import Given, study_from
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
@@ -105,8 +104,9 @@ class Run:
 
         Arguments are those of `model`. Returns the path.
         """
-        self._taken(arm, seed, client).write(Path(path))
-        return Path(path)
+        file = path_of("path", path, "the file to write")
+        self._taken(arm, seed, client).write(file)
+        return file
 
     def test_records(self, seed: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
         """x and y that accuracy was measured on: the server's records under a seed, by default the first."""
@@ -117,9 +117,9 @@ class Run:
         names = [own.name for own in self.study.arms]
         if not isinstance(arm, str | None) or (arm is None and len(names) > 1):
             raise ConfigError(f"Expected the name of an arm, which of {', '.join(names)}, got {arm!r}.")
-        whole = [_whole("seed", seed), _whole("client", client)]
+        chosen = [_whole("seed", seed), _whole("client", client)]
         with one_thread():
-            return taken(self.study, self.folder, names[0] if arm is None else arm, *whole)
+            return taken(self.study, self.folder, names[0] if arm is None else arm, *chosen)
 
     def __repr__(self) -> str:
         return f"Run({self.study.study.name!r} in {str(self.folder)!r})"
@@ -206,9 +206,7 @@ def run(
 
 def folder_of(out: Path | str | None, usual: str) -> Path:
     """The folder that a caller names, or the usual one."""
-    if not isinstance(out, str | os.PathLike | None) or out == "":
-        raise ConfigError(f"Expected `out` as the path of a folder, got {out!r}.")
-    return Path(usual if out is None else out)
+    return Path(usual) if out is None else path_of("out", out, "a folder")
 
 
 def _callbacks(given: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
@@ -219,13 +217,8 @@ def _callbacks(given: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
 
 
 def _whole(what: str, value: object) -> int | None:
-    """A whole number, numpy's included."""
-    if value is None:
-        return None
-    try:
-        return operator.index(value)  # type: ignore[arg-type]  # it asks the value itself
-    except TypeError:
-        raise ConfigError(f"Expected `{what}` as a whole number, got {value!r}.") from None
+    """A whole number, or None."""
+    return None if value is None else whole(what, value)
 
 
 def console_of(progress: bool | None) -> Console:

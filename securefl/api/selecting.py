@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from securefl.algorithm import Job
+from securefl.api.arguments import number, whole
 from securefl.api.ledgers import RECORDS, ledger_of
 from securefl.api.vectors import named
 from securefl.card import learns
@@ -26,6 +27,8 @@ from securefl.rounds import Ask, Each, Sends, Value
 
 ProfileLike = Profile | Plain | tuple[Any, Any]
 _NAME: Final = "profile"
+_STEEPEST: Final = 1e100
+"""The largest alpha: its product with any score is finite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +97,7 @@ def select_by_profile(
     given = {name: _plain(name, own) for name, own in named(profiles, "profiles").items()}
     middle = _plain("the baseline", baseline)
     _require(given, middle, count, alpha, scores)
+    _require_kinds(rng, bounds)
     if ledger is not None and delta is None:
         raise ConfigError("Expected `delta` with a ledger, whose terms it is one of.")
     options = Options(bounds=bounds or Bounds(weight=1024), anchor=anchor)
@@ -154,14 +158,24 @@ def _plain(name: str, own: ProfileLike) -> Plain:
 
 
 def _require(given: Mapping[str, Plain], middle: Plain, count: int, alpha: float, scores: str) -> None:
-    if not 1 <= count <= len(given):
+    if not 1 <= whole("count", count) <= len(given):
         raise ConfigError(f"Expected a count from 1 to {len(given)}, the number of clients, got {count}.")
     if scores not in ("ckks", "pads"):
         raise ConfigError(f"Expected scores as 'ckks' or 'pads', got {scores!r}.")
-    if not np.isfinite(alpha):
-        raise ConfigError(f"Expected a finite alpha, got {alpha}.")
+    if not abs(number("alpha", alpha)) <= _STEEPEST:
+        raise ConfigError(f"Expected a finite alpha within +-{_STEEPEST:g}, got {alpha}.")
     for name, own in given.items():
         if len(own) != len(middle):
             raise DataError(
                 f"Expected profiles of {len(middle)} elements, as the baseline has, got {len(own)} of {name}."
             )
+
+
+def _require_kinds(rng: object, bounds: object) -> None:
+    # Before the scores leave: a draw that fails later would have cost them for nothing.
+    if not isinstance(rng, np.random.Generator):
+        raise ConfigError(
+            f"Expected `rng` as a numpy Generator, got {type(rng).__name__}: np.random.default_rng(seed)."
+        )
+    if not isinstance(bounds, Bounds | None):
+        raise ConfigError(f"Expected `bounds` as Bounds or None, got {type(bounds).__name__}.")

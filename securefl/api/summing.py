@@ -13,6 +13,7 @@ from dp_accounting import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from securefl.algorithm import Job
+from securefl.api.arguments import number, whole
 from securefl.api.ledgers import RECORDS, ledger_of
 from securefl.api.vectors import Vectors, vectors
 from securefl.card import learns
@@ -32,6 +33,8 @@ _COARSE: Final = 2.0**-16
 """Step of the grid over the clip, with noise, beside which it is nothing."""
 _ROOM: Final = 2.0**14
 """Bound of the grid over the clip, with noise: a value and its share of the noise."""
+_LARGEST: Final = 1e100
+"""Bounds up to here, and down to its inverse, have grids of ordinary numbers."""
 _NAME: Final = "vector"
 
 
@@ -111,8 +114,16 @@ def masked_sum(
             was opened then; what was charged stays charged.
     """
     given = vectors(vectors_of)
+    for what, value in {"corrupt": corrupt, "dropout": dropout, "noise_multiplier": noise_multiplier}.items():
+        number(what, value)
+    for what, chosen in {"bound": bound, "clip": clip, "delta": delta, "budget": budget}.items():
+        if chosen is not None:
+            number(what, chosen)
+    whole("least_honest", least_honest)
     sends = _sends(given, bound, clip, noise_multiplier)
     plan = _plan(given, corrupt, dropout, least_honest, noise_multiplier, delta, budget, ledger)
+    if not isinstance(silent, Collection) or isinstance(silent, str):
+        raise ConfigError(f"Expected `silent` as a list of names, got {silent!r}.")
     if strange := [name for name in silent if name not in given.names]:
         raise ConfigError(f"Expected silent clients among {', '.join(given.names)}, got {strange[0]!r}.")
     with ledger_of(ledger, plan, given.names) as (path, numbers):
@@ -125,8 +136,10 @@ def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float
         raise ConfigError("Expected `bound` or `clip`, one of the two, got both or none.")
     largest = bound if clip is None else clip
     assert largest is not None
-    if not 0 < largest < np.inf:
-        raise ConfigError(f"Expected a finite bound or clip above 0, got {largest}.")
+    if not 1 / _LARGEST <= largest <= _LARGEST:
+        raise ConfigError(
+            f"Expected a finite bound or clip above 0, from {1 / _LARGEST:g} to {_LARGEST:g}, got {largest}."
+        )
     if noise and clip is None:
         raise ConfigError("Expected `clip` with noise, the largest norm of a vector, got `bound`.")
     if bound is not None:

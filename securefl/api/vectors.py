@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,20 +28,31 @@ class Vectors:
 def named(of: Named, what: str) -> dict[str, Any]:
     """Values by client, in their order; a list numbers its clients from 0.
 
-    Raises ConfigError for two clients of one name, names that deceive the eye, and anything else than a
+    Raises ConfigError for two clients of one name, names that look like another one, and anything else than a
     mapping or a list.
     """
     if isinstance(of, Mapping):
         found = {str(name): value for name, value in of.items()}
         if len(found) < len(of):
             raise ConfigError(f"Expected each client once, got two of one name among {list(of)}.")
-    elif isinstance(of, Sequence | np.ndarray) and not isinstance(of, str | bytes):
+    elif _is_list(of):
         found = {str(number): value for number, value in enumerate(of)}
     else:
         raise ConfigError(f"Expected {what} as a mapping of names, or a list, got {type(of).__name__}.")
     for name in found:
         require_legible(name, "a client's name")
+        # one letter can be written in two ways that look alike: two names would have two budgets
+        if not name or normalize("NFKC", name) != name or name != name.strip():
+            raise ConfigError(
+                f"Expected a client's name in Unicode's form NFKC without spaces around it, got {name!r}."
+            )
     return found
+
+
+def _is_list(of: object) -> bool:
+    if isinstance(of, np.ndarray):
+        return of.ndim > 0 and not isinstance(of, np.ma.MaskedArray)
+    return isinstance(of, Sequence) and not isinstance(of, str | bytes)
 
 
 def vectors(of: Mapping[Any, ArrayLike] | Sequence[ArrayLike]) -> Vectors:
@@ -64,6 +76,8 @@ def vectors(of: Mapping[Any, ArrayLike] | Sequence[ArrayLike]) -> Vectors:
 
 
 def _numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    if isinstance(value, np.ma.MaskedArray):
+        raise DataError(f"Expected numbers of {name}, got a masked array. Fill it, or leave the client out.")
     try:
         found = np.asarray(value)
         if found.dtype.kind not in "fiub":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from difflib import SequenceMatcher
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -55,7 +56,9 @@ def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
 
 def _dataclass_of(kind: type[Any], key: str) -> type[Any] | None:
     hint = get_type_hints(kind).get(key)
-    return hint if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__") else None
+    # of a union such as `Bounded | None`, the one dataclass in it
+    found = [own for own in (hint, *get_args(hint)) if isinstance(own, type) and is_dataclass(own)]
+    return found[0] if len(found) == 1 else None
 
 
 def _explain(kind: type[Any], problems: Sequence[Mapping[str, Any]], where: str) -> str:

@@ -85,7 +85,10 @@ def sigma(
     # k Gaussians of sensitivity D are one Gaussian of sensitivity sqrt(k) D, exactly: no search is needed,
     # and the closed form is fast at every epsilon.
     try:
-        exact = float(get_sigma_gaussian(epsilon, delta)) * sqrt(releases) * sensitivity * _UPWARD
+        # at a huge epsilon its search begins at infinity, which numpy warns of
+        with np.errstate(divide="ignore"):
+            one = float(get_sigma_gaussian(epsilon, delta))
+        exact = one * sqrt(releases) * sensitivity * _UPWARD
     except (ValueError, OverflowError):
         raise ConfigError(
             f"Expected an epsilon that noise can be worked out for, got {epsilon:g}. Take a smaller one."

@@ -31,6 +31,7 @@ from securefl.messages import client_name, task
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, Each, Sends
 from securefl.scores import Way as ScoreWay
+from securefl.scores.way import ServerSide
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums import Attempt, Opened, way_of
 
@@ -73,6 +74,8 @@ class ServerParty:
         self._clients = clients
         self._culprits = set(culprits)
         self._scoring = scores
+        # made when it joins: a resumed run may have nobody left to ask
+        self.scores: ServerSide | None = None
         self._way = way_of(plan)
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, Final
 from securefl.accounting.figures import plain
 from securefl.algorithm import Algorithm
 from securefl.card import learns
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.plan import Plan
@@ -48,8 +48,16 @@ class Taken:
     card: Mapping[str, Any]
 
     def write(self, path: Path) -> None:
-        """Write it as safetensors with the card in the header. Raises DataError for a diverged model."""
-        save(path, self.learnt.tensors(), self.card)
+        """Write it as safetensors with the card in the header.
+
+        Raises DataError for a diverged model, and for a file that cannot be written.
+        """
+        try:
+            save(path, self.learnt.tensors(), self.card)
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be written ({error.strerror}). Choose another file, or permit writing."
+            ) from None
 
 
 def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client: int | None = None) -> Taken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping
 from inspect import signature
 from math import prod
@@ -16,11 +17,10 @@ from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.core.reading import convert
+from securefl.training.described import Described, described
 from securefl.training.exported import Tensors, read
-from securefl.training.heads import Bounded
 from securefl.training.learnt import bound_features
 from securefl.training.models import Kind, ModelConfig
-from securefl.training.projection import Projection
 from securefl.training.tensors import as_tensor, in_mode
 
 Own = nn.Module | Callable[..., nn.Module]
@@ -108,56 +108,48 @@ def load(path: Path | str, model: Own | None = None) -> Trained:
     Raises ConfigError if there is no such file, or the model does not fit it, and DataError for a damaged or
     foreign file.
     """
-    path = Path(path)
+    path = _path(path)
     tensors, card = read(path)
     try:
-        about = card["model"]
-        shape, outputs = tuple(map(int, about["shape"])), int(about["outputs"])
-        made = _packaged(path, card, shape, outputs) if model is None else _own(model, shape, outputs)
-        if about["changes"]:
-            from securefl.training.dpsgd import make_private  # Opacus takes two seconds to import
+        about = described(card)
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise DataError(
+            f"Expected the whole card of a model in {path}, got {type(error).__name__}: {str(error)[:400]}"
+        ) from None
+    if model is None:
+        made = _packaged(path, about, shared=card["part"] == "shared")
+    else:
+        made = _own(model, about.shape, about.outputs)
+    if about.changes:
+        from securefl.training.dpsgd import make_private  # Opacus takes two seconds to import
 
-            made = make_private(made)[0]
-        features = _features(about["features"])
-        _require_card(card)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"Expected the whole card of a model in {path}, got {error!r}.") from None
+        made = make_private(made)[0]
     _fill(made, tensors, path, whole=card["part"] != "shared" or not isinstance(model, nn.Module))
-    bound_features(made, features)
+    bound_features(made, about.features)
     return Trained(made, card)
 
 
-def _features(table: Mapping[str, Any] | None) -> Bounded | None:
-    """How a card says that the head's input is bounded. TypeError for what it cannot say."""
-    if table is None:
-        return None
-    # files of earlier versions have no projection
-    projection = table.get("projection")
-    return Bounded(**{**table, "projection": None if projection is None else Projection(**projection)})
+def _path(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike) or "\0" in str(path):
+        raise ConfigError(f"Expected the path of an exported model, got {path!r}.")
+    return Path(path)
 
 
-def _require_card(card: Mapping[str, Any]) -> None:
-    """KeyError for a card without what `Trained` reads."""
-    for name in ("part", "client", "arm", "seed"):
-        card[name]
-    card["study"]["name"], card["model"]["task"], card["model"]["reads_text"]
-
-
-def _packaged(path: Path, card: Mapping[str, Any], shape: tuple[int, ...], outputs: int) -> nn.Module:
+def _packaged(path: Path, about: Described, *, shared: bool) -> nn.Module:
     """The model of the card, if this package can build it."""
-    table = {name: card["model"][name] for name in ("kind", "hidden", "width")}
-    if table["kind"] not in get_args(Kind):
+    if about.kind not in get_args(Kind):
         raise ConfigError(
-            f"Expected `model` for {path}, whose model {table['kind']!r} is not one of this package: give "
+            f"Expected `model` for {path}, whose model {about.kind!r} is not one of this package: give "
             "load(path, model=...) the class, or a module of it."
         )
-    if card["part"] == "shared":
+    if shared:
         raise ConfigError(
             f"Expected a whole model in {path}, got what clients share: the rest stayed with each. Export "
             "one client's with --client, or give `model` a module whose other values count."
         )
+    table = {"kind": about.kind, "hidden": about.hidden, "width": about.width}
     known = {name: value for name, value in table.items() if value is not None}
-    return convert(ModelConfig, known, "model").build(shape, outputs, 0)
+    return convert(ModelConfig, known, "model").build(about.shape, about.outputs, 0)
 
 
 def _own(model: Own, shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -213,6 +205,8 @@ def _some(names: list[str]) -> str:
 def _records(x: ArrayLike, shape: tuple[int, ...], *, text: bool) -> NDArray[Any]:
     try:
         found = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x)
+        if isinstance(x, np.ma.MaskedArray) or np.iscomplexobj(found):
+            raise TypeError("a masked or complex array")
         rows = found.astype(np.int64 if text else np.float32)
     except (ValueError, TypeError) as error:
         raise DataError(f"Expected records as numbers, got others ({error}).") from None

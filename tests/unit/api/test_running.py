@@ -18,7 +18,7 @@ from support.tiny_study import FEDAVG, text
 
 import securefl
 from securefl.api.running import Run
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.study import run_report
 from securefl.study.config import parse
 from securefl.study.interruption import Interrupted
@@ -262,3 +262,9 @@ def test_a_round_says_what_its_docstring_lists(tmp_path: Path) -> None:
     assert rounds[0].bytes_up > 0
     with pytest.raises(AttributeError):
         rounds[0].number = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("path", [None, 3, "", "a\0b", "/proc/securefl/model"])
+def test_an_export_to_an_odd_place_says_so(path: Any, finished: Run) -> None:
+    with pytest.raises((ConfigError, DataError), match=r"Expected `path` as the path|cannot be written"):
+        finished.export(path, "FedAvg")

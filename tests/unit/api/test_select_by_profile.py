@@ -53,7 +53,12 @@ def test_profiles_come_as_objects_too(tmp_path: Path) -> None:
     [
         ({"count": 4}, "a count from 1 to 3"),
         ({"count": 0}, "a count from 1 to 3"),
+        ({"count": 1.5}, "`count` as a whole number"),
+        ({"count": "2"}, "`count` as a whole number"),
         ({"alpha": np.nan}, "a finite alpha"),
+        ({"alpha": 1e308}, "a finite alpha"),
+        ({"alpha": "1"}, "`alpha` as a number"),
+        ({"bounds": 3}, "`bounds` as Bounds or None"),
         ({"scores": "clear"}, "'ckks' or 'pads'"),
         ({"of": {}}, "a count from 1 to 0"),
         ({"of": "abc", "count": 1}, "as a mapping of names, or a list"),
@@ -70,3 +75,11 @@ def test_profiles_come_as_objects_too(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_is_refused(options: dict[str, Any], match: str) -> None:
     with pytest.raises((ConfigError, DataError), match=match):
         chosen(**options)
+
+
+@pytest.mark.parametrize("rng", [None, 0])
+def test_a_draw_that_cannot_be_is_refused_before_scores_leave(rng: Any, tmp_path: Path) -> None:
+    """The attack: all scores were charged and sent, and then the draw failed without them."""
+    with pytest.raises(ConfigError, match="`rng` as a numpy Generator"):
+        chosen(rng=rng, ledger=tmp_path / "ledger", delta=1e-5)
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ import torch
 from support.tiny_heads import problem
 
 from securefl.algorithm import Job
+from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.protocols.heads import Heads
 from securefl.protocols.heads.blocks import Blocks, grid_of
@@ -199,3 +200,16 @@ def test_a_record_s_integers_do_not_depend_on_the_records_beside_it(options: Any
     floats = made.features(x)  # type: ignore[attr-defined]
     for n in (1, 7, 64, 149):
         assert np.array_equal(made.features(x[-n:]), floats[-n:])  # type: ignore[attr-defined]
+
+
+def test_sums_of_a_client_far_above_the_mean_stay_on_the_grid() -> None:
+    """The attack: 9,000 of one class where 1,000 are the mean: a grid integer above the limit."""
+    of = Blocks(classes=2, width=2, grid=grid_of(100_000, 100), counts=0.25, sums=1.0, moments=64.0)
+    for sign in (1.0, -1.0):
+        rows = Bounding().integers(np.tile([[sign, 0.0]], (30_000, 1)))
+        assert np.abs(of.on_grid(of.exact(rows, np.zeros(30_000, int)))).max() == of.grid.limit
+
+
+def test_a_weight_below_the_grid_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"moments that the grid of step 0\.5 can hold"):
+        Blocks(classes=2, width=2, grid=grid_of(2**27, 1), moments=1 / 64)

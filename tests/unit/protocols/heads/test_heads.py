@@ -146,3 +146,17 @@ def test_noise_beyond_all_records_leaves_a_finite_head(tmp_path: Path) -> None:
     for head in ("prototypes", "ridge", "lda"):
         record = run(study("local", 0.05, f'head = "{head}"'), tmp_path / head).records[-1]
         assert 0 <= record["accuracy"] <= 0.5
+
+
+def test_a_run_that_stopped_after_the_exchange_goes_on_without_asking_anybody(tmp_path: Path) -> None:
+    """The attack: a callback fails in round 1. The resumed run asks nobody, and its server joins nobody."""
+    of = study("none", options='head = "ridge"', rounds=2)
+
+    def fails(record: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_arm(of, of.arms[0], world(), tmp_path, fails)
+    records = run(of, tmp_path, world()).records
+    assert [record["asked"] for record in records] == [1, 0]
+    assert records[1]["error_bound"] is None

@@ -1,0 +1,103 @@
+"""An exported model whose card a stranger wrote, with the right digest: refused before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.training.exported import save
+from securefl.training.models import ModelConfig
+from securefl.training.trained import load
+
+MODEL: dict[str, Any] = {
+    "kind": "mlp",
+    "hidden": [4],
+    "width": None,
+    "shape": [6],
+    "outputs": 3,
+    "task": "classification",
+    "reads_text": False,
+    "features": None,
+    "changes": [],
+}
+CARD: dict[str, Any] = {
+    "study": {"name": "tiny"},
+    "arm": "one",
+    "seed": 3,
+    "client": None,
+    "part": "whole",
+    "model": MODEL,
+}
+X = np.random.default_rng(0).normal(size=(5, 6))
+
+
+def write(path: Path, card: dict[str, Any]) -> Path:
+    made = ModelConfig(kind="mlp", hidden=(4,)).build((6,), 3, 7)
+    save(path / "m", {name: entry.numpy().copy() for name, entry in made.state_dict().items()}, card)
+    return path / "m"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"shape": [-1]},
+        {"shape": [float("inf")]},
+        {"shape": [10**30]},
+        {"shape": "6"},
+        {"outputs": float("inf")},
+        {"outputs": 3.9},
+        {"outputs": "3"},
+        {"kind": "x" * 100_000},
+        {"kind": ["mlp"]},
+        {"task": "x"},
+        {"reads_text": "no"},
+        {"changes": "x"},
+        {"features": []},
+        {"features": {"kind": "x", "bound": 1.0}},
+        {"features": {"kind": "clip-l2", "bound": "x"}},
+        {"features": {"kind": "clip-l2", "bound": float("nan")}},
+        {"features": {"kind": "clip-l2", "bound": -1.0}},
+        {"features": {"projection": {"kind": "evil", "features": 4, "width": 4, "seed": 0}}},
+        {"features": {"projection": {"kind": "random", "features": 4.0, "width": 4, "seed": 0}}},
+        {"features": {"projection": {"kind": "random", "features": 10**5, "width": 10**5, "seed": 0}}},
+        {"features": {"projection": {"kind": "random", "features": 4, "width": 4, "seed": -1}}},
+    ],
+    ids=lambda told: str(told)[:60],
+)
+def test_a_card_of_a_strangers_making_is_refused_shortly(told: dict[str, Any], tmp_path: Path) -> None:
+    """The attack: a file with a right digest whose card says what no export says."""
+    told = (
+        {"features": {"kind": "unit-l2", **told["features"]}}
+        if isinstance(told.get("features"), dict)
+        else told
+    )
+    file = write(tmp_path, {**CARD, "model": {**MODEL, **told}})
+    with pytest.raises(DataError, match="the whole card of a model") as refused:
+        load(file)
+    assert len(str(refused.value)) < 700
+
+
+@pytest.mark.parametrize(
+    "told", [{"arm": "\x1b[2J"}, {"seed": "x"}, {"client": "../x"}, {"part": ["x"]}], ids=str
+)
+def test_a_card_writes_nothing_odd_on_a_terminal(told: dict[str, Any], tmp_path: Path) -> None:
+    file = write(tmp_path, {**CARD, **told})
+    with pytest.raises(DataError, match="the whole card of a model"):
+        load(file)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"m", "a\0b"])
+def test_something_else_than_a_path_is_refused(path: Any) -> None:
+    with pytest.raises(ConfigError, match="the path of an exported model"):
+        load(path)
+
+
+def test_masked_and_complex_records_are_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, CARD)
+    for odd in (np.ma.masked_equal(X, X[0, 0]), X.astype(complex)):
+        with pytest.raises(DataError, match="a masked or complex array"):
+            load(file).predict(odd)
