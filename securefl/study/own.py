@@ -22,6 +22,7 @@ from securefl.storage.own_code import CodePlace, importable, located, names_code
 from securefl.storage.own_code import load as load_code
 from securefl.study.config import Study
 from securefl.study.data_section import data_points, path_of
+from securefl.study.places import placed
 from securefl.training.architecture import Architecture
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.losses import Loss
@@ -75,8 +76,14 @@ def model_code(study: Study) -> CodePlace | None:
 
 
 def told(study: Study) -> list[str]:
-    """Which code of others a study runs, a line each. None of it runs for that."""
-    places = {"records": data_code(study), "model": model_code(study)}
+    """Which code of others a study runs, a line each. None of it runs for that.
+
+    Raises ConfigError for code that a study may not name.
+    """
+    with placed(study, "[data]"):
+        places = {"records": data_code(study)}
+    with placed(study, "[model]"):
+        places["model"] = model_code(study)
     lines = [f"The {what} come from {place}." for what, place in places.items() if place is not None]
     return [line.replace("model come", "model comes") for line in lines]
 
