@@ -95,7 +95,7 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
     if len(able) < len(checked):
         raise ConfigError(
             f"{name}: {len(checked) - len(able)} of {len(checked)} cells cannot run: "
-            f"{', '.join(own.cell.name for own in checked if own.refused)}. Mend them, or leave them out."
+            f"{'; '.join(own.cell.name for own in checked if own.refused)}. Mend them, or leave them out."
         )
 
 

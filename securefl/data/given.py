@@ -169,4 +169,4 @@ def _from_columns(thing: Any, layout: Layout, where: str) -> pd.DataFrame | Arra
             "others by `ignore` under [data]."
         )
     whose = columns.get(layout.client_column) if layout.client_column else None
-    return Arrays(x=columns[features[0]], y=columns[layout.target[0]], clients=whose)
+    return Arrays(x=columns[features[0]], y=columns[layout.target[0]], clients=whose, by_name=True)

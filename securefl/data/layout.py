@@ -53,11 +53,15 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arrays:
-    """Records (n, *shape), targets (n, ...), and whose each record is, (n,) of any type, or None."""
+    """Records (n, *shape), targets (n, ...), and whose each record is, (n,) of any type, or None.
+
+    by_name: whether columns were chosen as the layout names them.
+    """
 
     x: NDArray[Any]
     y: NDArray[Any]
     clients: NDArray[Any] | None = None
+    by_name: bool = False
 
 
 def arrays_of(frame: pd.DataFrame, layout: Layout, features: Sequence[str], where: str) -> Arrays:
@@ -72,7 +76,7 @@ def arrays_of(frame: pd.DataFrame, layout: Layout, features: Sequence[str], wher
     ]
     x = np.concatenate(parts, axis=1) if parts else np.empty((len(frame), 0), np.float32)
     column = layout.client_column
-    clients = None if column is None else _clients(frame[column], Place(where, column, advice=False))
+    clients = None if column is None else clients_of(frame[column], Place(where, column, advice=False))
     return Arrays(x=x, y=_targets(frame, layout, where), clients=clients)
 
 
@@ -144,7 +148,8 @@ def _targets(frame: pd.DataFrame, layout: Layout, where: str) -> NDArray[Any]:
     return np.concatenate(columns, axis=1)
 
 
-def _clients(values: pd.Series[Any], place: Place) -> NDArray[Any]:
+def clients_of(values: pd.Series[Any], place: Place) -> NDArray[np.object_]:
+    """Whose each record is, as it is compared, (n,). Raises DataError for a record that is nobody's."""
     words = np.array([word_of(one) for one in values], object)
     gone = np.asarray(values.isna()) | (words == "")
     if gone.any():

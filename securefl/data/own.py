@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
 from securefl.data.casts import cast
+from securefl.data.columns import Place
 from securefl.data.dataset import Dataset, Split, hold_out, stratified
 from securefl.data.given import Given
-from securefl.data.layout import Arrays, Layout, arrays_of, features_of, values_of
+from securefl.data.layout import Arrays, Layout, arrays_of, clients_of, features_of, values_of
 from securefl.data.tables import files_in, read_table
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ def from_files(source: Path, test: Path | None, layout: Layout) -> Given:
 
     test: the server's records, a file that is no client's.
     """
+    if test is not None and test.is_file() and source.is_file() and test.samefile(source):
+        raise ConfigError(
+            f"Expected a `test` file of other records than `source`, got {source} twice: a model "
+            "would be tested on what it was trained on. Name another file, or leave `test` out."
+        )
     own = None if test is None else read_table(test, None)
     if not source.is_dir():
         return Given(parts={source.name: read_table(source, layout.client_column)}, test=own)
@@ -67,6 +73,9 @@ def own(found: Given, layout: Layout, *, name: str, seed: int, share: float | No
         raise ConfigError("Expected `test_share` or a test part of its own, got both. Leave one out.")
     tables = {where: part for where, part in found.parts.items() if not isinstance(part, Arrays | Dataset)}
     features = features_of(tables[first], layout, first) if (first := next(iter(tables), "")) else ()
+    if not tables:
+        for where, part in found.parts.items():
+            _require_said(part, layout, where)
     parts = {where: _dataset(part, layout, features, where, name) for where, part in found.parts.items()}
     whole, clients = _joined(parts, found, layout)
     if found.test is not None:
@@ -92,10 +101,37 @@ def _dataset(
                 f"{where}: expected the client of each record as {layout.client_column!r}, which "
                 "client_column names, got none. Leave client_column out, or bring it."
             )
-        return cast(part, layout, where, name), part.clients
+        made = cast(part, layout, where, name)
+        if part.clients is None or not whose:
+            return made, None
+        import pandas as pd
+
+        place = Place(where, layout.client_column or "clients", advice=False)
+        return made, clients_of(pd.Series(part.clients), place)
     own = layout if whose else layout.without_clients(list(part.columns))
     found = arrays_of(part, own, features, where)
     return Dataset(name=name, x=found.x, y=found.y, classes=layout.count or 0), found.clients
+
+
+def _require_said(part: Portion, layout: Layout, where: str) -> None:
+    """Raises ConfigError for what the study says of columns, where there are none and it would do nothing."""
+    by_name = isinstance(part, Arrays) and part.by_name
+    is_dataset = isinstance(part, Dataset)
+    for key, said in (
+        ("columns", layout.columns),
+        ("ignore", layout.ignore and not by_name),
+        ("client_column", is_dataset and layout.client_column),
+    ):
+        if said:
+            what = "a Dataset, which says it by itself" if is_dataset else "arrays, which have no columns"
+            raise ConfigError(
+                f"[data] Expected no `{key}` for {where}, {what}. Leave it out, or bring a table."
+            )
+    if isinstance(part, Dataset) and layout.count not in (None, part.classes):
+        raise ConfigError(
+            f"[data] Expected classes = {part.classes} for {where}, as its Dataset says, got {layout.count}. "
+            "Leave `classes` out."
+        )
 
 
 def _joined(

@@ -169,7 +169,7 @@ def _arms(tables: Any) -> tuple[Arm, ...]:
     # As folders: names that differ in capitals or signs alone would share one.
     names = [slug(arm.name) for arm in arms]
     if len(set(names)) < len(names):
-        raise ConfigError(f"Expected arms with different names, got {[arm.name for arm in arms]}.")
+        raise ConfigError(f"[[arm]] Expected arms with different names, got {[arm.name for arm in arms]}.")
     return arms
 
 
@@ -183,9 +183,10 @@ def _arm(table: Mapping[str, Any], place: int) -> Arm:
         raise ConfigError(f"[{where}] Expected `name` and `protocol` as text.")
     try:
         require_name(name)
+        kind = protocol_named(protocol)
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}") from None
-    return Arm(name=name, protocol=protocol, options=convert(protocol_named(protocol), options, where))
+    return Arm(name=name, protocol=protocol, options=convert(kind, options, where))
 
 
 def protocol_named(name: str) -> type[ProtocolOptions]:

@@ -22,6 +22,7 @@ from securefl.storage.own_code import CodePlace, importable, located, names_code
 from securefl.storage.own_code import load as load_code
 from securefl.study.config import Study
 from securefl.study.data_section import data_points, path_of
+from securefl.study.places import placed
 from securefl.training.architecture import Architecture
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.losses import Loss
@@ -75,8 +76,14 @@ def model_code(study: Study) -> CodePlace | None:
 
 
 def told(study: Study) -> list[str]:
-    """Which code of others a study runs, a line each. None of it runs for that."""
-    places = {"records": data_code(study), "model": model_code(study)}
+    """Which code of others a study runs, a line each. None of it runs for that.
+
+    Raises ConfigError for code that a study may not name.
+    """
+    with placed(study, "[data]"):
+        places = {"records": data_code(study)}
+    with placed(study, "[model]"):
+        places["model"] = model_code(study)
     lines = [f"The {what} come from {place}." for what, place in places.items() if place is not None]
     return [line.replace("model come", "model comes") for line in lines]
 
@@ -208,17 +215,22 @@ def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSG
 
 
 def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Marks:
+    digest = _digest(model.build(train.shape, outputs, seed), sources=model.place is None)
     if (place := model.place) is not None:
-        return Marks(bound={"model_code": place.sha256}, words={"code of the model": str(place)})
-    digest = _digest(model.build(train.shape, outputs, seed))
+        # The model too: it may follow from modules that the named file imports.
+        bound = {"model_code": place.sha256, "model": digest}
+        return Marks(bound=bound, words={"code of the model": str(place)})
     return Marks(bound={"model": digest}, words={"model": f"{model.name} (SHA-256 {digest[:12]})"})
 
 
-def _digest(model: nn.Module) -> str:
-    """SHA-256 of a module: how it prints, its source as far as it is known, and its first values."""
+def _digest(model: nn.Module, *, sources: bool) -> str:
+    """SHA-256 of a module: how it prints, its first values, and its source as far as it is known.
+
+    sources: whether source counts. Of a study's folder it is found only while a caller has it imported too.
+    """
     found = hashlib.sha256(repr(model).encode())
     for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
-        if kind.__module__.partition(".")[0] != "torch":
+        if sources and kind.__module__.partition(".")[0] != "torch":
             try:
                 found.update(inspect.getsource(kind).encode())
             except (OSError, TypeError):  # typed into a prompt: its layers and values tell it apart

@@ -144,7 +144,8 @@ def _built(study: Study, seed: int, hardware: Hardware) -> World:
     kept, held = _parted(records, study.data.holdout, public_seed(seed, "holdout"))
     train = split.train
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
-    model, of_model = architecture(study, train, outputs, model_seed)
+    with placed(study, "[model]"):
+        model, of_model = architecture(study, train, outputs, model_seed)
     owned = sum(map(len, parts)) if apart else len(train)
     problem = Problem(
         model=model,

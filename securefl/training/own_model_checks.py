@@ -1,4 +1,4 @@
-"""A model is tried on a record of zeros before a study trusts it.
+"""A model is tried on made-up records before a study trusts it.
 
 A study keeps one module for all clients of a process, and sends what its state dict has in floats. So a model
 must be the same whenever it is built, and must hold nothing that moves besides what is trained and the
@@ -88,12 +88,12 @@ def _require_plain(name: str, model: nn.Module) -> None:
 
 
 def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str | None) -> Found:
-    """What a model does with two records of zeros like `blank` (1, *shape), in both modes.
+    """What a model does with a record of zeros, `blank` (1, *shape), and with two others, in both modes.
 
     layer: the profiled layer, or None to find one. Raises ConfigError for a wrong output, a layer that does
     not exist, buffers that move, and for results that do not repeat. It draws from torch's generator.
     """
-    rows = blank.expand(_ROWS, *blank.shape[1:]).clone()
+    rows = _varied(blank)
     with _still(name, model):
         with in_mode(model, training=False):
             _require_outputs(name, _passed(name, model, blank), 1, outputs)
@@ -113,6 +113,14 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
     return Found(layer=layer or _profiled(model), draws=draws)
 
 
+def _varied(blank: Tensor) -> Tensor:
+    """Records (2, *shape) like `blank` with numbers from 0 to 1, or with the codes 0 and 1."""
+    # Of zeros a running mean or maximum stays zero, and what moves would not be seen.
+    entries = torch.arange(_ROWS * blank.numel())
+    values = entries / (len(entries) - 1) if blank.is_floating_point() else entries % 2
+    return values.to(blank.dtype).reshape(_ROWS, *blank.shape[1:])
+
+
 def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
     before = torch.get_rng_state()
     values = _passed(name, model, rows)
@@ -125,7 +133,7 @@ def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
     if not _same(values, _passed(name, model, rows)):
         raise ConfigError(
             f"Expected {name} to draw from torch's generator alone in training, got other outputs from one "
-            "state of it. Leave other generators out."
+            "state of it. Leave out other generators, and what is kept from one pass to the next."
         )
     return draws
 

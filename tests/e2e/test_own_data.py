@@ -62,8 +62,21 @@ def test_a_run_does_not_go_on_with_other_records_or_another_model(tmp_path: Path
     with pytest.raises(DataError, match="begun with other code that makes the model"):
         run(read(path), out)
     (tmp_path / "mine" / "net.py").write_text(NET, encoding="utf-8")
+    assert len(run(read(path), out)) == 2
     people(61).drop(columns="hospital").to_csv(tmp_path / "mine" / "people.csv", index=False)
     with pytest.raises(DataError, match="begun with other records"):
+        run(read(path), out)
+
+
+def test_a_run_does_not_go_on_with_another_helper_of_its_model(tmp_path: Path) -> None:
+    path, out = folder(tmp_path / "mine", rounds=1), tmp_path / "out"
+    (tmp_path / "mine" / "net.py").write_text(
+        "from widths import W\n" + NET.replace("=4", "=W"), encoding="utf-8"
+    )
+    (tmp_path / "mine" / "widths.py").write_text("W = 4\n", encoding="utf-8")
+    run(read(path), out)
+    (tmp_path / "mine" / "widths.py").write_text("W = 5\n", encoding="utf-8")
+    with pytest.raises(DataError, match="begun with other values and layers of the model"):
         run(read(path), out)
 
 

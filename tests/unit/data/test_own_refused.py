@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
-from support.own_records import BY_CLIENT, COLUMNS, LAYOUT, Items, arrays, of, table
+from support.own_records import BY_CLIENT, COLUMNS, LAYOUT, SMALL, Items, arrays, of, table
 from support.own_study import people
 
-from securefl.core.errors import DataError
-from securefl.data import tables
+from securefl.core.errors import ConfigError, DataError
+from securefl.data import Dataset, tables
 from securefl.data.columns import Column
 from securefl.data.layout import Layout
 from securefl.data.own import from_files, own
@@ -87,6 +87,42 @@ def test_arrays_that_do_not_fit_are_refused_with_their_place(case: str) -> None:
     thing, message = BAD_ARRAYS[case]
     with pytest.raises(DataError, match=message):
         of(thing)
+
+
+@pytest.mark.parametrize("key", ["columns", "ignore"])
+def test_what_is_said_of_columns_is_not_lost_on_arrays(key: str) -> None:
+    said = {"columns": COLUMNS, "ignore": ("name",)}[key]
+    with pytest.raises(ConfigError, match=f"Expected no `{key}` for mine, arrays"):
+        of((X, Y), replace(Layout(classes=2), **{key: said}))
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(classes=3), "Expected classes = 2 for mine"),
+        (Layout(client_column="hospital"), "Expected no `client_column`"),
+    ],
+)
+def test_a_dataset_says_by_itself_what_it_is(layout: Layout, said: str) -> None:
+    found = Dataset(name="mine", x=X.astype(np.float32), y=Y.astype(np.int64), classes=2)
+    assert of(found, Layout()).split.train.classes == of(found, SMALL).split.train.classes == 2
+    with pytest.raises(ConfigError, match=said):
+        of(found, layout)
+
+
+def test_an_array_of_clients_names_each_one() -> None:
+    layout = Layout(classes=2, client_column="hospital")
+    whose = np.repeat([1.0, 2.0, 10.0, 3.0], 5)
+    assert of({"x": X, "y": Y, "hospital": whose}, layout).clients == ("1", "2", "3", "10")
+    whose[3] = np.nan
+    with pytest.raises(DataError, match="row 4, column 'hospital': expected whose record it is"):
+        of({"x": X, "y": Y, "hospital": whose}, layout)
+
+
+def test_a_model_is_not_tested_on_the_file_it_was_trained_on(tmp_path: Path) -> None:
+    PEOPLE.to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(ConfigError, match="tested on what it was trained on"):
+        from_files(tmp_path / "a.csv", tmp_path / "." / "a.csv", LAYOUT)
 
 
 def test_whole_numbers_as_targets_need_their_number() -> None:

@@ -12,6 +12,7 @@ from securefl.core.errors import ConfigError
 from securefl.study import world
 from securefl.study.composition import composition
 from securefl.study.config import read
+from securefl.study.own import told
 from securefl.study.session import run_study
 
 ADDS = '[[arm]]\nname = "ADDS"\nprotocol = "adds"\nfraction = 0.5\n'
@@ -60,6 +61,19 @@ def refused(folder: Path, written: str) -> str:
 )
 def test_file_and_section_are_named(written: str, said: str, tmp_path: Path) -> None:
     assert refused(tmp_path, written).startswith(said)
+
+
+def test_code_and_protocols_that_are_missing_are_told_with_their_section(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    lost = text(FEDAVG).replace('kind = "mlp"\nhidden = [8]', 'kind = "nowhere:Net"')
+    path.write_text(lost)
+    with pytest.raises(ConfigError, match=r"mine.toml: \[model\] Expected the module of 'nowhere:Net'"):
+        told(read(path))
+    (tmp_path / "nowhere.py").write_text("Net = None")
+    assert refused(tmp_path, lost).startswith("[model] Expected nowhere:Net to be a class or function")
+    path.write_text(text(FEDAVG.replace('"fedavg"', '"fedpro"')))
+    with pytest.raises(ConfigError, match=r"mine.toml: \[arm 1\] Unknown protocol 'fedpro' .*`fedprof`"):
+        read(path)
 
 
 def test_an_unknown_name_in_unprotected_is_the_files_too(tmp_path: Path) -> None:

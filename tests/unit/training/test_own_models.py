@@ -115,6 +115,32 @@ class Counting(Net):
         return super().forward(x)
 
 
+class Averaging(Net):
+    """What it keeps stays zero as long as records are zeros."""
+
+    def __init__(self, *, registered: bool) -> None:
+        super().__init__()
+        if registered:
+            self.register_buffer("mean", torch.zeros(SHAPE), persistent=False)
+        else:
+            self.mean = torch.zeros(SHAPE)
+
+    def forward(self, x: Tensor) -> Any:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return super().forward(x - self.mean)
+
+
+class Largest(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Any:
+        self.largest = torch.maximum(self.largest, x.max().long())
+        return super().forward(x)
+
+
 class Constant(Net):
     def __init__(self) -> None:
         super().__init__()
@@ -176,6 +202,9 @@ BAD: dict[str, tuple[Callable[..., Any], str]] = {
     "counter": (Counting, "got count that a pass changes"),
     "hidden counter": (lambda: Counting(persistent=False), "got count that a pass changes"),
     "hidden average": (lambda: Counting(torch.float32, False), "got count that a pass changes"),
+    "average": (lambda: Averaging(registered=True), "kept from one pass to the next"),
+    "unregistered average": (lambda: Averaging(registered=False), "kept from one pass to the next"),
+    "largest": (Largest, "got largest that a pass changes"),
     "constant in floats": (Constant, "persistent=False"),
     "tied": (TiedValues, "one that is both first.weight and last.weight"),
     "tied layer": (Tied, "one that is both first.weight and again.weight"),
