@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from securefl.study.folder_lock import alone
 from securefl.study.interruption import Interruption
 from securefl.sweep import tradeoff
 from securefl.sweep.cells import Sweep, claim, parse_sweep
+from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
 from securefl.training.threads import one_thread
 
@@ -75,6 +76,14 @@ class SweepRun:
         )
 
 
+def _warn_unlearnt(alarms: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    lines = [f"{cell}: {own['text']}" for cell, ones in alarms.items() for own in ones if not own["learnt"]]
+    if lines:
+        warnings.warn(
+            f"An arm learnt nothing, or stopped early: {' '.join(lines)}", RuntimeWarning, stacklevel=3
+        )
+
+
 def run_sweep(
     study: Mapping[str, Any] | Path | str,
     *,
@@ -103,8 +112,8 @@ def run_sweep(
         out: the folder, by default runs/<name of the study>-sweep. Finished cells are not run again.
         workers: processes that run cells side by side, by default as many as processors.
 
-    Raises ConfigError for a sweep that cannot run, and SecureFLError if all cells failed. If some failed, it
-    warns.
+    Raises ConfigError for a sweep that cannot run, and SecureFLError if all cells failed. If some failed, or
+    learnt nothing, it warns.
     """
     brought = Brought(data=data, model=model)
     found = parse_sweep(text_from(study), home=home_of(study), brought=brought)
@@ -125,5 +134,6 @@ def run_sweep(
         if len(failed) == len(found.cells):
             raise SecureFLError(told)
         warnings.warn(told, RuntimeWarning, stacklevel=2)
+    _warn_unlearnt(alarms_of(found, folder))
     metrics = tradeoff.results_table(found, folder)
     return SweepRun(found, folder.absolute(), metrics, summary, failed)

@@ -72,8 +72,12 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
     from securefl.study.forecast_text import lines
     from securefl.sweep import check_text
     from securefl.sweep.check import check
+    from securefl.sweep.session import own_code
 
     found = sweep_command.find(name)
+    # Before the check, which runs it.
+    for line in own_code(found):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     with console.status("checking all cells") as status:
         checked = check(found.cells, costs=True, tell=lambda cell: status.update(plain(f"checking {cell}")))
     able = [own.cell for own in checked if not own.refused]

@@ -77,20 +77,19 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
 def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
     """Run what is left of a sweep in its folder, and tell of it."""
     from securefl.study.interruption import Interrupted, Interruption
-    from securefl.study.own import told
     from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.page import alarms_of
     from securefl.sweep.report import as_json
     from securefl.sweep.run import finished
-    from securefl.sweep.session import require_runnable, run_and_write
+    from securefl.sweep.session import own_code, require_runnable, run_and_write
 
+    # Before the check, which runs it.
+    for line in own_code(found):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     require_runnable(found, out, console)
     claim(out, found)
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
     go_on = f"securefl sweep {out / CONFIG} --out {out}"
-    named = {(cell.study.data.source, cell.study.model): cell.study for cell in found.cells}
-    for line in dict.fromkeys(line for study in named.values() for line in told(study)):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if done:
         line = f"Going on with the sweep in {out}: {done} of {len(found.cells)} cells are finished."
         console.print(line, highlight=False, markup=False, soft_wrap=True)

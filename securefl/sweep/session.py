@@ -11,6 +11,7 @@ import pandas as pd
 
 from securefl.core.errors import SecureFLError
 from securefl.study.interruption import Interruption, Stop
+from securefl.study.own import told
 from securefl.sweep.cells import Sweep
 from securefl.sweep.check import check, require_all
 from securefl.sweep.progress import Bars
@@ -19,6 +20,12 @@ from securefl.sweep.run import Watch, finished, run_cell, run_cells
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def own_code(sweep: Sweep) -> list[str]:
+    """Which code of people the cells run, a line each."""
+    named = {(cell.study.data.source, cell.study.model): cell.study for cell in sweep.cells}
+    return list(dict.fromkeys(line for study in named.values() for line in told(study)))
 
 
 def require_runnable(sweep: Sweep, out: Path, console: Console) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
+from support.tiny_study import FEDAVG, text
 from torch import Tensor, nn
 
 import securefl
@@ -113,6 +114,12 @@ def test_a_sweep_of_it(tmp_path: Path) -> None:
     assert other < one
     assert found.run(found.cells[0]).model("FedAvg").predict(np.zeros((1, 1, 8, 8))).shape == (1,)
     assert found.report().is_file()
+
+
+def test_a_sweep_that_learnt_nothing_is_not_silent(tmp_path: Path) -> None:
+    diverging = text(FEDAVG).replace("learning_rate = 0.2", "learning_rate = 1e30")
+    with pytest.warns(RuntimeWarning, match="clients = 6: FedAvg: nobody answered"):
+        securefl.run_sweep(diverging + '[sweep.grid]\n"data.clients" = [6]\n', out=tmp_path, workers=1)
 
 
 @pytest.mark.slow

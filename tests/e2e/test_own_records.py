@@ -103,6 +103,15 @@ def test_a_table_and_a_module_by_commands(cancer: pd.DataFrame) -> None:
     assert 0 < spent < 20
 
 
+@pytest.mark.parametrize("command", ["plan", "sweep"])
+def test_a_sweep_names_code_before_it_runs(cancer: pd.DataFrame, command: str) -> None:
+    Path("net.py").write_text('raise ImportError("as soon as it runs")\n')
+    Path("sweep.toml").write_text(STUDY + '[sweep.grid]\n"dpsgd.noise_multiplier" = [1.0, 4.0]\n')
+    done = CliRunner().invoke(cli, [command, "sweep.toml"])
+    assert done.exception is not None
+    assert "The model comes from net:Net in" in done.stderr
+
+
 @pytest.mark.slow
 def test_a_sweep_of_it(cancer: pd.DataFrame) -> None:
     Path("sweep.toml").write_text(STUDY + '[sweep.grid]\n"dpsgd.noise_multiplier" = [1.0, 4.0]\n')
