@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth sweeps clean
+.PHONY: demo test slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -57,24 +57,21 @@ bench: $(VENV)/.tested  ## figures of docs/results.md, as ratios in one run
 	$(BIN)/python benchmarks/fedlog_synthetic.py
 	$(BIN)/python benchmarks/dpsgd.py
 
-FLOWER := .venv-flower
-$(FLOWER)/.simulating:  # its pins exclude ours, so it lives apart
-	$(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/pip install --quiet 'flwr[simulation]==1.41.0' numpy==2.4.6 cryptography==50.0.2 pycryptodome==3.24.1 \
-		packaging==25.0 torch==2.13.0
-	touch $@
+bench-secagg: $(VENV)/.tested  ## secure aggregation beside Flower's
+	$(BIN)/python benchmarks/secagg.py --curves
 
-bench-secagg: $(VENV)/.tested $(FLOWER)/.simulating  ## secure aggregation beside Flower's
-	FLOWER_PYTHON=$(FLOWER)/bin/python $(BIN)/python benchmarks/secagg.py --curves
+federation: $(VENV)/.tested  ## Flower on loopback: TLS, registered nodes, a key holder; who learnt what
+	rm -rf runs/federation
+	$(BIN)/python examples/flower/federation.py --out runs/federation
 
 PFL := .venv-pfl
-$(PFL)/.installed:  # its pins exclude ours too
+$(PFL)/.installed:  # its pins exclude ours, so it lives apart
 	$(PYTHON) -m venv $(PFL)
 	$(PFL)/bin/pip install --quiet 'pfl[pytorch]==0.6.0' numpy==2.4.6 torch==2.13.0
 	touch $@
 
-bench-peers: $(VENV)/.tested $(FLOWER)/.simulating $(PFL)/.installed  ## simulation and private training beside others'
-	PFL_PYTHON=$(PFL)/bin/python FLOWER_PYTHON=$(FLOWER)/bin/python $(BIN)/python benchmarks/peers.py
+bench-peers: $(VENV)/.tested $(PFL)/.installed  ## simulation and private training beside others'
+	PFL_PYTHON=$(PFL)/bin/python $(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/dpsgd.py
 
 bench-growth: $(VENV)/.tested  ## what a round costs the engine, for 100 to 100,000 clients
@@ -85,4 +82,4 @@ sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and hal
 	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 
 clean:
-	rm -rf $(VENV) $(FLOWER) $(PFL) $(LOWEST) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PFL) $(LOWEST) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

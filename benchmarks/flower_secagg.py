@@ -1,12 +1,10 @@
 """What Flower's SecAgg+ costs: a yardstick for ours, in one process and with Flower's own code.
 
     python benchmarks/flower_secagg.py CLIENTS DIMENSION DROPOUT [--repeat N] [--threshold T]
-    FLOWER_PYTHON=.venv-flower/bin/python python benchmarks/flower_secagg.py 30 100000 0.1
 
-Flower's pins exclude ours, so its side runs in a second process with the interpreter FLOWER_PYTHON
-(default: this one), as `flower_secagg.py --worker ...`: that side imports the standard library, numpy and
-flwr alone, and prints one JSON line a round. Where flwr cannot be imported the reason is said in one
-sentence and nothing is measured.
+Flower's side runs in a second process with the interpreter FLOWER_PYTHON (default: this one), as
+`flower_secagg.py --worker ...`: that side imports the standard library, numpy and flwr alone, and prints one
+JSON line a round. Where flwr cannot be imported the reason is said in one sentence and nothing is measured.
 
 A round is Flower's `SecAggWorkflow` (complete graph, all defaults: clip 8, 22 bits, modulus 2^32) against its
 `secaggplus_mod`, joined by a stand-in for the network that hands over copies of the messages. Some clients

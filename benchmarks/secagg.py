@@ -1,13 +1,12 @@
 """Secure aggregation beside Flower's SecAgg+ and beside the bare keystream, in one interleaved run.
 
     python benchmarks/secagg.py [--write] [--curves]
-    FLOWER_PYTHON=.venv-flower/bin/python python benchmarks/secagg.py --write --curves
 
 Prints, per number of clients, length and share that drops out before its masked input: CPU milliseconds per
 client (mean over survivors) and at the server, what the client's quantising takes of it, bytes per survivor,
 the largest error of the sum, and the floor: AES-256-CTR alone, for as many masks as the client or the server
 has. `--curves` adds 30 to 1,000 clients, both modes; `--write` keeps the figures in
-benchmarks/results/secagg.json. Without flwr at FLOWER_PYTHON its columns are left out (see flower_secagg.py).
+benchmarks/results/secagg.json. Without flwr its columns are left out (see flower_secagg.py).
 A second line has the same sum by two servers (`sum = "two-server"`, see two_server.py): its client draws one
 keystream, its key holder one for each survivor, and its server none.
 

@@ -95,7 +95,8 @@ def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, cl
     return Sends(
         name="statistic",
         how="sum",
-        reveals="the sums of its features by class",
+        reveals="the sums of its features by class (of a class that it alone holds, its own sums; and which "
+        "classes nobody holds)",
         reads=body.reads,
         training=body.training,
         sensitivity=found,

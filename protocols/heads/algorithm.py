@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 
 from securefl.algorithm import Device, Evaluation, Played, Population, State
 from securefl.core.errors import DataError
+from securefl.core.logs import logger
 from securefl.protocols.heads.noise import deviation
 from securefl.protocols.heads.solvers import Kind, solve
 from securefl.protocols.heads.statistic import Statistic
@@ -21,6 +22,7 @@ from securefl.training.heads import Bounded, with_head
 from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem
 
+_log = logger(__name__)
 NOBODY = Answers(survivors=(), totals={}, each={})
 
 
@@ -73,7 +75,8 @@ class ClosedForm:
         try:
             parts = self.statistic.blocks.parts(total, float(np.sqrt(variance[0])))
             head = solve(self.head, parts, self.strength)
-        except DataError:  # the noise outweighs the records: the head stays
+        except DataError as error:  # such as noise that outweighs the records
+            _log.warning("No head was solved for, and the one before stays: %s", error)
             return state
         return State(head.astype(np.float32).ravel(), state.memory)
 

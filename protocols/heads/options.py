@@ -143,4 +143,5 @@ def _reveals(chosen: Choice, features: int) -> str:
         "lda": "the counts and sums of its features by class, and their second moments",
     }[chosen.head]
     width = f"{chosen.width:,} of {features:,}" if chosen.width < features else f"all {features:,}"
-    return f"{what} (head: {chosen.head} on {width} features; of a class that it alone holds, its own sums)"
+    rare = "of a class that it alone holds, its own sums; and which classes nobody holds"
+    return f"{what} (head: {chosen.head} on {width} features; {rare})"

@@ -18,6 +18,8 @@ _MOMENTS_PAY = 200.0
 """Records a class per unit of noise from which second moments are worth their part of the noise."""
 _FEW = 1.5
 """The same for each feature where these are few: there is less noise in fewer moments."""
+_FEWEST = 64
+"""Fewer features count as so many: what is added to the spectrum (`strength_of`) shrinks no further."""
 _NARROW = 12.0
 """Prototypes keep so many features that the noise in a class sum is a share sqrt(1 / 12) of its length."""
 _PER_FEATURE = 8.0
@@ -44,7 +46,7 @@ def choose(
     signal = records / deviation if deviation > 0 else inf
     each = signal / classes
     if head is None:
-        head = "lda" if each >= min(_MOMENTS_PAY, _FEW * features) else "prototypes"
+        head = "lda" if each >= min(_MOMENTS_PAY, _FEW * max(features, _FEWEST)) else "prototypes"
     most = features if head == "prototypes" else min(features, widest(classes))
     if not ordered:
         return Choice(head=head, width=most)

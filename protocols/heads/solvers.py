@@ -67,7 +67,10 @@ def strength_of(parts: Parts) -> float:
 
 def _against(moments: Floats, added: float, rows: Floats) -> Floats:
     """rows (moments + added)^-1, where eigenvalues that noise made negative count as 0."""
-    values, vectors = np.linalg.eigh(moments)
+    try:
+        values, vectors = np.linalg.eigh(moments)
+    except np.linalg.LinAlgError as error:
+        raise DataError(f"Expected moments with eigenvalues, got: {error}.") from None
     spectrum = np.maximum(values, 0.0) + added
     return np.asarray((rows @ vectors) / spectrum @ vectors.T)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,10 @@ from securefl.training.heads import body_features
 from securefl.training.projection import Projection
 from securefl.training.task import Problem
 
+_BOUNDED_BY: Mapping[Unit, str] = {
+    "record": "noise, by an `epsilon` in [privacy]",
+    "client": "`client_bound` in its arm, and noise",
+}
 _ROWS = 4096
 """Records that are put on the grid at a time. Integers add up to the same sum in any division."""
 
@@ -43,8 +49,8 @@ class Statistic:
     def sends(self) -> Sends:
         """The declared sensitivities. Per client it is the bound on the whole vector, or twice that."""
         found: dict[tuple[Unit, Adjacency], float] = {
-            ("record", "add-remove"): self.blocks.sensitivity("add-remove"),
-            ("record", "replace-one"): self.blocks.sensitivity("replace-one"),
+            ("record", "add-remove"): self.blocks.sensitivity("add-remove") + self._rescaled(),
+            ("record", "replace-one"): self.blocks.sensitivity("replace-one") + self._rescaled(),
         }
         if self.client_bound is not None:
             found["client", "zero-out"] = self.client_bound
@@ -54,11 +60,22 @@ class Statistic:
             how="sum",
             reveals=self.reveals,
             sensitivity=found,
+            bounded_by=_BOUNDED_BY,
             grid=self.blocks.grid,
             on_model=False,
             once=True,
             cohort=self.problem.clients,
         )
+
+    def _rescaled(self) -> float:
+        """How much further one record can move a vector that is scaled down to the client's bound.
+
+        Scaling moves no two vectors further apart. Truncating does, by up to a step in each entry, and so
+        does shrinking one whose integer norm is beyond the bound (`clipping.to_grid`).
+        """
+        if self.client_bound is None:
+            return 0.0
+        return 2 * sqrt(self.blocks.size) * self.blocks.grid.step + self.client_bound * 2.0**-20
 
     def features(self, x: NDArray[Any]) -> Floats:
         """Records (n, ...) as projected features (n, k), not yet bounded."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +41,23 @@ class Ledger:
     >>> with securefl.Ledger("plan.sqlite", plan.terms()) as ledger:
     ...     ledger.worst("server"), ledger.head.count
     (0.0, 0)
+
+    counter: a file outside the ledger's folder that notes how far the ledger got (see `note`). A ledger that
+    is behind its counter is refused.
     """
 
-    def __init__(self, path: Path | str, terms: Terms, *, clock: Callable[[], str] = now) -> None:
+    def __init__(
+        self, path: Path | str, terms: Terms, *, counter: Path | None = None, clock: Callable[[], str] = now
+    ) -> None:
         self.terms = terms
         self._clock = clock
-        self._db = connect(path, terms)
+        self._db = connect(path, terms, counter)
         self._link: Head | None = None
         self._filed = Filed(self._db, self._newest)
         self._budget = Budget(self._filed, terms)
         try:
             with self._db.explaining():
-                self._note = Note(path)
+                self._note = Note(path, counter)
                 self._note.write(self.head)
         except BaseException:
             self._db.close()
@@ -209,7 +213,7 @@ class Ledger:
         """
         # Commit before encoding, in this order: a crash in between counts a release that never left. The
         # other order would let bytes leave that no ledger knows.
-        releases = [release for _, body in outbox for release in _releases(body)]
+        releases = [release for _, body in outbox for release in Release.all_in(body)]
         permit = self._commit(releases) if releases else None
         return [encode(header, body, permit) for header, body in outbox]
 
@@ -288,11 +292,3 @@ class Ledger:
         state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
         columns = f"holder, session, round, stage, attempt, name, charge, {state}, at"
         return self._db.rows(f"SELECT {columns} FROM releases ORDER BY reserved")
-
-
-def _releases(body: Any) -> Iterator[Release]:
-    for field in fields(body):
-        value = getattr(body, field.name)
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, Release):
-                yield item

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from sys import float_info
 
-from securefl.accounting.chain import first, move, whole
-from securefl.accounting.note import noted
-from securefl.core.errors import ConfigError
+from securefl.accounting.chain import Head, first, move, replay, whole
+from securefl.accounting.note import noted, noted_in
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES, Adjacency, ReleaseKey, Unit
 from securefl.storage.database import Database, Kind
 
@@ -76,27 +76,49 @@ class Terms:
         if unknown := set(self.against) - set(PARTIES):
             raise ConfigError(f"Expected parties among {PARTIES}, got {sorted(unknown)}.")
 
+    def bears(self, asked: Terms) -> bool:
+        """Whether what is released under terms that are asked for may be counted under these.
 
-def connect(path: Path | str, terms: Terms) -> Database:
+        They are the same. But a ledger without a schedule counts runs of any: its budget holds them all.
+        """
+        return asked == self or (self.schedule is None and replace(asked, schedule=None) == self)
+
+
+def connect(path: Path | str, terms: Terms, counter: Path | None = None) -> Database:
     """Open the ledger at `path`, or make it with these terms.
 
+    counter: a note of its head outside the ledger's folder, if there is one.
+
     Raises:
-        DataError: the ledger is damaged, is of another version, or has lost a link of its chain.
+        DataError: the ledger is damaged, is of another version, or has lost a link of its chain. Or it does
+            not reach as far as its counter.
         ConfigError: it was made with other terms.
     """
     db = Database(path, KIND)
     try:
         with db.explaining():
             before = noted(path)  # first: another process may go on meanwhile
+            counted = None if counter is None else noted_in(counter)
         # One transaction: two processes that open a new ledger at once would both find it without terms.
         with db.transaction():
             _begin(db, terms)
-            whole(db.each, before)
+            found = whole(db.each, before)
+            if counted is not None and replay(db.each, counted.count) != counted:
+                raise DataError(_behind(path, counter, counted, found))
             _agree(db, terms)
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _behind(path: Path | str, counter: Path | None, counted: Head, found: Head) -> str:
+    return (
+        f"{path}: expected the ledger that its counter {counter} has noted, with {counted.count} entries or "
+        f"more, got one of {found.count}, or another's: it is an older copy, such as from a backup, and does "
+        "not know what was released since. Put the newest ledger back. If it is lost, what it spent is "
+        "unknown: count the budget of these records as spent, and begin a new folder with other records."
+    )
 
 
 def _begin(db: Database, terms: Terms) -> None:

@@ -22,6 +22,7 @@ from securefl.study.config import slug
 from securefl.study.folder_lock import alone
 from securefl.study.interruption import Interruption
 from securefl.sweep import tradeoff
+from securefl.sweep.best import sentences
 from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
@@ -52,6 +53,11 @@ class SweepRun:
             [f"epsilon_{party}" for party in PARTIES]
         ].max()
         return spent.rename(columns=lambda name: str(name).removeprefix("epsilon_"))
+
+    @property
+    def sentences(self) -> list[str]:
+        """Which arms are best at which epsilon, or within 0.01 of the best; empty where none are compared."""
+        return [] if self.summary.empty else sentences(tradeoff.series_of(self.sweep, self.summary))
 
     @property
     def cells(self) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def list_command(as_json: bool) -> None:
 def describe_command(
     file: Path, target: str | None, client_column: str | None, public: bool, as_json: bool
 ) -> None:
-    """Propose the section [data] of a study for FILE (.csv, .parquet, .npz), which must be public.
+    """Propose the section [data] of a study for FILE (.csv, .parquet, .npz, .npy), which must be public.
 
     Ranges and categories are read off its records. For records that are not public, describe a public file
     like them, or write the section from what is publicly known of each column.

@@ -19,17 +19,18 @@ import click
 def features(source: str, out: Path, records: int | None) -> None:
     """Compute features of data set SOURCE by EfficientNet-Lite0, for protocols such as `heads`.
 
-    OUT holds `x` (float32, most important features first) and `y` of the training part, and OUT with "-test"
-    in its name those of the test part. Features are kept in the user's cache: what is stopped goes on.
+    OUT holds `x` (float32, most important features first), `y` and the text `network` of the training part,
+    and OUT with "-test" in its name those of the test part: `source` and `test` under [data] in a study.
+    Features are kept in the user's cache: what is stopped goes on.
     """
     from rich.progress import Progress
 
     from securefl.core.errors import ConfigError
     from securefl.data import Dataset, load
     from securefl.data.files import cache_folder
+    from securefl.data.networks import outside
     from securefl.training import single_thread
-    from securefl.training.embedding import embedded
-    from securefl.training.pretrained import ABOUT, SHA256, efficientnet_lite0
+    from securefl.training.pretrained import lite0
 
     if out.suffix != ".npz":
         raise ConfigError(f"Expected --out with the ending .npz, got {out}.")
@@ -37,8 +38,8 @@ def features(source: str, out: Path, records: int | None) -> None:
     split = load(source)
     if len(split.train.shape) != 3 or split.train.shape[0] != 3 or not split.train.classes:
         raise ConfigError(f"Expected images of three colours with classes, got {source!r}. Take cifar10.")
-    network = efficientnet_lite0()
-    click.echo(ABOUT, err=True)
+    network = lite0()
+    click.echo(outside(network.about, source), err=True)
 
     def write(part: Dataset, path: Path, name: str) -> None:
         import numpy as np
@@ -48,15 +49,11 @@ def features(source: str, out: Path, records: int | None) -> None:
         part = part if records is None else part.take(slice(records))
         with Progress(transient=True) as bars:
             bar = bars.add_task(name, total=len(part))
-            found = embedded(
-                part.x,
-                network,
-                network=f"efficientnet_lite0 {SHA256}",
-                folder=cache_folder() / "features",
-                tell=lambda done: bars.update(bar, completed=done),
+            found = network.features(
+                part.x, cache_folder() / "features", lambda done: bars.update(bar, completed=done)
             )
         with replacing(path) as target:
-            np.savez(target, x=found, y=part.y)
+            np.savez(target, x=found, y=part.y, network=np.array(network.about))
         click.echo(path)
 
     write(split.train, out, "training part")

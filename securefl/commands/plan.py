@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from securefl.commands import sweep as sweep_command
-from securefl.commands.telling import find, on_workers, plain, with_workers
+from securefl.commands.telling import computed, find, on_workers, plain, with_workers
 from securefl.core.errors import ConfigError
 from securefl.processes import processors
 from securefl.study.packaged import text_of
@@ -55,13 +55,14 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
     # Before any of it runs.
     for line in (code := told(found)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    computed(found, found.study.seeds[:1], console)
     here = world.build(found, found.study.seeds[0])
     made = _rehearsed(found, here, console)
     if as_json_:
-        own = {"code": code, "notes": here.marks.notes}
+        own = {"code": code, "notes": [*here.marks.notes, *here.marks.outside]}
         click.echo(json.dumps({**as_json(found, made), **own}, indent=2))
         return
-    for line in here.marks.notes:
+    for line in (*here.marks.notes, *here.marks.outside):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for line in lines(found, made):
         click.echo(line)
@@ -82,13 +83,17 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
         checked = check(found.cells, costs=True, tell=lambda cell: status.update(plain(f"checking {cell}")))
     able = [own.cell for own in checked if not own.refused]
     forecasts: list[Forecast] = []
+    outside: tuple[str, ...] = ()
     if able:
         # As its worker would run it: within a cell nothing is shared out.
         study = replace(able[0].study, runtime=replace(able[0].study.runtime, workers=1))
-        forecasts = _rehearsed(study, world.build(study, study.study.seeds[0]), console)
+        here = world.build(study, study.study.seeds[0])
+        outside, forecasts = here.marks.outside, _rehearsed(study, here, console)
+    for sentence in outside:
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if as_json_:
         taken = check_text.seconds(checked, forecasts, workers) if able else None
-        click.echo(json.dumps(check_text.as_json(found, checked, taken), indent=2))
+        click.echo(json.dumps({**check_text.as_json(found, checked, taken), "notes": [*outside]}, indent=2))
     else:
         click.echo("\n".join(check_text.lines(found, checked)))
         if able:

@@ -54,7 +54,8 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     [[sweep.list]]                          the grid is taken for each of these
     "privacy.noise" = "central"
 
-    Keys are dotted paths into the study; "arm.<option>" is an option of every arm. The folder gets a run
+    Keys are dotted paths into the study; "arm.<option>" is an option of every arm. With `panels` under
+    [sweep], a list of swept keys, figures have a panel for each of their values. The folder gets a run
     folder per cell, results.csv, summary.csv, plots and sweep.html, a page of trade-offs. Run the same
     command again after an interruption: it goes on, and finished cells are not run again.
 
@@ -77,11 +78,13 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
 def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
     """Run what is left of a sweep in its folder, and tell of it."""
     from securefl.study.interruption import Interrupted, Interruption
+    from securefl.sweep.best import sentences
     from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.page import alarms_of
     from securefl.sweep.report import as_json
     from securefl.sweep.run import finished
     from securefl.sweep.session import own_code, require_runnable, run_and_write
+    from securefl.sweep.tradeoff import series_of
 
     # Before the check, which runs it.
     for line in own_code(found):
@@ -103,6 +106,8 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
         click.echo(json.dumps(as_json(found, out, summary, failed), indent=2))
     elif not summary.empty:
         click.echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
+        for sentence in sentences(series_of(found, summary)):
+            click.echo(sentence)
         click.echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
         click.echo(f"Page: {out / 'sweep.html'}")
     alarming = alarms_of(found, out)

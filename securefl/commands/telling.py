@@ -19,6 +19,7 @@ from securefl.study.packaged import text_of
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import TaskID
     from rich.text import Text
 
     from securefl.study import results
@@ -75,6 +76,7 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
     for line in told(study):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     say = printing(console)
+    computed(study, study.study.seeds, console)
     stop = Interruption(say)
     try:
         with stop, Bars(study, console) as bars:
@@ -87,6 +89,32 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
     end_told([alarm.text for alarm in found.alarms], found.learnt)
+
+
+def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
+    """Compute the features that a study asks for, with a bar, before anything runs that has bars of its own.
+
+    They are kept by content (`study.features`), so whoever builds a world afterwards finds them.
+    """
+    if study.data.features is None:
+        return
+    from rich.progress import Progress
+
+    from securefl.study import world
+    from securefl.study.progress import draws
+    from securefl.training import single_thread
+
+    single_thread()
+    if not draws(console):
+        console.print("Computing features; they are kept, so what is stopped goes on.", highlight=False)
+    with Progress(console=console, transient=True, disable=not draws(console)) as bars:
+        for seed in seeds:
+            bar = bars.add_task(f"features, seed {seed}", total=None)
+
+            def tell(done: int, total: int, bar: TaskID = bar) -> None:
+                bars.update(bar, completed=done, total=total)
+
+            world.build(study, seed, tell=tell)
 
 
 def printing(console: Console) -> Callable[[str], None]:

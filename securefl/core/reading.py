@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from difflib import SequenceMatcher
-from typing import Any, TypeVar, get_args, get_type_hints
+from functools import lru_cache
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,11 +27,17 @@ def convert(kind: type[T], table: Any, where: str) -> T:
     text = _as_json(table, where)
     try:
         # As JSON, strict takes lists for tuples and words for enums, but no text or truth value for a number.
-        return TypeAdapter(kind).validate_json(text, strict=True)
+        return cast(T, _adapter(cast(Any, kind)).validate_json(text, strict=True))
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}") from None
     except ValidationError as error:
         raise ConfigError(_explain(kind, [dict(problem) for problem in error.errors()], where)) from None
+
+
+@lru_cache(maxsize=256)
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    # A sweep reads the same sections for each of its cells, and an adapter takes 10 ms to make.
+    return TypeAdapter(kind)
 
 
 def _as_json(table: Mapping[str, Any], where: str) -> str:
@@ -49,11 +56,12 @@ def _known_keys(kind: type[Any], table: Mapping[str, Any], where: str) -> None:
             raise ConfigError(
                 f"[{where}] Unknown key `{key}`{near(key, fields)}; known are {', '.join(fields)}."
             )
-        nested = _dataclass_of(kind, key)
+        nested = _dataclass_of(cast(Any, kind), key)
         if nested is not None and isinstance(value, dict):
             _known_keys(nested, value, f"{where}.{key}")
 
 
+@lru_cache(maxsize=1024)
 def _dataclass_of(kind: type[Any], key: str) -> type[Any] | None:
     hint = get_type_hints(kind).get(key)
     # of a union such as `Bounded | None`, the one dataclass in it
@@ -88,7 +96,7 @@ def _path(kind: type[Any] | None, location: Sequence[str | int]) -> str:
         if kind is None or part not in kind.__dataclass_fields__:
             break
         names.append(str(part))
-        kind = _dataclass_of(kind, names[-1])
+        kind = _dataclass_of(cast(Any, kind), names[-1])
     return ".".join(names)
 
 

@@ -7,9 +7,9 @@ a peer) and `Ledger.open` (the value, for a foreign training loop). Both commit 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal, final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Final, Literal, final
 
 import numpy as np
 from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
@@ -113,6 +113,15 @@ class Release(Guarded):
     # without numbers and bytes: a release that is printed or logged must not be released by it
     def __repr__(self) -> str:
         return f"Release({self.key.holder}, {self.key.name!r}, {self.form}, <sealed>)"
+
+    @staticmethod
+    def all_in(body: Any) -> Iterator[Release]:
+        """The releases in the fields of a message, those inside tuples too."""
+        for own in fields(body):
+            value = getattr(body, own.name)
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Release):
+                    yield item
 
 
 @final

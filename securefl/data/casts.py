@@ -20,8 +20,8 @@ def cast(arrays: Arrays, layout: Layout, where: str, name: str) -> Dataset:
     is no number, not finite, or of another length.
     """
     x, y = arrays.x, arrays.y
-    if x.ndim < 2:
-        raise DataError(f"{where}: expected records x of shape (n, *shape), got {x.shape}.")
+    if x.ndim < 2 or 0 in x.shape[1:]:
+        raise DataError(f"{where}: expected records x of shape (n, *shape), not empty, got {x.shape}.")
     if y.ndim < 1 or len(y) != len(x):
         raise DataError(f"{where}: expected a target for each of {len(x)} records, got y of shape {y.shape}.")
     if arrays.clients is not None and arrays.clients.shape != (len(x),):

@@ -27,11 +27,12 @@ FORMS: Final = (
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Given:
     """parts: each portion of the training records under a name for errors; test: the server's, or None.
-    divided: whether each part is a client's."""
+    divided: whether each part is a client's. network: which one computed the records, as files say, or ""."""
 
     parts: Mapping[str, Portion]
     test: Portion | None = None
     divided: bool = False
+    network: str = ""
 
 
 def given(thing: object, layout: Layout, where: str) -> Given:

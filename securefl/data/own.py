@@ -21,6 +21,7 @@ from securefl.data.columns import Place
 from securefl.data.dataset import Dataset, Split, hold_out, stratified
 from securefl.data.given import Given
 from securefl.data.layout import Arrays, Layout, arrays_of, clients_of, features_of, values_of
+from securefl.data.networks import one_network
 from securefl.data.tables import files_in, read_table
 
 if TYPE_CHECKING:
@@ -51,15 +52,18 @@ def from_files(source: Path, test: Path | None, layout: Layout) -> Given:
             "would be tested on what it was trained on. Name another file, or leave `test` out."
         )
     own = None if test is None else read_table(test, None)
+    apart = [] if test is None else [test]
     if not source.is_dir():
-        return Given(parts={source.name: read_table(source, layout.client_column)}, test=own)
+        parts = {source.name: read_table(source, layout.client_column)}
+        return Given(parts=parts, test=own, network=one_network([source, *apart]))
     if layout.client_column is not None:
         raise ConfigError(
             f"Expected no client_column for {source}, a folder with a file for each client. Leave it out, "
             "and name the column under `ignore` if there is one."
         )
     files = [path for path in files_in(source) if test is None or not path.samefile(test)]
-    return Given(parts={path.name: read_table(path) for path in files}, test=own, divided=True)
+    parts = {path.name: read_table(path) for path in files}
+    return Given(parts=parts, test=own, divided=True, network=one_network([*files, *apart]))
 
 
 def own(found: Given, layout: Layout, *, name: str, seed: int, share: float | None = None) -> Own:

@@ -185,6 +185,22 @@ class Partition:
             raise ValueError("Expected both mean and deviation of client sizes, got one. Add the other.")
         self._check_ranges()
 
+    def in_words(self) -> str:
+        """The partition as a legend says it."""
+        match self.kind:
+            case "shards":
+                return f"{self.per_client} shards a client"
+            case "classes":
+                return f"{self.per_client} class{'es' if self.per_client != 1 else ''} a client"
+            case "dirichlet":
+                return f"Dirichlet {self.concentration:g}"
+            case "dominant":
+                return f"{self.share:.0%} of one class"
+            case "normal":
+                return f"sizes {self.mean:g} ± {self.deviation:g}"
+            case _:
+                return self.kind
+
     def _check_ranges(self) -> None:
         # written so that NaN fails too
         if self.per_client is not None and not self.per_client >= 1:

@@ -1,9 +1,14 @@
-"""Records from a person's own files: .csv, .parquet and .npz. Nothing is unpickled, and sizes are bounded."""
+"""Records from a person's own files: .csv, .parquet, .npz and .npy. Nothing is unpickled, sizes are bounded.
+
+A .npy holds one array. Records are in the file whose name ends in x, such as train-x.npy or x.npy, and their
+targets in the file whose name ends in y instead.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
+import shlex
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,15 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.data.digests import PINNED
 from securefl.data.layout import Arrays
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SUFFIXES: Final = (".csv", ".parquet", ".npz")
+SUFFIXES: Final = (".csv", ".parquet", ".npz", ".npy")
 LARGEST: Final = 2**31
 """Bytes of one file, and of what is in it once it is unpacked."""
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
+_FEATURES: Final = re.compile(r"(?P<data>\w+)-features(-test)?\.npz")
 MOST_COLUMNS: Final = 100_000
 MOST_FILES: Final = 100_000
 
@@ -37,6 +44,7 @@ def files_in(folder: Path) -> list[Path]:
                 f"{folder}: expected a file for each client ({', '.join(SUFFIXES)}), got {path.name}. Move "
                 "it elsewhere."
             )
+    found = [path for path in found if not _is_targets(path)]
     if not found or len(found) > MOST_FILES:
         raise DataError(f"{folder}: expected 1 to {MOST_FILES:,} files, one a client, got {len(found)}.")
     if len(kinds := {path.suffix.lower() for path in found}) > 1:
@@ -45,7 +53,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def read_table(path: Path, client_column: str | None = None) -> pd.DataFrame | Arrays:
-    """What a file holds: a table from .csv (all texts) or .parquet, arrays from .npz.
+    """What a file holds: a table from .csv (all texts) or .parquet, arrays from .npz or two .npy.
 
     client_column: the array of a .npz that says whose each record is. Raises DataError for a file that is
     missing, too large or damaged.
@@ -53,7 +61,7 @@ def read_table(path: Path, client_column: str | None = None) -> pd.DataFrame | A
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"Expected a file of {', '.join(SUFFIXES)}, got {path}.")
     if not path.is_file():
-        raise DataError(f"Expected a file at {path}, got none. Check the path.")
+        raise DataError(f"Expected a file at {path}, got none. {_remedy(path)}")
     if (size := path.stat().st_size) > LARGEST:
         raise DataError(f"{path}: expected at most {LARGEST:,} bytes, got {size:,}. Divide it into files.")
     match path.suffix.lower():
@@ -61,8 +69,19 @@ def read_table(path: Path, client_column: str | None = None) -> pd.DataFrame | A
             return _csv(path)
         case ".parquet":
             return _parquet(path)
+        case ".npy":
+            return _npy(path)
         case _:
             return _npz(path, client_column)
+
+
+def _remedy(path: Path) -> str:
+    """What to do where a file is missing. Features of a packaged data set can be made."""
+    found = _FEATURES.fullmatch(path.name)
+    if found is None or found["data"] not in PINNED:
+        return "Check the path."
+    out = shlex.quote(str(path.with_name(f"{found['data']}-features.npz")))
+    return f"Make it, and its test part beside it, with: securefl features {found['data']} --out {out}"
 
 
 def _csv(path: Path) -> pd.DataFrame:
@@ -111,18 +130,38 @@ def _parquet(path: Path) -> pd.DataFrame:
         with parquet.ParquetFile(path) as file:
             groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
             # A few bytes can say millions of times the same: what they unpack to is known before it is.
-            size = max(
-                sum(group.total_byte_size for group in groups),
-                8 * file.metadata.num_rows * file.metadata.num_columns,
-            )
+            values = sum(group.column(k).num_values for group in groups for k in range(group.num_columns))
+            size = max(sum(group.total_byte_size for group in groups), 8 * values)
             if size > LARGEST:
                 raise DataError(f"{path}: expected at most {LARGEST:,} bytes of values, got {size:,}.")
             _require_columns(path, file.metadata.num_columns)
-            frame: pd.DataFrame = file.read().to_pandas(ignore_metadata=True)
+            frame = _frame(file.read(), path)
     except (ArrowException, OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: expected a Parquet file, got: {str(error)[:200]}.") from None
     # pandas writes the numbers of rows so. As a feature they would tell whose a record is.
     return frame.drop(columns=[name for name in frame.columns if _ROW_NUMBERS.fullmatch(str(name))])
+
+
+def _frame(table: Any, path: Path) -> pd.DataFrame:
+    """A table of pyarrow. A column of lists, such as embeddings, becomes a column for each place in them."""
+    import pandas as pd
+
+    parts: list[pd.DataFrame] = []
+    for place, name in enumerate(table.column_names):  # by place: two columns may have one name
+        column = table.column(place).combine_chunks()
+        if not str(column.type).startswith(("list", "fixed_size_list", "large_list")):
+            parts.append(table.select([place]).to_pandas(ignore_metadata=True))
+            continue
+        widths = column.value_lengths().unique().to_pylist()
+        if column.null_count or len(widths) != 1:
+            raise DataError(
+                f"{path}, column {name!r}: expected lists of one length in all rows, got lengths "
+                f"{', '.join(map(str, widths[:5])) or 'of no row'}. Mend or leave out the others."
+            )
+        _require_columns(path, widths[0])
+        array = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), widths[0])
+        parts.append(pd.DataFrame(array, columns=[f"{name}[{at}]" for at in range(widths[0])]))
+    return pd.concat(parts, axis=1)
 
 
 def _npz(path: Path, client_column: str | None) -> Arrays:
@@ -137,6 +176,47 @@ def _npz(path: Path, client_column: str | None) -> Arrays:
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{path}: expected arrays as .npz, without pickles, got: {error}.") from None
     return Arrays(x=found["x"], y=found["y"], clients=found[client_column] if client_column else None)
+
+
+def _npy(path: Path) -> Arrays:
+    if _is_targets(path):
+        records = _other(path, "x").name
+        raise ConfigError(
+            f"Expected a .npy of records, got {path}, the targets of {records}. Name that file."
+        )
+    if not path.stem.lower().endswith("x"):
+        raise ConfigError(
+            f"Expected a .npy of records with a name that ends in x, such as {path.stem}-x.npy, and their "
+            f"targets beside it in {path.stem}-y.npy, got {path}. Rename them."
+        )
+    return Arrays(x=_array(path), y=_array(_other(path, "y")))
+
+
+def _other(path: Path, end: str) -> Path:
+    """The file of a pair whose name ends in `end`: in a capital where the other does."""
+    last = end.upper() if path.stem[-1].isupper() else end
+    return path.with_name(f"{path.stem[:-1]}{last}{path.suffix}")
+
+
+def _is_targets(path: Path) -> bool:
+    """Whether a file is the targets of a pair of .npy, and so no client's of its own."""
+    ends = path.suffix.lower() == ".npy" and path.stem.lower().endswith("y")
+    return ends and _other(path, "x").is_file()
+
+
+def _array(path: Path) -> NDArray[Any]:
+    if not path.is_file():
+        raise DataError(f"Expected a file at {path}, got none: records and targets come as a pair of .npy.")
+    if (size := path.stat().st_size) > LARGEST:
+        raise DataError(f"{path}: expected at most {LARGEST:,} bytes, got {size:,}. Divide it into files.")
+    try:
+        found: NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        raise DataError(f"{path}: expected an array as .npy, without pickles, got: {error}.") from None
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise DataError(f"{path}: expected one array as .npy, got an archive. Give it the ending .npz.")
+    return found
 
 
 def _member(stored: Any, name: str, path: Path) -> NDArray[Any]:

@@ -52,6 +52,11 @@ class Account:
         for client in clients:
             self._counts.add(client, (name, charge))
 
+    @property
+    def new(self) -> Sequence[Asked]:
+        """What was counted since `news` was called last."""
+        return self._new
+
     def news(self) -> list[Asked]:
         """What was counted since this was called last, for the record of a round."""
         new, self._new = self._new, []

@@ -121,6 +121,8 @@ class SumCall:
         return tuple(Sum(offers[name], size) for name, size in zip(self.names, self.lengths, strict=True))
 
 
+_LAST = 2**16
+"""Above every stage and attempt, which travel in two bytes each."""
 _MOST = Limit(2**26, 2**21)
 """The largest call: it holds a key and a cohort."""
 
@@ -128,6 +130,11 @@ _MOST = Limit(2**26, 2**21)
 def said(header: Header, call: AskCall | SumCall) -> bytes:
     """The bytes of a call."""
     return encode(header, call)
+
+
+def beyond(number: int) -> tuple[int, int, int]:
+    """The last place of a round; of round 0, what is before every place."""
+    return (number, _LAST, _LAST) if number else (0, 0, -1)
 
 
 def heard(data: bytes, session: bytes, after: tuple[int, int, int]) -> tuple[Header, AskCall | SumCall]:

@@ -88,7 +88,7 @@ class ServerParty:
         return self._identity(session).member()
 
     def _identity(self, session: bytes) -> Identity:
-        return Identity.of(SERVER, self._record.lasting(session))
+        return self._record.identity(session)
 
     def enter(self, directory: Directory) -> None:
         """Run the session of this directory from here on. ConfigError for one with another server's keys."""

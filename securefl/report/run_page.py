@@ -115,6 +115,7 @@ class ReportData:
     rounds the budgets bought, if they ended. changes: the changes of private training in the model. ledgers:
     the head of each ledger's chain when its run ended, to note elsewhere. alarms: what a person must not
     overlook, in sentences. reasons: why parts of clients are missing. measure: what "accuracy" is, in words.
+    outside: what no epsilon covers, in sentences.
     """
 
     title: str
@@ -132,6 +133,7 @@ class ReportData:
     alarms: Sequence[str] = ()
     reasons: Sequence[ReasonRow] = ()
     measure: str = ""
+    outside: Sequence[str] = ()
 
 
 def write(path: Path, data: ReportData) -> None:

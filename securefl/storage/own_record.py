@@ -17,16 +17,22 @@ from securefl.storage.journal import Answer, Journal
 class OwnRecord:
     """A party's record. In a simulation the parties' records share one file, and each has this door to it.
 
+    enrolled: lasting keys that a roster has; without them every session has keys of its own.
     LocalProtocolError where it is asked for what is another party's.
     """
 
     party: str
     journal: Journal
+    enrolled: Identity | None = None
 
     def lasting(self, session: bytes) -> SecretKey:
         """What this party's own keys are made from, the same for the whole session, durably."""
         (secret,) = self.journal.lasting([self.party], session)
         return secret
+
+    def identity(self, session: bytes) -> Identity:
+        """This party's own keys in a session."""
+        return self.enrolled or Identity.of(self.party, self.lasting(session))
 
     def secret(self, session: bytes, number: int) -> SecretKey | None:
         """What this party draws from in a round, durably; None for a round below its newest."""

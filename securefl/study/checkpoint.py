@@ -34,6 +34,7 @@ _SESSION = "session"
 _OWN = {
     "data": "records",
     "data_code": "code that makes the records",
+    "features": "features, of another network",
     "model": "values and layers of the model",
     "model_code": "code that makes the model",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -165,7 +165,8 @@ def parse(text: str, *, home: Path | None = None, brought: Brought | None = None
 def _arms(tables: Any) -> tuple[Arm, ...]:
     if not isinstance(tables, list) or not tables:
         raise ConfigError("Expected at least one [[arm]].")
-    arms = tuple(_arm(table, place) for place, table in enumerate(tables, start=1))
+    points = {point.name: point for point in entry_points(group="securefl.protocols")}
+    arms = tuple(_arm(table, place, points) for place, table in enumerate(tables, start=1))
     # As folders: names that differ in capitals or signs alone would share one.
     names = [slug(arm.name) for arm in arms]
     if len(set(names)) < len(names):
@@ -173,7 +174,7 @@ def _arms(tables: Any) -> tuple[Arm, ...]:
     return arms
 
 
-def _arm(table: Mapping[str, Any], place: int) -> Arm:
+def _arm(table: Mapping[str, Any], place: int, points: Mapping[str, EntryPoint]) -> Arm:
     where = f"arm {place}"
     if not isinstance(table, dict):
         raise ConfigError(f"[{where}] Expected a table [[arm]], got {table!r}.")
@@ -183,15 +184,14 @@ def _arm(table: Mapping[str, Any], place: int) -> Arm:
         raise ConfigError(f"[{where}] Expected `name` and `protocol` as text.")
     try:
         require_name(name)
-        kind = protocol_named(protocol)
+        kind = _protocol_named(protocol, points)
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}") from None
     return Arm(name=name, protocol=protocol, options=convert(kind, options, where))
 
 
-def protocol_named(name: str) -> type[ProtocolOptions]:
+def _protocol_named(name: str, found: Mapping[str, EntryPoint]) -> type[ProtocolOptions]:
     """The options class registered under `name` in the entry-point group `securefl.protocols`."""
-    found = {point.name: point for point in entry_points(group="securefl.protocols")}
     if name not in found:
         raise ConfigError(
             f"Unknown protocol {name!r}{near(name, found)}; known are {', '.join(sorted(found))}."

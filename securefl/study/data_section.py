@@ -12,38 +12,53 @@ from typing import Any, Final
 
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert, near
-from securefl.data import NAMES, Partition
+from securefl.data import NAMES, Partition, data_folder
 from securefl.data.columns import Column, Word, key_of
 from securefl.data.layout import Layout
+from securefl.data.networks import NAMED, is_name
 from securefl.storage.own_code import names_code
 
 GROUP: Final = "securefl.data"
 """The entry points that `source` can name."""
-_OWN: Final = ("target", "classes", "client_column", "ignore", "columns", "test", "test_share")
+_OWN: Final = ("target", "classes", "client_column", "ignore", "columns", "test", "test_share", "network")
 """Keys of a person's own records. A packaged data set says all that by itself."""
 _WORD: Final = re.compile(r"[\w-]+")
+_IN_DATA_FOLDER: Final = "$SECUREFL_DATA/"
+"""How a file in the folder of data sets begins, for studies that have no folder of their own."""
+
+
+def _clients(count: int | None) -> str | None:
+    return None if count is None else f"{count:,} client{'' if count == 1 else 's'}"
+
+
+def _records(count: int | None) -> str | None:
+    return None if count is None else f"{count:,} records"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSection:
     """Which records a study is on.
 
-    source: a data set's name, `module:name` of a function, or a file or folder beside the study. A caller in
-    Python who brings records leaves it out. clients: N, by default as many as the records say (partition
-    "natural"). records: how many training records there are in all, drawn by the seed, by default the whole
-    set. holdout: share of each client's records that it tests on and never trains on. test_clients: further
-    clients that take part in nothing; their records are the server's, in place of the data set's test part.
-    download: fetch missing files first.
+    source: a data set's name, `module:name` of a function, or a file or folder beside the study; one in the
+    folder of data sets begins with `$SECUREFL_DATA/`. A caller in Python who brings records leaves it out.
+    clients: N, by default as many as the records say (partition "natural"). records: how many training
+    records there are in all, drawn by the seed, by default the whole set. holdout: share of each client's
+    records that it tests on and never trains on. test_clients: further clients that take part in nothing;
+    their records are the server's, in place of the data set's test part. download: fetch missing files first.
 
     Of a person's own records: target, classes, client_column, ignore, columns (see `Layout` and `Column`).
     test: a file with the server's records. test_share: of the records that become the server's, by default
-    0.3 where nobody brings a test part.
+    0.3 where nobody brings a test part. network: which one computed the records, where their file does not
+    say it, or "none" where no network did.
+
+    features: the network that computes the features of any records, which the model then sees in their place:
+    an entry point of `securefl.networks`, or `module:name` of what makes one. `network` says what that is.
     """
 
     source: str | None = None
-    clients: int | None = None
+    clients: int | None = field(default=None, metadata={"words": _clients})
     partition: Partition = field(default_factory=lambda: Partition(kind="natural"))
-    records: int | None = None
+    records: int | None = field(default=None, metadata={"words": _records})
     holdout: float = 0.0
     test_clients: int = 0
     download: bool = False
@@ -54,6 +69,8 @@ class DataSection:
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     test: str | None = None
     test_share: float | None = None
+    network: str | None = None
+    features: str | None = None
 
     def __post_init__(self) -> None:
         if self.clients is None and self.partition.kind != "natural":
@@ -69,12 +86,20 @@ class DataSection:
         self._check_own()
 
     def _check_own(self) -> None:
-        given = [key for key in _OWN if getattr(self, key) not in (None, (), {})]
+        own_network = self.features is not None and names_code(self.features)
+        said = [key for key in _OWN if getattr(self, key) not in (None, (), {})]
+        given = [key for key in said if not (key == "network" and own_network)]
+        if self.network is not None and self.features is not None and not own_network:
+            raise ValueError(
+                f"Expected no `network` beside features = {self.features!r}, which says it. Leave it out."
+            )
         if self.source in NAMES and given:
             raise ValueError(
                 f"Expected no `{given[0]}` for the packaged data set {self.source!r}, which says it by "
                 "itself. Leave it out."
             )
+        if self.network is not None and not is_name(self.network):
+            raise ValueError(f'Expected `network` as {NAMED}, or "none", got {self.network[:80]!r}.')
         if self.test_share is not None and not 0 < self.test_share < 1:
             raise ValueError(f"Expected 0 < test_share < 1, got {self.test_share}.")
         if sum((self.test is not None, self.test_share is not None, self.test_clients > 0)) > 1:
@@ -124,6 +149,8 @@ def data_points() -> dict[str, EntryPoint]:
 
 def path_of(source: str, home: Path | None) -> Path:
     """A file or folder that a study names. Raises ConfigError for a relative one of a text without a file."""
+    if source.startswith(_IN_DATA_FOLDER):
+        return data_folder().absolute() / source.removeprefix(_IN_DATA_FOLDER)
     path = Path(source).expanduser()
     if home is None and not path.is_absolute():
         raise ConfigError(
@@ -141,7 +168,10 @@ def require_source(section: DataSection, home: Path | None) -> None:
             "[data] Missing key `source`; add it, or bring the records from Python: securefl.run(study, "
             "data=...)."
         )
-    if source in NAMES or names_code(source) or source in (points := data_points()):
+    # Files in the folder of data sets are missed when they are read, like those of a named data set.
+    if source in NAMES or source.startswith(_IN_DATA_FOLDER):
+        return
+    if names_code(source) or source in (points := data_points()):
         return
     known = [*NAMES, *points]
     is_word = _WORD.fullmatch(source) is not None

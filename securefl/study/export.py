@@ -144,6 +144,7 @@ def _card(
             "source": study.data.source or "handed over in Python",
             "clients": here.problem.clients,
             "records": here.problem.records,
+            "outside": list(here.marks.outside),
         },
         "model": _model(learnt),
         "privacy": {
@@ -205,4 +206,5 @@ def rows(card: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
         ("accuracy", f"{card['accuracy']:.4g} {card['measured']}"),
         ("epsilon", f"{epsilon}, per {card['privacy']['unit']} at delta {card['privacy']['delta']:g}"),
         ("covers", card["privacy"]["covers"]),
+        *(("outside", sentence) for sentence in card["data"]["outside"]),
     ]

@@ -15,6 +15,7 @@ from torch import nn
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.given import Given, given
+from securefl.data.networks import agreed, outside
 from securefl.data.own import Own, from_files, own
 from securefl.data.tables import read_table
 from securefl.dp.noise import Source
@@ -38,18 +39,20 @@ class Marks:
     """What tells a run's own records and model from others.
 
     bound: digests that a run is bound to, by name. words: the same for people. notes: what a person should
-    know before the run, a sentence each.
+    know before the run, a sentence each. outside: what no epsilon covers, a sentence each.
     """
 
     bound: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
     def __or__(self, other: Marks) -> Marks:
         return Marks(
             bound={**self.bound, **other.bound},
             words={**self.words, **other.words},
             notes=(*self.notes, *other.notes),
+            outside=(*self.outside, *other.outside),
         )
 
 
@@ -75,13 +78,19 @@ def model_code(study: Study) -> CodePlace | None:
     return located(kind, study.home) if names_code(kind) else located(model_points()[kind].value, None)
 
 
+def features_code(study: Study) -> CodePlace | None:
+    """The code of the network that computes features, if the study names any. None of it runs."""
+    named = study.data.features
+    return located(named, study.home) if named is not None and names_code(named) else None
+
+
 def told(study: Study) -> list[str]:
     """Which code of others a study runs, a line each. None of it runs for that.
 
     Raises ConfigError for code that a study may not name.
     """
     with placed(study, "[data]"):
-        places = {"records": data_code(study)}
+        places = {"records": data_code(study), "features": features_code(study)}
     with placed(study, "[model]"):
         places["model"] = model_code(study)
     lines = [f"The {what} come from {place}." for what, place in places.items() if place is not None]
@@ -105,7 +114,22 @@ def records(study: Study, seed: int) -> tuple[Split, Marks]:
     # The records of clients that are set apart are the test part.
     share = 0.0 if section.test_clients else section.test_share
     made = own(found, section.layout, name=name, seed=seed, share=share)
-    return made.split, _marks_of(made, name, place)
+    # What computes features in the study has its own sentence; then `network` is said of that.
+    declared = None if section.features is not None else section.network
+    network = agreed(found.network, declared, name)
+    return made.split, _marks_of(made, name, place) | _marks_of_network(study, network, name, place)
+
+
+def _marks_of_network(study: Study, network: str, name: str, place: CodePlace | None) -> Marks:
+    """The network that computed the records, if there is one or may be one."""
+    # A linear model on numbers of which nothing is declared: that is what features look like.
+    linear = isinstance(study.model, ModelConfig) and study.model.hidden == () and not study.data.columns
+    if not network and not (linear and place is None and study.data.features is None):
+        return Marks()
+    sentence = outside(network, name)
+    bound = {"features": hashlib.sha256(network.encode()).hexdigest()} if network else {}
+    words = {"features": network} if network else {}
+    return Marks(bound=bound, words=words, outside=(sentence,) if sentence else ())
 
 
 def _given(study: Study, place: CodePlace | None, seed: int) -> tuple[str, Given]:
@@ -215,7 +239,7 @@ def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSG
 
 
 def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Marks:
-    digest = _digest(model.build(train.shape, outputs, seed), sources=model.place is None)
+    digest = digest_of(model.build(train.shape, outputs, seed), sources=model.place is None)
     if (place := model.place) is not None:
         # The model too: it may follow from modules that the named file imports.
         bound = {"model_code": place.sha256, "model": digest}
@@ -223,7 +247,7 @@ def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Ma
     return Marks(bound={"model": digest}, words={"model": f"{model.name} (SHA-256 {digest[:12]})"})
 
 
-def _digest(model: nn.Module, *, sources: bool) -> str:
+def digest_of(model: nn.Module, *, sources: bool) -> str:
     """SHA-256 of a module: how it prints, its first values, and its source as far as it is known.
 
     sources: whether source counts. Of a study's folder it is found only while a caller has it imported too.

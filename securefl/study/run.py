@@ -19,6 +19,7 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
 from securefl.study.interruption import Interruption, Stop
+from securefl.study.seats import OneProcess, Seats
 from securefl.study.standing import Stands, require_all, stands_of
 from securefl.study.turn import Turn
 from securefl.study.world import World
@@ -57,20 +58,22 @@ def run_arm(
     *,
     rounds: int | None = None,
     stop: Stop | None = None,
+    seats: Seats | None = None,
 ) -> ArmRun:
     """Run one arm to its last round, from where it was cut off. `tell` gets every round's record.
 
     rounds: the largest number of the study's rounds to play.
     stop: raises Interrupted between two rounds, if it is asked to.
+    seats: where the arm's parties sit, by default all of them in this process.
     Each arm has a ledger of its own. It is accounted as if no other arm had run.
     """
-    stop = stop or Interruption()
+    stop, seats = stop or Interruption(), seats or OneProcess()
     algorithm, plan = composition(study, arm, world)
     with opened(study, arm, world, plan, _made(folder, arm, world.seed)) as saved:
         ledger, checkpoint, journal, records = saved.ledger, saved.checkpoint, saved.journal, saved.records
         for record in records:
             tell(record)
-        turn = Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands)
+        turn = Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands, seats)
         state = saved.state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:

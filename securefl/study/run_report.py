@@ -118,10 +118,11 @@ def write(
     changes: Sequence[str] = (),
     device: str = "cpu",
     own: Mapping[str, str] | None = None,
+    outside: Sequence[str] = (),
 ) -> Path:
     """Write tables, plots, versions and the report into the run folder. Returns the report's path.
 
-    own: records, code and model that are not packaged, in words.
+    own: records, code and model that are not packaged, in words. outside: what no epsilon covers.
     """
     hangs_on = {**versions(), "device": device, **(own or {})}
     write_table(folder / "metrics.csv", results.metrics)
@@ -151,6 +152,7 @@ def write(
         alarms=[alarm.text for alarm in results.alarms],
         reasons=[run_page.ReasonRow(**row) for row in _rows(results.abstentions)],
         measure=MEASURES[results.kind].words,
+        outside=outside,
     )
     run_page.write(folder / "report.html", page)
     return folder / "report.html"

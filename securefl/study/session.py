@@ -27,6 +27,7 @@ from securefl.study.lanes import Pair, side_by_side
 from securefl.study.places import placed
 from securefl.study.private_copy import private_copy
 from securefl.study.run import ArmRun, run_arm
+from securefl.study.seats import Seats
 from securefl.study.told import logged, told
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
@@ -59,6 +60,7 @@ def run_study(
     fresh: Tell | None = None,
     stop: Stop | None = None,
     say: Callable[[str], None] = to_stderr,
+    seats: Seats | None = None,
 ) -> tuple[results.Results, Path]:
     """Run or resume all arms under all seeds in `folder`. Returns the results and the report's path.
 
@@ -67,6 +69,7 @@ def run_study(
         once; one that was saved as the process was killed is never told.
     stop: raises Interrupted after a round, if it is asked to. The folder then goes on with the next round.
     say: is told what a person should know, such as whose lock on the folder is taken over.
+    seats: where the parties of its arms sit, by default all of them in this process.
     Raises ConfigError if another process runs in the folder. Nothing was written or spent then.
     """
     stop, say = stop or Interruption(), logged(say)
@@ -78,7 +81,7 @@ def run_study(
         # A process that is forked cannot use the GPU of this one.
         lanes = study.runtime.lanes(len(_unfinished(study, folder))) if hardware.gpu is None else 1
         telling = told(study, folder, tell, fresh)
-        runs = _played(study, folder, made, telling, stop, lanes=lanes)
+        runs = _played(study, folder, made, telling, stop, lanes=lanes, seats=seats)
         with stop.finishing("the report"):
             return _written(study, runs, made, folder, folder)
 
@@ -108,6 +111,7 @@ def _played(
     tell: Tell,
     stop: Stop,
     lanes: int = 1,
+    seats: Seats | None = None,
 ) -> list[ArmRun]:
     @cache
     def here(seed: int) -> world.World:
@@ -122,7 +126,7 @@ def _played(
 
         def play(pair: Pair, tell: Callable[[Mapping[str, Any]], None], stop: Stop) -> None:
             arm, seed = pair
-            run_arm(own, arm, here(seed), folder, tell, stop=stop)
+            run_arm(own, arm, here(seed), folder, tell, stop=stop, seats=seats)
 
         for seed in study.study.seeds:
             here(seed)  # once for all lanes, which inherit it
@@ -134,7 +138,9 @@ def _played(
             pairs = [failed, *(pair for pair in pairs if pair is not failed)]
     # What was played side by side is only read here.
     runs = {
-        (arm.name, seed): run_arm(study, arm, here(seed), folder, _for(once, arm, seed), stop=stop)
+        (arm.name, seed): run_arm(
+            study, arm, here(seed), folder, _for(once, arm, seed), stop=stop, seats=seats
+        )
         for arm, seed in pairs
     }
     return [runs[arm.name, seed] for seed in study.study.seeds for arm in study.arms]
@@ -232,5 +238,5 @@ def _written(
     card = run_report.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
-    own = made.first.marks.words
-    return collected, run_report.write(study, collected, card, out, reproduce, changes, where, own)
+    own, outside = made.first.marks.words, made.first.marks.outside
+    return collected, run_report.write(study, collected, card, out, reproduce, changes, where, own, outside)

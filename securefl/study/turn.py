@@ -16,20 +16,19 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm import Algorithm, Played, State, play
 from securefl.charges import fewest_behind_an_entry
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
-from securefl.core.streams import client_stream, stream
+from securefl.core.streams import stream
 from securefl.core.wire import Header
-from securefl.engines.inprocess import simulated
 from securefl.engines.network import Network
 from securefl.engines.observer import Log
 from securefl.messages import client_name
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, Kept
-from securefl.scores import way_of as score_way
 from securefl.storage.journal import Journal
 from securefl.study import cost
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
 from securefl.study.devices import Devices
+from securefl.study.seats import Cast, Seats
 from securefl.study.standing import Figures, Stands, require_new
 from securefl.study.world import World
 
@@ -48,33 +47,27 @@ class Turn:
         checkpoint: Checkpoint,
         journal: Journal,
         stands: Sequence[Stands],
+        seats: Seats,
     ) -> None:
         self._study, self._arm, self._world = study, arm, world
         self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
         self._population = world.population()
-        names = [client_name(k) for k in range(self._population.clients)]
-        self._session = plan.session(names, checkpoint.nonce())
         self._saved = checkpoint.kept()
-        require_new(plan, self._session, ledger, journal, len(stands))
-        self._engine = simulated(
-            plan,
-            algorithm.offers,
-            ledger,
-            world.records,
-            rng=partial(client_stream, world.seed),
-            held=world.held,
-            scores=score_way(
-                plan,
-                parameters=study.privacy.parameters,
-                asks=2 * study.study.rounds,
-                clients=world.problem.clients,
-            ),
-            kept=self._saved,
-            culprits=[k for own in stands for k in own.culprits],
-            spare=stands[-1].spare if stands else None,
+        cast = Cast(
+            study=study,
+            arm=arm,
+            world=world,
+            algorithm=algorithm,
+            plan=plan,
+            ledger=ledger,
             journal=journal,
-            trainer=study.runtime.trainer(),
+            nonce=checkpoint.nonce(),
+            kept=self._saved,
+            stands=stands,
         )
+        self._session = seats.session(cast)
+        require_new(plan, self._session, ledger, journal, len(stands))
+        self._engine = seats.engine(cast)
         self._engine.server.account.restore(own.charged for own in stands)
         # From the record, not from the ledger: what a cut-off round has spent must not retire a client from
         # it.

@@ -19,6 +19,7 @@ from securefl.engines.party.computing import Records
 from securefl.rounds import Floats
 from securefl.study import cost
 from securefl.study.config import Study
+from securefl.study.features import Told, featured
 from securefl.study.own import Marks, architecture
 from securefl.study.own import records as own_records
 from securefl.study.places import placed
@@ -104,18 +105,20 @@ class World:
         return local.steps * np.minimum(local.batch_size / samples, 1.0)
 
 
-def build(study: Study, seed: int, hardware: Hardware | None = None) -> World:
-    """Load, split and spoil the data of one seed, and draw its devices.
+def build(
+    study: Study, seed: int, hardware: Hardware | None = None, tell: Told = lambda done, total: None
+) -> World:
+    """Load, split and spoil the data of one seed, compute features, and draw its devices.
 
-    hardware: where models are computed, by default where the study asks for.
+    hardware: where models are computed, by default where the study asks for. tell: of features.
     """
     with placed(study, "[runtime]"):
         hardware = hardware or chosen(study.runtime.device)
     with placed(study, "[data]"):
-        return _built(study, seed, hardware)
+        return _built(study, seed, hardware, tell)
 
 
-def _built(study: Study, seed: int, hardware: Hardware) -> World:
+def _built(study: Study, seed: int, hardware: Hardware, tell: Told) -> World:
     split, marks = own_records(study, seed)
     split = _drawn(split, study.data.records, seed)
     clients, apart = study.data.clients, study.data.test_clients
@@ -141,12 +144,14 @@ def _built(study: Study, seed: int, hardware: Hardware) -> World:
     for client, (part, kind) in enumerate(zip(parts, quality, strict=True)):
         own = study.corruption.apply(split.train.take(part), kind, stream(seed, "corrupt", client), other)
         records.append((own.x, own.y))
-    kept, held = _parted(records, study.data.holdout, public_seed(seed, "holdout"))
-    train = split.train
+    made = featured(study, records, split.test, tell)
+    kept, held = _parted(made.records, study.data.holdout, public_seed(seed, "holdout"))
+    owned = sum(map(len, parts)) if apart else len(split.train)
+    # Behind here nobody asks for a record of all clients' together, only for what one is like.
+    train = replace(split.train.take(slice(0)), x=np.empty((0, *made.shape), split.train.x.dtype))
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
     with placed(study, "[model]"):
         model, of_model = architecture(study, train, outputs, model_seed)
-    owned = sum(map(len, parts)) if apart else len(train)
     problem = Problem(
         model=model,
         local=study.local,
@@ -155,8 +160,8 @@ def _built(study: Study, seed: int, hardware: Hardware) -> World:
         outputs=outputs,
         clients=clients,
         records=owned,
-        server_x=split.test.x,
-        server_y=split.test.y,
+        server_x=made.test.x,
+        server_y=made.test.y,
         seed=model_seed,
         private=study.dpsgd,
         hardware=hardware,
@@ -171,7 +176,7 @@ def _built(study: Study, seed: int, hardware: Hardware) -> World:
         cost_model=_cost(study, preset.model, train.shape, model.reads_text),
         devices=preset.law.draw(clients, stream(seed, "devices")),
         held=held,
-        marks=marks | of_model,
+        marks=marks | made.marks | of_model,
     )
 
 
@@ -200,6 +205,8 @@ def _parted(
 def _require_fitting(study: Study, train: Dataset) -> None:
     """Raises ConfigError for text that the model does not read, or that noise would be put on."""
     text = train.x.dtype != np.float32
+    if text and study.data.features is not None:
+        raise ConfigError(f"Expected numbers or images for `features`, got text in {train.name!r}.")
     if isinstance(study.model, ModelConfig) and text != study.model.reads_text:
         raise ConfigError(
             f"[model] Expected a model that reads {'text' if text else 'numbers'} for "

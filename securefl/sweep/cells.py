@@ -8,6 +8,7 @@
     "privacy.noise" = "local"
 
 A key is a dotted path into the study's table, in quotes. `arm.<option>` is that option of every arm.
+With `panels = ["data.records"]` under [sweep], each value of that key has a panel of its own in the figures.
 """
 
 from __future__ import annotations
@@ -16,24 +17,20 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
-from itertools import product
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from securefl.core.errors import ConfigError
-from securefl.core.reading import near
 from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
 from securefl.study.brought import Brought
 from securefl.study.config import Arm, Study, parse, slug
 from securefl.study.home import note_home
+from securefl.sweep.section import section_of
 
 CONFIG = "sweep.toml"
-EPSILON = "privacy.epsilon"
-MOST_CELLS = 2000
 _LONGEST = 100
 """Longest name of a cell's folder, in characters. File systems bear 255 bytes."""
 
@@ -53,8 +50,9 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """keys: what is swept, in the order of the file. text: the TOML it was read from. file: what errors call
-    it; empty for a text without a file. own_folder: `home` of its studies."""
+    """keys: what is swept, in the order of the file. panels: those of them whose values have figures of their
+    own. text: the TOML it was read from. file: what errors call it; empty for a text without a file.
+    own_folder: `home` of its studies."""
 
     name: str
     keys: tuple[str, ...]
@@ -62,6 +60,7 @@ class Sweep:
     text: str
     file: str = ""
     own_folder: Path | None = None
+    panels: tuple[str, ...] = ()
 
     def home(self, out: Path, cell: Cell) -> Path:
         return out / "cells" / cell.folder
@@ -86,15 +85,8 @@ def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None 
         raise ConfigError(
             "Expected [sweep.grid] or [[sweep.list]] to sweep over, got neither; run it with: securefl run"
         )
-    grid, entries = _sections(table.pop("sweep"))
-    count = len(entries) * prod(len(values) for values in grid.values())
-    if count > MOST_CELLS:
-        raise ConfigError(f"Expected at most {MOST_CELLS:,} cells, got {count:,}; sweep over less.")
-    keys = tuple(dict.fromkeys([*(key for entry in entries for key in entry), *grid]))
-    points = [
-        {**entry, **dict(zip(grid, values, strict=True))}
-        for entry, values in product(entries, product(*grid.values()))
-    ]
+    section = section_of(table.pop("sweep"))
+    keys, points = section.keys, section.points()
     names = _names(points, keys)
     cells: list[Cell] = []
     for overrides, name in zip(points, names, strict=True):
@@ -109,7 +101,14 @@ def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None 
                 study=_study(table, overrides, name, home, brought),
             )
         )
-    return Sweep(name=cells[0].study.study.name, keys=keys, cells=tuple(cells), text=text, own_folder=home)
+    return Sweep(
+        name=cells[0].study.study.name,
+        keys=keys,
+        panels=section.panels,
+        cells=tuple(cells),
+        text=text,
+        own_folder=home,
+    )
 
 
 def claim(out: Path, sweep: Sweep) -> None:
@@ -185,44 +184,6 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
     last = {key: key.rpartition(".")[2] for key in keys}
     ends = list(last.values())
     return {key: name if ends.count(name) == 1 else key for key, name in last.items()}
-
-
-def _sections(section: Any) -> tuple[dict[str, list[Any]], Sequence[dict[str, Any]]]:
-    """The lists of the grid, and the entries that it is taken for, by default one empty entry."""
-    if not isinstance(section, dict):
-        raise ConfigError(f"Expected a table [sweep], got {section!r}.")
-    for key in section:
-        if key not in ("grid", "list"):
-            raise ConfigError(f"[sweep] Unknown key `{key}`{near(key, ('grid', 'list'))}; known: grid, list.")
-    grid, entries = section.get("grid", {}), section.get("list", [{}])
-    if not section or not isinstance(grid, dict) or not isinstance(entries, list) or not entries:
-        raise ConfigError("Expected a table [sweep.grid] or tables [[sweep.list]], got others.")
-    for key, values in grid.items():
-        _dotted(key, values, "[sweep.grid]")
-        if not isinstance(values, list) or not values:
-            raise ConfigError(f"[sweep.grid] Expected a list of values of `{key}`, got {values!r}.")
-    for entry in entries:
-        if not isinstance(entry, dict):
-            raise ConfigError(f"[[sweep.list]] Expected tables, got {entry!r}.")
-        for key, value in entry.items():
-            _dotted(key, value, "[[sweep.list]]")
-            if key in grid:
-                raise ConfigError(
-                    f"Expected `{key}` in [sweep.grid] or in [[sweep.list]], got it in both. Keep one of "
-                    "them."
-                )
-    return grid, entries
-
-
-def _dotted(key: str, value: Any, where: str) -> None:
-    if "." in key:
-        return
-    # Without quotes TOML reads a path as nested tables, so the key came cut at its first dot.
-    inner = next(iter(value), "epsilon") if isinstance(value, dict) else "epsilon"
-    section = key if isinstance(value, dict) else "privacy"
-    raise ConfigError(
-        f'{where} Expected a path in quotes, such as "{section}.{inner}" = ..., got the key `{key}`.'
-    )
 
 
 def _names(points: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
 
 _SHOWN = 10
-"""The most refusals that one message lists."""
+"""The most reasons for refusals that one message lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +108,19 @@ def require_all(sweep: Sweep, checked: Sequence[Checked]) -> None:
     refused = [own for own in checked if own.refused]
     if not refused:
         return
-    shown = "; ".join(f"in the cell {own.cell.name}: {own.refused.rstrip('.')}" for own in refused[:_SHOWN])
-    more = f"; and {len(refused) - _SHOWN} more, which `securefl plan` lists" if refused[_SHOWN:] else ""
+    # What many cells are refused for is told once: a file that is missing is missing in all of them.
+    by_reason: dict[str, list[Checked]] = {}
+    for own in refused:
+        by_reason.setdefault(own.refused.rstrip("."), []).append(own)
+    shown = "; ".join(f"{_where(cells)}: {reason}" for reason, cells in [*by_reason.items()][:_SHOWN])
+    left = sum(map(len, [*by_reason.values()][_SHOWN:]))
+    more = f"; and {left} more, which `securefl plan` lists" if left else ""
     raise ConfigError(
         f"{sweep.file}{': ' if sweep.file else ''}{len(refused)} of {len(checked)} cells cannot run, so none "
         f"was begun: {shown}{more}. Mend them, or leave them out."
     )
+
+
+def _where(cells: Sequence[Checked]) -> str:
+    name = f"in the cell {cells[0].cell.name}"
+    return name if len(cells) == 1 else f"{name} and {len(cells) - 1} more"

@@ -36,7 +36,7 @@ class Ink:
 
     @classmethod
     def of(cls, series: Series) -> Ink:
-        worn = look(series.number)
+        worn = look(series.look)
         dash = (1, 2) if series.personal else (4, 2) if series.endless else ()
         return cls(worn.colour, worn.marker, "white" if series.endless else worn.colour, dash)
 
@@ -54,11 +54,11 @@ class Place:
         steps = [high / low for low, high in pairwise(self.finite)]
         self.step = min(max(steps, default=2.0), 10.0)
         self.right = (self.finite[-1] if self.finite else 1.0) * self.step**1.2
-        self._count, self._aside = len(series), aside
+        self._count, self._aside = 1 + max((own.look for own in series), default=0), aside
 
     def __call__(self, series: Series, asked: float) -> float:
         # Series that are equal are all seen side by side; without noise many are.
-        aside = (series.number + 0.5) / self._count - 0.5
+        aside = (series.look + 0.5) / self._count - 0.5
         at, width = (asked, self._aside) if isfinite(asked) else (self.right, 0.5)
         return float(at * self.step ** (width * aside))
 
@@ -86,7 +86,7 @@ def draw(
     band: bool = True,
 ) -> None:
     """The finite part as a line with its band (or bars), "no noise" as a point of its own with a bar."""
-    ink, label = Ink.of(series), series.label
+    ink, label = Ink.of(series), series.line
     # In two parts: a line on to "no noise" would cross a gap that has no scale.
     for part, finite in (("line", True), ("no-noise", False)):
         own = [p for p in points if isfinite(p.asked) == finite]

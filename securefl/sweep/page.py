@@ -25,8 +25,10 @@ from securefl.accounting.figures import asked_for, says_infinite, short, with_re
 from securefl.report import run_page
 from securefl.storage.files import write as write_file
 from securefl.study import run_report
-from securefl.sweep.cells import EPSILON, Sweep, in_force, short_names, show
+from securefl.sweep.best import sentences
+from securefl.sweep.cells import Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
+from securefl.sweep.section import EPSILON
 from securefl.sweep.svg import inline_svg, swatch
 from securefl.sweep.tradeoff import Series, done, filters, student
 from securefl.sweep.tradeoff_plots import drawings
@@ -111,6 +113,7 @@ def render(
         failed=failed,
         warnings={name: [own["text"] for own in told] for name, told in alarms_of(sweep, out).items()},
         measure=measure_of(sweep, out).words,
+        sentences=sentences(series),
         choices={short.get(name, name): values for name, values in choices.items()},
         series=series,
         groups={own.number: _groups(own, choices) for own in series},

@@ -16,8 +16,9 @@ from scipy.stats import t
 
 from securefl.core.release import PARTIES
 from securefl.study.results import rounds_to
-from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names, show
+from securefl.sweep.cells import Cell, Sweep, in_force, setting_in_words, short_names, show
 from securefl.sweep.run import facts, finished
+from securefl.sweep.section import EPSILON
 
 CONFIDENCE = 0.95
 
@@ -27,13 +28,18 @@ class Series:
     """One line of a figure.
 
     label: its difference from the other series. values: by each swept key except epsilon, and by "arm" and
-    "protocol", as text. rows: its part of the summary table, a row for each cell and seed.
+    "protocol", as text. rows: its part of the summary table, a row for each cell and seed. panel: the panel
+    of a figure that it is in, in words by key. line: its difference from the others of its panel. look: the
+    number of its colour and mark, which all series of this line have.
     """
 
     number: int
     label: str
     values: Mapping[str, str]
     rows: pd.DataFrame
+    panel: tuple[str, ...]
+    line: str
+    look: int
 
     def points(self, column: str) -> list[Point]:
         """A column over the asked epsilon, lowest first, with its mean and 95 % band over the seeds."""
@@ -178,19 +184,28 @@ def series_of(sweep: Sweep, summary: pd.DataFrame) -> list[Series]:
         for values, rows in summary.groupby(names, sort=False, dropna=False)
     ]
     told = _telling([values for values, _ in groups], names)
-    short = short_names(sweep.keys)
-    cells = {cell.folder: cell for cell in sweep.cells}
+    short, cells = short_names(sweep.keys), {cell.folder: cell for cell in sweep.cells}
     both = summary["models"].nunique() > 1
-    return [
-        Series(
-            number=n,
-            label=_label(cells[rows["cell"].iloc[0]], values, told, short)
-            + (f" ({rows['models'].iloc[0]} models)" if both else ""),
-            values=values,
-            rows=rows,
+    panels = [key for key in sweep.panels if key in told]
+    made: list[Series] = []
+    looks: dict[str, int] = {}
+    for number, (values, rows) in enumerate(groups):
+        cell = cells[rows["cell"].iloc[0]]
+        words = {name: _words(cell, values, name, short) for name in told}
+        whose = f" ({rows['models'].iloc[0]} models)" if both else ""
+        line = _joined([words[name] for name in told if name not in panels], values) + whose
+        made.append(
+            Series(
+                number=number,
+                label=_joined(list(words.values()), values) + whose,
+                values=values,
+                rows=rows,
+                panel=tuple(words[key] for key in panels),
+                line=line,
+                look=looks.setdefault(line, len(looks)),
+            )
         )
-        for n, (values, rows) in enumerate(groups)
-    ]
+    return made
 
 
 def _independent(keys: Sequence[str], summary: pd.DataFrame) -> list[str]:
@@ -216,12 +231,14 @@ def _telling(values: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[
     return told
 
 
-def _label(cell: Cell, values: Mapping[str, str], told: Sequence[str], short: Mapping[str, str]) -> str:
+def _words(cell: Cell, values: Mapping[str, str], name: str, short: Mapping[str, str]) -> str:
+    if name in ("arm", "protocol"):
+        return values[name]
     arm = next(arm for arm in cell.study.arms if arm.name == values["arm"])
-    words = [
-        values[name] if name in ("arm", "protocol") else setting_in_words(cell, name, arm, short[name])
-        for name in told
-    ]
+    return setting_in_words(cell, name, arm, short[name])
+
+
+def _joined(words: Sequence[str], values: Mapping[str, str]) -> str:
     return ", ".join(words) or values["arm"]
 
 

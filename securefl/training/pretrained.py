@@ -22,14 +22,15 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.files import digest
+from securefl.training.networks import Network
 
 SHA256: Final = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 """Of the weights of EfficientNet-Lite0."""
 ABOUT: Final = (
     "EfficientNet-Lite0, trained on ImageNet, licence Apache-2.0 (the package's metadata say unknown), "
-    f"weights SHA-256 {SHA256[:16]}. Epsilon does not cover its training data: they must hold none of these "
-    "records."
+    f"weights SHA-256 {SHA256[:16]}, input of 112 pixels as (x - 127) / 128"
 )
+"""What its features are said to come from (`securefl.data.networks`)."""
 WIDTH: Final = 999
 """Number of features: the rank of the network's classifier of 1,000 classes, less their common part."""
 _SIZE: Final = 112
@@ -90,6 +91,11 @@ def efficientnet_lite0() -> EfficientNetLite0:
             "pip install 'securefl[efficientnet]'."
         ) from None
     return EfficientNetLite0(Path(found)).eval()
+
+
+def lite0() -> Network:
+    """The same as a network of studies: `[data] features = "efficientnet_lite0"`."""
+    return Network(module=efficientnet_lite0(), name=f"efficientnet_lite0 {SHA256}", about=ABOUT)
 
 
 def _read(weights: Path) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from typing import Any
 
 import securefl
 from securefl.accounting import ledger
+from securefl.core.release import Release
 from securefl.study import session, world
 from securefl.study.config import Study, read
 from securefl.study.run import run_arm
@@ -71,7 +72,7 @@ def remember_what_is_made(path: Path) -> None:
 
     def remembering(header: Any, body: Any, permit: Any) -> bytes:
         data = encode(header, body, permit)
-        for release in ledger._releases(body):
+        for release in Release.all_in(body):
             key = release.key
             place = [key.holder, key.session.hex(), key.round, key.stage, key.attempt, key.name]
             row = [*place, hashlib.sha256(data).hexdigest()]

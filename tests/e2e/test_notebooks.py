@@ -22,7 +22,7 @@ from securefl.rounds import Ask, Sum
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
-NAMES = ("encrypted_matching", "foreign_loop", "privacy_utility")
+NAMES = ("encrypted_matching", "foreign_loop", "privacy_utility", "private_heads")
 SECONDS = 600
 """The longest that one cell may take, on a busy machine too."""
 FOREIGN = ("/work", "/root", "/home", "/tmp", "/Users", "Traceback", "Warning")

@@ -101,7 +101,7 @@ def told(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["whole", "killed"])
+@pytest.mark.parametrize("name", ["whole", pytest.param("killed", marks=pytest.mark.slow)])
 def test_a_folder_that_cannot_be_written_is_reported_elsewhere(
     name: str, folders: tuple[Path, Path], tmp_path: Path
 ) -> None:

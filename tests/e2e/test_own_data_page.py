@@ -6,15 +6,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.own_study import people
 from support.tiny_study import run
 
 from securefl.study import world
 from securefl.study.config import parse, read
+from securefl.study.packaged import text_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
-TABLE, NET, STUDY, CALLS = re.findall(
+TABLE, NET, STUDY, FEATURES, PIXELS, CALLS = re.findall(
     r"^```(?:csv|py|toml)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE
 )
 
@@ -38,6 +40,20 @@ def test_the_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_as_written(NET + CALLS, names)
     assert names["run"].report().is_file()
     assert len(names["run"].metrics) == 1
+
+
+def test_features_are_read_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_as_written(PIXELS, {})
+    text = text_of("heads_digits").partition("[sweep.grid]")[0]
+    text = text.replace('source = "digits"', 'source = "digits.npz"\nclasses = 10')
+    assert world.build(parse(text, home=tmp_path), 1).problem.shape == (64,)
+    Path("digits.npz").rename("cifar10.npz")
+    with np.load("cifar10.npz") as file:
+        np.savez("cifar10-test.npz", **file)
+    head, _, rest = text.partition("[data]")
+    here = world.build(parse(head + FEATURES + "[model]" + rest.partition("[model]")[2], home=tmp_path), 1)
+    assert len(here.problem.server_x) == 1797
 
 
 def run_as_written(code: str, names: dict[str, Any]) -> None:

@@ -95,7 +95,13 @@ def everybody(name: str) -> list[str]:
     return [*(client_name(k) for k in range(CLIENTS)), *holder]
 
 
-@pytest.mark.parametrize("name", STUDIES)
+QUICK = "FedAvg, masked"
+"""The others stay in the fast suite as parties behind frames, in one process (`test_flower_studies`)."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in STUDIES]
+)
 def test_the_models_are_those_of_one_process_bit_for_bit(name: str, tmp_path: Path) -> None:
     said = STUDIES[name]
     own, home = Own.of(said), tmp_path / "apart"
@@ -115,7 +121,10 @@ def rows(folder: Path, own: Own, client: int) -> list[tuple[int, int]]:
         return [(row[2], row[4]) for row in ledger.rows()]
 
 
-@pytest.mark.parametrize("act", ["begin", "mask", "sign"])
+@pytest.mark.parametrize(
+    "act",
+    [pytest.param("begin", marks=pytest.mark.slow), "mask", pytest.param("sign", marks=pytest.mark.slow)],
+)
 def test_a_killed_client_drops_out_and_is_back_in_the_next_round(act: str, tmp_path: Path) -> None:
     """SIGKILL right after an act is on record: nothing of it was said, and the round goes on without it."""
     said = hidden("masked")
@@ -173,7 +182,7 @@ def _one_round(own: Own) -> Any:
     return replace(own.study, study=replace(own.study.study, rounds=1))
 
 
-@pytest.mark.parametrize("how", ["ckks", "two-server"])
+@pytest.mark.parametrize("how", [pytest.param("ckks", marks=pytest.mark.slow), "two-server"])
 def test_a_key_holder_that_is_killed_between_record_and_answer_says_the_same(
     how: str, tmp_path: Path
 ) -> None:

@@ -90,9 +90,9 @@ def test_whoever_cannot_play_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(players, "contestants", lambda: (Contestant("Flower", "flower", python),))
+    monkeypatch.setattr(players, "contestants", lambda: (Contestant("pfl-research", "pfl", python),))
     assert players.joined(tmp_path) == []
-    assert f"Flower is left out: {why}" in capsys.readouterr().err
+    assert f"pfl-research is left out: {why}" in capsys.readouterr().err
 
 
 def test_time_runs_from_the_word_to_the_end_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ securefl.run("tiny.toml", out="run")
 """
 
 
+@pytest.mark.slow  # `test_notebooks` executes notebooks in the fast suite
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jupyter's own
 def test_a_cell_shows_progress_and_a_table_and_no_warning(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(text(FEDAVG))

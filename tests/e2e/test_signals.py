@@ -100,7 +100,13 @@ def test_two_signals_stop_at_once_and_cost_no_round(
 
 
 @pytest.mark.parametrize(
-    ("point", "said"), [("keys", SOON), ("report", "Stopping after the report; once more to stop at once.")]
+    ("point", "said"),
+    [
+        ("keys", SOON),
+        pytest.param(
+            "report", "Stopping after the report; once more to stop at once.", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_two_signals_stop_at_once_wherever_they_come(point: str, said: str, tmp_path: Path) -> None:
     with waiting(text(FEDPROF, scores="ckks"), tmp_path, point) as begun:

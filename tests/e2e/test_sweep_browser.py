@@ -96,7 +96,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "out" / "sweep.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow  # the page is read without a browser in the fast suite
+@pytest.mark.slow  # the page is read without a browser in the fast suite (unit/sweep/test_page)
 def test_check_boxes_show_and_hide_series(source: str, tmp_path: Path) -> None:
     told = probed(tmp_path / "page.html", source)
     assert told["wrong"] == []
@@ -111,6 +111,7 @@ def test_check_boxes_show_and_hide_series(source: str, tmp_path: Path) -> None:
     assert told["again"] == all_seen
 
 
+@pytest.mark.slow
 def test_without_the_script_all_series_are_seen_and_no_check_box_is(source: str, tmp_path: Path) -> None:
     """A browser that refuses the script: its hash is not in the policy."""
     told = probed(tmp_path / "page.html", source.replace(f" '{script_digest()}'", " 'sha256-AAAA'", 1))

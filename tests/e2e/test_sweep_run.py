@@ -162,7 +162,7 @@ def test_nothing_runs_where_a_cell_could_not_begin(tmp_path: Path) -> None:
     assert message.startswith(
         f"{toml}: 3 of 4 cells cannot run, so none was begun: in the cell clients = 6, delta = 0.1: "
     )
-    assert "in the cell clients = 5000, delta = 0.0001: [data] Expected clients <= " in message
+    assert "in the cell clients = 5000, delta = 0.0001 and 1 more: [data] Expected clients <= " in message
     assert "[privacy] Expected delta below 1 / n" in message
     assert not (tmp_path / "out" / "cells").exists()
 
@@ -210,6 +210,7 @@ def test_cells_of_the_same_data_share_a_world(monkeypatch: pytest.MonkeyPatch) -
     assert len(built) == 2
 
 
+@pytest.mark.slow  # `test_new_user` tells it of a sweep whose cells all learnt nothing
 def test_what_one_cell_learnt_nothing_of_is_told_of_the_sweep(tmp_path: Path) -> None:
     toml = written(tmp_path, text(FEDAVG) + '[sweep.grid]\n"local.learning_rate" = [0.1, 1e30]\n')
     out = tmp_path / "out"
@@ -369,7 +370,8 @@ else:
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
-@pytest.mark.parametrize("signals", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("signals", [1, 2])
 def test_a_sweeps_workers_finish_their_rounds_unless_asked_twice(signals: int, tmp_path: Path) -> None:
     """The signals go to the whole group, as a terminal's do: the workers wait for the word of the sweep."""
     toml, out, script = written(tmp_path, SHORT), tmp_path / "out", tmp_path / "slow.py"

@@ -12,7 +12,7 @@ OPTIONS = {
     "fedcor": ["fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 1"],
     "fedavg_rp": ["fraction = 1.0", SCHEME_I],
     "fedlog": ["", 'body = "private"'],
-    "heads": ['head = "prototypes"', 'head = "lda"'],
+    "heads": ['head = "prototypes"', 'head = "ridge"', 'head = "lda"'],
     "lg_fedavg": ["", "layers = 2"],
 }
 STATISTICS = ("fedlog", "heads")

@@ -34,8 +34,11 @@ class Party(Protocol):
     @property
     def drive(self) -> Drive | None: ...
 
-    def enter(self, directory: Directory) -> None:
-        """Take part in the session of this directory, and in no other any more."""
+    def enter(self, directory: Directory, *, after: int = 0) -> None:
+        """Take part in the session of this directory, and in no other any more.
+
+        after: the newest round that it was in before it was started again. It takes part from the next on.
+        """
         ...
 
     def call(self, to: Sequence[str], data: bytes) -> bytes:

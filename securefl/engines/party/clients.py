@@ -14,7 +14,7 @@ from securefl.core.hiding import Hide
 from securefl.core.machine import Machine
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit
-from securefl.engines.calls import AskCall, SumCall, heard
+from securefl.engines.calls import AskCall, SumCall, beyond, heard
 from securefl.engines.drive import Drive
 from securefl.engines.observer import Log
 from securefl.engines.party.computing import Computing, Records, Streams, Task
@@ -39,7 +39,8 @@ class ClientParty:
     Args:
         plan: its own copy; charges, bounds and thresholds follow from it, and from no message.
         offers: what it may be asked for.
-        ledger: of the plan's terms. It is in front of every byte that depends on records.
+        ledger: of the plan's terms, with a schedule or without. It is in front of every byte that depends on
+            records.
         journal: where it notes what it must not do twice, or otherwise, in a hidden sum.
         records: x and y by client number.
         rng: a client's own stream, from (round, client, number of the Ask within the round).
@@ -47,6 +48,7 @@ class ClientParty:
         scores: the plan's way of scoring, with parameters as everybody has them; None in the clear.
         kept: by client number, what each has kept on its device so far.
         most: the largest order or broadcast that it takes.
+        enrolled: by name, lasting keys that a roster has; others have keys of their own for every session.
         trainer: runs the local training of the clients at hand.
 
     ConfigError for a ledger of another plan.
@@ -65,9 +67,10 @@ class ClientParty:
         scores: ScoreWay | None = None,
         kept: Mapping[int, Kept] | None = None,
         most: Limit = MOST,
+        enrolled: Mapping[str, Identity] | None = None,
         trainer: Trainer = one_by_one,
     ) -> None:
-        if ledger.terms != plan.terms():
+        if not ledger.terms.bears(plan.terms()):
             raise ConfigError(
                 f"Expected a ledger of this plan's terms, {plan.terms()}, got one of {ledger.terms}. "
                 "Take the ledger that this plan began, or a new one."
@@ -87,6 +90,7 @@ class ClientParty:
         self._contributing = Contributing(plan, named, values, ledger, journal, self.log)
         self._orders: dict[int, Contribute] = {}
         self._sizes: dict[str, int] = {}
+        self._enrolled = enrolled or {}
         self._identities: dict[tuple[bytes, str], Identity] = {}
         self._directory: Directory | None = None
         self._after = (0, 0, -1)
@@ -106,17 +110,18 @@ class ClientParty:
         return [identity.member() for identity in self._of(session, names)]
 
     def _of(self, session: bytes, names: Sequence[str]) -> list[Identity]:
-        """Lasting keys: the same for a whole session, and after a restart. Another session has others."""
+        """Lasting keys, the same after a restart: those of a roster, or a session's own."""
         # One durable write for all new names: a study asks for hundreds at once.
-        new = [name for name in names if (session, name) not in self._identities]
+        known = self._identities
+        new = [name for name in names if (session, name) not in known and name not in self._enrolled]
         for name, secret in zip(new, self._journal.lasting(new, session) if new else [], strict=True):
-            self._identities[session, name] = Identity.of(name, secret)
-        return [self._identities[session, name] for name in names]
+            known[session, name] = Identity.of(name, secret)
+        return [self._enrolled.get(name) or known[session, name] for name in names]
 
     # Places -------------------------------------------------------------------------------------------
 
-    def enter(self, directory: Directory) -> None:
-        self._directory, self._after, self.drive = directory, (0, 0, -1), None
+    def enter(self, directory: Directory, *, after: int = 0) -> None:
+        self._directory, self._after, self.drive = directory, beyond(after), None
         self._orders.clear()
         self._contributing.values.drop()
         way = way_of(self._plan)

@@ -11,7 +11,7 @@ from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, R
 from securefl.core.machine import Machine
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, encode
-from securefl.engines.calls import AskCall, SumCall, heard
+from securefl.engines.calls import AskCall, SumCall, beyond, heard
 from securefl.engines.drive import Drive
 from securefl.engines.observer import Log
 from securefl.messages import client_name
@@ -50,13 +50,13 @@ class KeyHolderParty:
         return self._identity(session).member()
 
     def _identity(self, session: bytes) -> Identity:
-        return Identity.of(KEY_HOLDER, self._record.lasting(session))
+        return self._record.identity(session)
 
-    def enter(self, directory: Directory) -> None:
+    def enter(self, directory: Directory, *, after: int = 0) -> None:
         own = Own(self._identity(directory.session), self._record, directory)
         if directory.key_holder != own.identity.member():
             raise ConfigError("Expected this key holder's own keys in the directory, got others.")
-        self._directory, self._after, self.drive = directory, (0, 0, -1), None
+        self._directory, self._after, self.drive = directory, beyond(after), None
         way = way_of(self._plan)
         self._sums = None if way is None else way.key_holder(own)
         self._scores = None if self._scoring is None else self._scoring.key_holder(own, self.log.tell)

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from securefl.commands.features import features
 from securefl.core.errors import ConfigError
 from securefl.data import Dataset, Split
+from securefl.data.networks import network_of
+from securefl.training.pretrained import ABOUT
 
 
 class Means(nn.Module):
@@ -45,13 +47,15 @@ def call(*arguments: str) -> Any:
 def test_it_writes_features_and_labels_of_both_parts(small: Split, tmp_path: Path) -> None:
     done = call("cifar10", "--out", str(tmp_path / "f.npz"))
     assert done.exit_code == 0
-    assert "Epsilon does not cover its training data" in done.stderr
+    assert "were computed by EfficientNet-Lite0" in done.stderr
+    assert "its training data are outside epsilon" in done.stderr
     assert done.stdout.split() == [str(tmp_path / "f.npz"), str(tmp_path / "f-test.npz")]
     for name, part in (("f", small.train), ("f-test", small.test)):
         with np.load(tmp_path / f"{name}.npz", allow_pickle=False) as file:
             assert np.allclose(file["x"], part.x.mean((2, 3)))
             assert file["x"].dtype == np.float32
             assert np.array_equal(file["y"], part.y)
+        assert network_of(tmp_path / f"{name}.npz") == ABOUT
 
 
 def test_the_first_records_alone(small: Split, tmp_path: Path) -> None:

@@ -115,7 +115,11 @@ def test_what_is_a_secret_refuses_every_way_around(kind: type[Any]) -> None:
 
 PUBLIC = {
     "securefl.engines.drive.Parcel": "bytes on their way",
-    "securefl.storage.own_record.OwnRecord": "a door to a file, which has no pickle",
+    "securefl.engines.apart.computing.Compute": "the broadcast, which everybody has",
+    "securefl.engines.apart.computing.Computed": "long: what an app gives its own party, and has itself",
+    "securefl.engines.apart.entering.Enter": "a server's signed request",
+    "securefl.engines.apart.turns.Sent": "bytes on their way",
+    "securefl.engines.apart.turns.Turn": "bytes on their way",
     "securefl.sums.encrypted.server.Adding": "digests and signatures",
     "securefl.scores.evaluator.Arrived": "a ciphertext, and what its client shows the evaluator",
     "securefl.scores.evaluator.Baseline": "the evaluator's own, encoded; native objects have no pickle",

@@ -8,6 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.four_clients import (
+    ASK,
+    CLEAR,
+    CLIENTS,
+    MASKED,
+    PLACE,
+    SENDS,
+    SESSION,
+    SIZE,
+    TWO,
+    client,
+    given,
+    records,
+    server,
+)
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.acts import RecordAct
@@ -22,30 +37,12 @@ from securefl.engines.inprocess import InProcess, simulated
 from securefl.engines.network import Network
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.key_holder import KeyHolderParty
-from securefl.engines.server import ServerParty
 from securefl.exchange.server import broadcast_of, order_of
 from securefl.messages import client_name
 from securefl.plan import Plan
-from securefl.rounds import Ask, Each, Sends, Sum, Value
+from securefl.rounds import Each, Sends, Sum, Value
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
-
-CLIENTS, SIZE = 4, 3
-SESSION = bytes(32)
-SENDS = Sends(name="own", how="sum", reveals="it")
-CLEAR = Plan(delta=1e-5, schedule=3, unprotected=("own",))
-MASKED = replace(CLEAR, sum="masked", corrupt=0.25, dropout=0.25)
-TWO = replace(MASKED, sum="two-server")
-ASK = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
-PLACE = Header(SESSION, 1, 0, 0)
-
-
-def given(compute: Any = lambda job: Value(clear=np.full(SIZE, float(len(job.x))))) -> Given:
-    return Given(SENDS, compute)
-
-
-def records() -> list[tuple[Any, Any]]:
-    return [(np.ones((k + 1, 2)), np.zeros(k + 1)) for k in range(CLIENTS)]
 
 
 def engine(plan: Plan, own: Any = None, compute: Any = None) -> tuple[InProcess, Ledger]:
@@ -53,22 +50,6 @@ def engine(plan: Plan, own: Any = None, compute: Any = None) -> tuple[InProcess,
     offers = [given() if compute is None else given(compute)]
     rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
     return simulated(plan, offers, ledger, own or records(), rng=rng), ledger
-
-
-def client(plan: Plan, numbers: Any = (0,), ledger: Ledger | None = None) -> ClientParty:
-    own = dict(enumerate(records()))
-    return ClientParty(
-        plan,
-        [given()],
-        ledger or Ledger(":memory:", plan.terms()),
-        Journal(),
-        {k: own[k] for k in numbers},
-        rng=lambda number, who, ask: np.random.default_rng(0),
-    )
-
-
-def server(plan: Plan) -> ServerParty:
-    return ServerParty(plan, {"own": SENDS}, OwnRecord(SERVER, Journal()), clients=CLIENTS)
 
 
 def ordered(plan: Plan) -> tuple[ClientParty, Any]:

@@ -17,6 +17,7 @@ SLOW = (
     "fedcor_cifar10_1spc",
     "fedcor_cifar10_2spc",
     "fedcor_cifar10_dir",
+    "heads_from_scratch",
 )
 """Photographs take more than a minute to be spoilt, and a noise beside private training 40 s to be found."""
 

@@ -15,6 +15,8 @@ from securefl.core.errors import ConfigError
 from securefl.study.config import parse
 from securefl.sweep.cells import claim, has_sweep, in_force, parse_sweep, show
 
+CLIENTS = '"data.clients" = [5, 6]'
+
 
 def test_the_grid_is_taken_for_every_entry_of_the_list() -> None:
     found = sweep(EPSILONS + '\n"study.rounds" = [1, 2]', *LISTS)
@@ -75,6 +77,18 @@ def test_folders_of_values_with_one_slug_differ() -> None:
         ('[sweep.grid]\n"privacy.epsilon" = [1.0, 1.0]', "epsilon = 1 twice"),
         (f'[sweep.grid]\n{EPSILONS}\n[[sweep.list]]\n"privacy.epsilon" = 1.0', "Keep one of them"),
         ("[sweep]\ngird = 1", "Unknown key `gird` (did you mean `grid`?)"),
+        ('[sweep]\npanels = ["data.clients"]', "Expected a table [sweep.grid] or tables [[sweep.list]]"),
+        (
+            f'[sweep]\npanels = ["data.clients"]\n[sweep.grid]\n{EPSILONS}',
+            "(of none here), got ['data.clients']",
+        ),
+        (f'[sweep]\npanels = ["privacy.epsilon"]\n[sweep.grid]\n{EPSILONS}', "is the axis of each panel"),
+        (f'[sweep]\npanels = "data.clients"\n[sweep.grid]\n{CLIENTS}', "panels as a list of swept keys"),
+        (f"[sweep]\npanels = [[]]\n[sweep.grid]\n{CLIENTS}", "panels as a list of swept keys"),
+        (
+            f'[sweep]\npanels = ["data.clients", "data.clients"]\n[sweep.grid]\n{CLIENTS}',
+            "Expected each key once in panels",
+        ),
         ("[sweep]", "Expected a table [sweep.grid] or tables [[sweep.list]]"),
         ("", "Expected [sweep.grid] or [[sweep.list]] to sweep over"),
     ],

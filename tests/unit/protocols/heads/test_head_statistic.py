@@ -175,6 +175,17 @@ def test_a_client_s_whole_value_is_clipped_to_its_bound() -> None:
     assert made.sends.sensitivity["client", "replace-one"] == 6.0
 
 
+def test_scaling_a_client_down_is_part_of_a_record_s_sensitivity() -> None:
+    """The attack: a bound just below a client's norm, and a record across it. Truncation adds to it."""
+    made = statistic(head="prototypes", client_bound=1000 - 759 * 4e-6)
+    x, across = np.full((1000, 5), 0.5), np.array([[0.5, -0.5, 0.5, -0.5, 0.0]])
+    x[:, 4] = 0
+    before = compute(made, x, np.zeros(1000, int))
+    after = compute(made, np.vstack([x, across]), np.zeros(1001, int))
+    apart = np.linalg.norm(before.floats(made.sends.grid) - after.floats(made.sends.grid))
+    assert 1 < apart <= made.sends.sensitivity["record", "add-remove"]
+
+
 def test_an_empty_client_sends_zeros() -> None:
     assert not compute(statistic(), np.zeros((0, 5)), np.zeros(0, np.int64)).integers.any()
 

@@ -12,6 +12,7 @@ from support.tiny_heads import study, world
 from support.tiny_study import plain, spied, with_privacy
 
 from securefl.core.errors import ConfigError
+from securefl.protocols.heads import algorithm
 from securefl.protocols.heads.noise import deviation
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
@@ -129,8 +130,15 @@ def test_a_client_is_protected_by_a_bound_on_its_whole_statistic(tmp_path: Path)
     records = run(of, tmp_path).records
     assert records[-1]["epsilon"]["others"] == pytest.approx(4.0)
     unbounded = study("central", 4.0, unit="client", adjacency="zero-out", delta="1e-2")
-    with pytest.raises(ConfigError, match="one client moves it without bound"):
+    with pytest.raises(
+        ConfigError, match=r"one client moves it without bound.*take `client_bound` in its arm"
+    ):
         composition(unbounded, unbounded.arms[0], world())
+    bare = parse(study("none").text.replace('["statistic"]', "[]"))
+    with pytest.raises(
+        ConfigError, match=r"To bound it per record, take noise, by an `epsilon` in \[privacy\]"
+    ):
+        composition(bare, bare.arms[0], world())
 
 
 def test_clipped_records_are_counted_at_their_client(tmp_path: Path) -> None:
@@ -140,6 +148,26 @@ def test_clipped_records_are_counted_at_their_client(tmp_path: Path) -> None:
     here = build(of, 1)
     wanted = [int(np.sum(np.linalg.norm(x.reshape(len(x), -1), axis=1) > 3)) for x, _ in here.records]
     assert list(np.asarray(counts)[np.argsort(clients)]) == wanted
+
+
+def test_a_head_that_cannot_be_solved_for_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local noise leaves no class above the noise of its count."""
+    told: list[str] = []
+    # Not by the captured log: whoever configures logging in this process may have switched loggers off.
+    monkeypatch.setattr(algorithm._log, "warning", lambda text, *of: told.append(text % of))
+    record = run(study("local", 0.01, 'head = "lda"'), tmp_path).records[-1]
+    assert record["personal"] is False, "one head for all, tested on the server's records"
+    assert told
+    assert told[0].startswith(
+        "No head was solved for, and the one before stays: Expected a class with more records"
+    )
+
+
+def test_fewer_records_than_features_have_a_head(tmp_path: Path) -> None:
+    of = study("none", options='head = "ridge"', clients="2")
+    here = build(of, 1)
+    few = replace(here, records=[(x[:15], y[:15]) for x, y in here.records])
+    assert run(of, tmp_path, few).records[-1]["accuracy"] > 0.2
 
 
 def test_noise_beyond_all_records_leaves_a_finite_head(tmp_path: Path) -> None:

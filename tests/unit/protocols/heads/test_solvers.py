@@ -104,6 +104,16 @@ def test_sums_that_are_not_finite_have_no_head(bad: float) -> None:
             solve(kind, parts(phi, y))  # type: ignore[arg-type]
 
 
+def test_moments_that_cannot_be_decomposed_have_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(moments: object) -> None:
+        raise np.linalg.LinAlgError("Eigenvalues did not converge")
+
+    monkeypatch.setattr(np.linalg, "eigh", fails)
+    for kind in ("ridge", "lda"):
+        with pytest.raises(DataError, match="did not converge"):
+            solve(kind, parts(*records()))  # type: ignore[arg-type]
+
+
 def test_counts_below_their_noise_have_no_discriminants() -> None:
     phi, y = records(n=20)
     with pytest.raises(DataError, match="more records than its count has noise"):

@@ -1,0 +1,1 @@
+"""A securefl study as a Flower app."""

@@ -1,0 +1,47 @@
+"""The ServerApp: it finds the parties' nodes and runs the study of its folder over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from securefl.engines.flower.exchange import GridExchange
+from securefl.engines.flower.nodes import found
+from securefl.study.config import Arm
+from securefl.study.parties.asking import others_of, run_apart
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    folder, out = Path(str(config["server"])), Path(str(config["out"]))
+    names = others_of(folder)
+    say = partial(append, out.with_suffix(".log"))
+    try:
+        nodes = found(grid, names, deadline=float(config["wait"]))
+        say(f"nodes of {', '.join(nodes)}; none of {', '.join(set(names) - set(nodes)) or 'nobody'}")
+        exchange = GridExchange(grid, nodes, deadline=float(config["deadline"]))
+        _, page = run_apart(folder, out, exchange, tell=partial(finished, say))
+        say(f"report {page}")
+    except Exception as error:  # Flower keeps the reason to itself
+        say(f"failed: {error}")
+        raise
+
+
+def finished(say: Callable[[str], None], arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+    """Say what the server knows of a round."""
+    say(f"round {record['round']}: answered {record['answered']}, accuracy {record['accuracy']:.3f}")
+
+
+def append(log: Path, text: str) -> None:
+    """A line in a file of the server's: Flower keeps what an app prints to itself."""
+    print(text, flush=True)
+    with log.open("a") as file:
+        file.write(text + "\n")

@@ -1,0 +1,30 @@
+"""The commands `party init`, `enrol`, `pin`, `serve`, `status`, `rotate` and `recount`, a module each."""
+
+from __future__ import annotations
+
+import click
+
+from securefl.commands.party.enrol import enrol
+from securefl.commands.party.init import init
+from securefl.commands.party.pin import pin
+from securefl.commands.party.recount import recount
+from securefl.commands.party.rotate import rotate
+from securefl.commands.party.serve import serve
+from securefl.commands.party.status import status
+
+
+@click.group(epilog="Example:  securefl party init P study.toml --client 0")
+def party() -> None:
+    """Parties that live apart: a client's, the key holder's or the server's own folder, keys and process.
+
+    \b
+    securefl party init P study.toml --client 0     a folder with a plan, a ledger and keys
+    securefl party enrol P                          its line for the roster
+    securefl party pin P roster.jsonl               the roster that all parties agreed on
+    securefl party serve P                          its process
+    securefl party status P                         what it released, entered and refused
+    """
+
+
+for _command in (init, enrol, pin, serve, status, rotate, recount):
+    party.add_command(_command)

@@ -1,0 +1,111 @@
+"""The command `party init`."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from securefl.commands.telling import find
+
+if TYPE_CHECKING:
+    from securefl.plan import Plan
+
+
+@click.command(epilog="Example:  securefl party init P study.toml --client 0 --budget 8 --delta 1e-5")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("study")
+@click.option("--client", type=click.IntRange(0), help="The client's number in the study.")
+@click.option("--key-holder", is_flag=True, help="The study's key holder.")
+@click.option("--server", is_flag=True, help="The study's server: keys and a roster line.")
+@click.option("--arm", help="Which of the study's arms; needed if it has several.")
+@click.option("--seed", type=int, help="Which of the study's seeds; by default the first.")
+@click.option("--unit", type=click.Choice(["record", "client"]), help="The holder's own word.")
+@click.option(
+    "--adjacency", type=click.Choice(["add-remove", "replace-one", "zero-out"]), help="The holder's own word."
+)
+@click.option("--delta", type=float, help="The holder's own word.")
+@click.option("--budget", type=float, help="The holder's own word: the largest epsilon ever; inf for none.")
+@click.option(
+    "--records",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The client's own records, .npz with x and y; by default those that the study deals to it.",
+)
+@click.option(
+    "--counter",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder, outside any backup of this one, that notes how far the ledger got.",
+)
+@click.option("--again", is_flag=True, help="Give the party of FOLDER another plan; ledger and keys stay.")
+@click.option("--yes", is_flag=True, help="Agree to the study's terms without being asked.")
+def init(
+    folder: Path,
+    study: str,
+    client: int | None,
+    key_holder: bool,
+    server: bool,
+    arm: str | None,
+    seed: int | None,
+    records: Path | None,
+    counter: Path | None,
+    again: bool,
+    yes: bool,
+    **stated: Any,
+) -> None:
+    """Make a party's FOLDER from a STUDY: its plan file, its keys, and, for a client, its one ledger.
+
+    Unit, adjacency, delta and budget are the holder's, for every study. Stated here, a study in other terms
+    is refused. What is not stated is taken from the study, shown, and asked for.
+    """
+    from securefl.core.errors import ConfigError
+    from securefl.messages import client_name
+    from securefl.study.parties import folder as folders
+    from securefl.study.parties.made import Made
+    from securefl.training import single_thread
+
+    if (client is not None) + key_holder + server != 1:
+        raise click.UsageError("Name one of --client N, --key-holder and --server.")
+    single_thread()
+    found = find(study)
+    chosen = found.study.seeds[0] if seed is None else seed
+    if chosen not in found.study.seeds:
+        raise ConfigError(f"Expected one of the study's seeds {found.study.seeds}, got {chosen}.")
+    part = folders.Part(
+        name="server" if server else "key-holder" if client is None else client_name(client),
+        arm=folders.arm_of(found, arm),
+        seed=chosen,
+        counter=counter,
+        records=records,
+    )
+    made = Made.of(found, part.arm, chosen)
+    if client is not None:
+        _agree(made.plan, stated, yes)
+    content = (folders.renew if again else folders.init)(folder, made, part)
+    click.echo(f"{folder / 'party.toml'}: {content.name} of {found.study.name}, {content.arm}.")
+    click.echo(f"Its counter is {content.counter}: keep it out of the folder's backups.")
+    if not content.roster:
+        click.echo(f"Next: securefl party enrol {folder}")
+
+
+def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
+    """Hold the study against what the holder states, and ask for the rest."""
+    from securefl.core.errors import ConfigError
+
+    budget = inf if plan.budget is None else plan.budget
+    terms = {"unit": plan.unit, "adjacency": plan.adjacency, "delta": plan.delta, "budget": budget}
+    own = {name: value for name, value in stated.items() if value is not None}
+    other = [f"{name} = {terms[name]} in place of {own[name]}" for name in own if terms[name] != own[name]]
+    if other:
+        raise ConfigError(
+            f"Expected a study in the terms that you state, got {'; '.join(other)}. Ask for a study in your "
+            "terms, or state others."
+        )
+    if len(own) == len(terms) or yes:
+        return
+    words = ", ".join(f"{name} {value}" for name, value in terms.items())
+    without = f" {', '.join(plan.unprotected)} leave without noise." if plan.unprotected else ""
+    click.echo(f"The study's terms: {words}, against {', '.join(plan.against)}.{without}", err=True)
+    if not click.confirm("The ledger will have them for ever, in every study. Agree?", err=True):
+        raise ConfigError("Expected your agreement to the terms, got none: nothing was made.")

@@ -1,0 +1,40 @@
+"""The command `party pin`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="Example:  securefl party pin P roster.jsonl")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("roster", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--digest", help="The roster's digest, or its first 16 digits, as others have it.")
+@click.option("--yes", is_flag=True, help="Pin it without being asked.")
+def pin(folder: Path, roster: Path, digest: str | None, yes: bool) -> None:
+    """Pin the ROSTER that all parties agreed on: a line for each of them, in any order.
+
+    Its digest goes into the plan file. Compare the digest with the other parties, by another way than the
+    roster came. No server can change it: a session with another roster is refused.
+    """
+    from securefl.core.errors import ConfigError
+    from securefl.engines.apart.roster import LARGEST, fingerprint, parse
+    from securefl.storage.texts import read_text
+    from securefl.study.parties import pinning
+
+    text = read_text(roster, LARGEST)
+    pinned = parse(text, str(roster))
+    found = pinned.digest.hex()
+    if digest is not None and (len(digest) < 16 or not found.startswith(digest.lower())):
+        raise ConfigError(
+            f"Expected a roster of the digest {digest}, got {found}: it is another roster, or the digest has "
+            "fewer than 16 digits. Ask who made it."
+        )
+    for member in pinned.members.values():
+        click.echo(f"{member.name}  {fingerprint(member)}", err=True)
+    agreed = yes or digest is not None
+    if not agreed and not click.confirm(f"The digest is {found}. Do the others have it too?", err=True):
+        raise ConfigError("Expected a digest that all have, got none: nothing was pinned.")
+    content = pinning.pin(folder, pinned, text)
+    click.echo(f"{content.name}: pinned {len(pinned.members)} parties, digest {found}")

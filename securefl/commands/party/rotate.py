@@ -1,0 +1,27 @@
+"""The command `party rotate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="Example:  securefl party rotate P")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def rotate(folder: Path) -> None:
+    """Make new keys for a stopped party, and print its new line of the roster. The old line is void.
+
+    The old keys are deleted. Until all parties have pinned a roster with the new line, the party serves
+    nobody, and sessions of the old roster have no part in it. Its ledger goes on.
+    """
+    from securefl.engines.apart.roster import fingerprint, line_of
+    from securefl.study.parties import pinning
+
+    own = pinning.rotate(folder).member()
+    click.echo(line_of(own))
+    click.echo(
+        f"{own.name}: fingerprint {fingerprint(own)}. Have this line put in place of the old one, and pin "
+        "the new roster.",
+        err=True,
+    )

@@ -1,0 +1,59 @@
+"""The command `party serve`."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="Example:  securefl party serve P --allow flower")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--socket", type=click.Path(path_type=Path), help="Where to listen; by default FOLDER/run/party.sock."
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="USER",
+    help="Who may connect, a name or number, several times; by default the user who serves.",
+)
+@click.option(
+    "--most", type=click.IntRange(2**16, 2**32), default=2**30, show_default=True, help="Bytes of a frame."
+)
+@click.option(
+    "--new-records", default="", metavar="WHY", help="The records are others than before, and why they are."
+)
+def serve(folder: Path, socket: Path | None, allow: tuple[str, ...], most: int, new_records: str) -> None:
+    """Serve a client or the key holder on a Unix socket, until it is stopped.
+
+    The socket is there once the party is ready. Its group may open it; only the users that --allow names are
+    heard. What the party refuses it notes for `securefl party status`.
+    """
+    from securefl.core.errors import ConfigError
+    from securefl.study.interruption import Interrupted, Interruption
+    from securefl.study.parties import folder as folders
+    from securefl.study.parties.serving import serve as serve_party
+    from securefl.training import single_thread
+
+    single_thread()
+    users = frozenset(map(_user, allow)) or frozenset({os.getuid()})
+    path = (socket or folder / folders.SOCKET).absolute()
+    try:
+        with Interruption(), folders.opened(folder, new_records=new_records) as party:
+            if party.content.name == "server":
+                raise ConfigError("Expected a client or a key holder, got the server's folder: it asks.")
+            name = party.content.name
+            ready = f"{name} serves on {path} for {', '.join(map(str, sorted(users)))}. Ctrl-C stops it."
+            serve_party(party, path, allow=users, ready=lambda: click.echo(ready), most=most)
+    except Interrupted as interrupted:
+        raise click.exceptions.Exit(interrupted.exit_code) from None
+
+
+def _user(text: str) -> int:
+    try:
+        return int(text) if text.isdecimal() else pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        raise click.BadParameter(f"{text!r} is no user of this machine.", param_hint="--allow") from None

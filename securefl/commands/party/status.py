@@ -1,0 +1,52 @@
+"""The command `party status`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from securefl.core.legible import escaped
+
+
+@click.command(epilog="Example:  securefl party status P --json")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+def status(folder: Path, as_json: bool) -> None:
+    """What a party released and what it cost, which sessions it entered, what it refused and why.
+
+    It may run meanwhile. Nothing of this is ever sent: the fingerprint of the records least of all.
+    """
+    from securefl.study.parties.status import status as found
+
+    said = found(folder)
+    if as_json:
+        click.echo(json.dumps(said, indent=1))
+        return
+    # A study's name and a server's plan are a stranger's words.
+    for line in _lines(said):
+        click.echo(escaped(line))
+
+
+def _lines(said: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{said['name']} ({said['arm']}, seed {said['seed']}), keys {said['fingerprint']}",
+        f"roster: {said['roster'] or 'none pinned'}",
+        f"counter: {said['counter']['folder']} {said['counter']['wrong']}".rstrip(),
+    ]
+    if "terms" in said:
+        terms, count = said["terms"], said["releases"]
+        words = ", ".join(f"{name} {value}" for name, value in terms.items() if name != "against")
+        lines.append(f"terms: {words}, against {', '.join(terms['against'])}")
+        spent = ", ".join(f"{value} against the {party}" for party, value in said["epsilon"].items())
+        lines.append(f"epsilon so far, in all studies: {spent}")
+        lines.append(f"releases: {count['committed']} left, {count['reserved']} more reserved")
+        newest = said["records"][-1]
+        lines.append(f"records: SHA-256 {newest['digest']} since {newest['at']} ({newest['why']})")
+    lines.append(f"sessions: {said['sessions']['count']}")
+    lines += [f"  {one['at']}  {one['session'][:16]}  {one['study']}" for one in said["sessions"]["last"]]
+    lines.append(f"refusals: {len(said['refusals']) or 'none'}")
+    lines += [f"  {one['at']}  {one['times']} x  {one['why']}" for one in said["refusals"]]
+    return lines

@@ -1,0 +1,106 @@
+"""Which network computed the features in a file, and the sentence on what no epsilon covers.
+
+A .npz says it in a text `network` beside `x` and `y`, a Parquet file in its metadata under the key `network`.
+Other files cannot say it: `[data] network` does.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.legible import is_legible
+
+KEY: Final = "network"
+NONE: Final = "none"
+"""In place of a network: the records are no network's features."""
+_LONGEST: Final = 400
+"""Characters of what says a network."""
+NAMED: Final = f"1 to {_LONGEST} printable characters, the network and what it was trained on"
+
+
+def network_of(path: Path) -> str:
+    """The network that a file names, or "" where it names none.
+
+    Raises DataError for a name that is no short and legible text, or cannot be read without pickle.
+    """
+    read = {".npz": _in_arrays, ".parquet": _in_parquet}.get(path.suffix.lower())
+    if read is None:
+        return ""
+    try:
+        found = read(path)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: expected a text as `{KEY}`, got: {error}.") from None
+    if found is not None and not is_name(found):
+        raise DataError(f"{path}: expected `{KEY}` as {NAMED}, got {found[:80]!r}. Write it anew.")
+    return found or ""
+
+
+def is_name(name: str) -> bool:
+    """Whether a network's name is a short line that shows as what it is."""
+    return 1 <= len(name.strip()) <= len(name) <= _LONGEST and is_legible(name)
+
+
+def _in_arrays(path: Path) -> str | None:
+    with zipfile.ZipFile(path) as packed:
+        sizes = {member.filename: member.file_size for member in packed.infolist()}
+    if (size := sizes.get(f"{KEY}.npy")) is None:
+        return None
+    if size > 8 * _LONGEST:  # four bytes a character and a header
+        raise ValueError(f"{size:,} bytes")
+    with np.load(path, allow_pickle=False) as stored:
+        found = stored[KEY]
+    if found.shape or found.dtype.kind != "U":
+        raise ValueError(f"type {found.dtype} of shape {found.shape}")
+    return str(found)
+
+
+def _in_parquet(path: Path) -> str | None:
+    from pyarrow import parquet  # the file was read before, so it is there
+
+    said = (parquet.read_metadata(path).metadata or {}).get(KEY.encode())
+    return None if said is None else said.decode()
+
+
+def one_network(files: Iterable[Path]) -> str:
+    """The network that these files name, or "" where none does. Raises DataError where two name two."""
+    first: tuple[Path, str] | None = None
+    for path in files:
+        name = network_of(path)
+        if name and first and name != first[1]:
+            raise DataError(
+                f"{path}: expected features by {first[1]!r}, as {first[0].name} has, got some by {name!r}. "
+                "Compute both by one network."
+            )
+        if name and not first:
+            first = path, name
+    return first[1] if first else ""
+
+
+def agreed(in_files: str, declared: str | None, where: str) -> str:
+    """The network that the files name, or else the study. Raises ConfigError where they contradict."""
+    if in_files and declared not in (None, in_files):
+        raise ConfigError(
+            f"[data] Expected network = {in_files!r}, as {where} says, got {declared!r}. Leave it out."
+        )
+    return in_files or declared or ""
+
+
+def outside(network: str, where: str) -> str:
+    """What epsilon does not cover of features, one sentence. network: "" where nobody names it."""
+    if network == NONE:
+        return ""
+    if not network:
+        return (
+            f"If a network computed the features in {where}, nothing names it; its training data are outside "
+            "epsilon. [data] network names it."
+        )
+    return (
+        f"The features in {where} were computed by {network}; its training data are outside epsilon, and "
+        "must hold none of these records."
+    )

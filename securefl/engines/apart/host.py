@@ -1,0 +1,57 @@
+"""A party's side of its frames: one request in, one reply out."""
+
+from __future__ import annotations
+
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.release import SERVER
+from securefl.engines.apart.turns import Sent, pack_sent, unpack
+from securefl.engines.drive import Drive, Parcel
+from securefl.engines.party.clients import ClientParty
+from securefl.engines.party.key_holder import KeyHolderParty
+
+
+class Host:
+    """One client, or the key holder, of a session that it has entered, behind its frames.
+
+    Whoever carries the frames learns what the frames carry, and can lose, repeat or change them. It cannot
+    make the party do more than a server can.
+    """
+
+    def __init__(self, party: ClientParty | KeyHolderParty) -> None:
+        if len(party.names) != 1:
+            raise ValueError(f"Expected a party that stands for one, got {len(party.names)} names.")
+        self.party = party
+        (self.name,) = party.names
+
+    def answer(self, request: bytes) -> bytes:
+        """What the party says to a request. RemoteProtocolError for one that no server makes.
+
+        After an error the party is where it was. A peer that wronged it is named in `party.log`.
+        """
+        turn, key = unpack(request, sender=SERVER), b""
+        out: list[Parcel] = []
+        if turn.call is not None:
+            key = self.party.call([self.name], turn.call)
+            out += self._drive().begin()
+        if turn.parcels or turn.deadline:
+            drive = self._drive()
+            for sender, data in turn.parcels:
+                out += drive.deliver(Parcel(sender, self.name, data))
+            out += _worked(drive)
+            if turn.deadline:
+                out += drive.deadline()[1]
+        if self.party.drive is not None:
+            out += _worked(self.party.drive)
+        return pack_sent(Sent(key=key, parcels=tuple((parcel.to, parcel.data) for parcel in out)))
+
+    def _drive(self) -> Drive:
+        if self.party.drive is None:
+            raise RemoteProtocolError("Expected a call before any message, got none.", sender=SERVER)
+        return self.party.drive
+
+
+def _worked(drive: Drive) -> list[Parcel]:
+    out: list[Parcel] = []
+    while drive.working:
+        out += drive.work()
+    return out

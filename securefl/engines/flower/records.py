@@ -1,0 +1,127 @@
+"""A model's record of arrays as one vector, and what makes it a record again: the task of an Ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord
+
+from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.rounds import Float32s, Floats
+
+_FLOATS: Final = ("float16", "float32", "float64")
+_VALUES = (bool, int, float, str)
+_LARGEST = 2**16
+"""Of a task, in bytes."""
+_MOST_DIMENSIONS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What a vector is as a record: by name, the dtype and the shape of its parts, in their order."""
+
+    parts: tuple[tuple[str, str, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, arrays: ArrayRecord) -> Layout:
+        """The layout of a record. ConfigError for arrays that are no model of floats."""
+        parts = []
+        for name, array in arrays.items():
+            if array.dtype not in _FLOATS:
+                raise ConfigError(
+                    f"Expected arrays of {', '.join(_FLOATS)}, got {name!r} of {array.dtype}: a mean has "
+                    "none of its values. Keep counters out of the ArrayRecord."
+                )
+            parts.append((name, str(array.dtype), tuple(array.shape)))
+        if not parts:
+            raise ConfigError("Expected a model of one array or more, got an empty ArrayRecord.")
+        return cls(parts=tuple(parts))
+
+    @property
+    def size(self) -> int:
+        return sum(prod(shape) for _, _, shape in self.parts)
+
+    def flat(self, arrays: ArrayRecord) -> Floats:
+        """The record as float64 (d,). ValueError for a record of another layout."""
+        own = {name: shape for name, _, shape in self.parts}
+        came = {name: tuple(array.shape) for name, array in arrays.items()}
+        if own != came:
+            raise ValueError(f"Expected arrays {own} as they were sent, got {came}.")
+        # In the order of this layout: an app may build its record in another.
+        return np.concatenate([arrays[name].numpy().astype(np.float64).ravel() for name in own])
+
+    def record(self, values: Floats | Float32s) -> ArrayRecord:
+        """The vector (d,) as a record."""
+        arrays, at = {}, 0
+        for name, dtype, shape in self.parts:
+            end = at + prod(shape)
+            arrays[name] = Array(np.asarray(values[at:end], dtype=dtype).reshape(shape))
+            at = end
+        return ArrayRecord(arrays)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """How a cohort is to read and to train a broadcast: the same bytes for all of it.
+
+    Attributes:
+        layout: of the broadcast.
+        arrays_key, config_key, weight_key: names of the records and of the number of examples.
+        config: what the strategy tells its clients: numbers, words and lists of them.
+    """
+
+    layout: Layout
+    arrays_key: str
+    config_key: str
+    weight_key: str
+    config: Mapping[str, Any]
+
+    def encoded(self) -> bytes:
+        """Canonical JSON. ConfigError for a configuration that is none, or too large."""
+        for name, value in self.config.items():
+            if not all(isinstance(one, _VALUES) for one in (value if isinstance(value, list) else [value])):
+                raise ConfigError(
+                    f"Expected numbers and words for clients, got {name!r} of another type. Leave bytes out "
+                    "of the ConfigRecord: what clients run is installed on their nodes."
+                )
+        keys = [self.arrays_key, self.config_key, self.weight_key]
+        text = json.dumps([self.layout.parts, keys, dict(self.config)], sort_keys=True).encode()
+        if len(text) > _LARGEST:
+            raise ConfigError(f"Expected a layout and a configuration of {_LARGEST} bytes, got {len(text)}.")
+        return text
+
+    @classmethod
+    def decoded(cls, data: bytes) -> Task:
+        """The task of these bytes. RemoteProtocolError for any others."""
+        try:
+            if len(data) > _LARGEST:
+                raise ValueError
+            parts, keys, config = json.loads(data)
+            layout = Layout(parts=tuple(_part(*part) for part in parts))
+            arrays_key, config_key, weight_key = map(_word, keys)
+            ConfigRecord(config)
+        except (ValueError, TypeError, RecursionError):
+            raise RemoteProtocolError(
+                "Expected a task as securefl writes it, got another.", sender="server"
+            ) from None
+        return cls(
+            layout=layout, arrays_key=arrays_key, config_key=config_key, weight_key=weight_key, config=config
+        )
+
+
+def _part(name: object, dtype: object, shape: list[object]) -> tuple[str, str, tuple[int, ...]]:
+    numbers = [one for one in shape if isinstance(one, int) and 0 <= one < 2**31]
+    if dtype not in _FLOATS or len(numbers) < len(shape) or len(shape) > _MOST_DIMENSIONS:
+        raise ValueError
+    return _word(name), str(dtype), tuple(numbers)
+
+
+def _word(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError
+    return name

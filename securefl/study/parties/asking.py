@@ -1,0 +1,122 @@
+"""The server of a deployment: a study's run, whose clients and key holder sit on machines of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from securefl.core.agreement import Identity
+from securefl.core.errors import ConfigError
+from securefl.core.release import SERVER
+from securefl.engines.apart.engine import Apart
+from securefl.engines.apart.entering import Enter
+from securefl.engines.apart.roster import Pinned
+from securefl.engines.apart.waves import Exchange
+from securefl.engines.network import Faults
+from securefl.engines.server import ServerParty
+from securefl.storage.own_record import OwnRecord
+from securefl.study import config
+from securefl.study.config import Arm
+from securefl.study.interruption import Stop
+from securefl.study.parties import keys, plan_file
+from securefl.study.parties.folder import STUDY
+from securefl.study.parties.made import work_of
+from securefl.study.parties.pinning import pinned_of
+from securefl.study.results import Results
+from securefl.study.seats import Cast
+from securefl.study.session import run_study
+
+
+class OwnMachines:
+    """Seats on machines of their own, which `exchange` reaches.
+
+    Args:
+        pinned: the server's roster.
+        identity: the server's lasting keys, as the roster has them.
+        exchange: see `engines.apart.waves`.
+    """
+
+    def __init__(self, pinned: Pinned, identity: Identity, exchange: Exchange) -> None:
+        self._pinned, self._identity, self._exchange = pinned, identity, exchange
+
+    def session(self, cast: Cast) -> bytes:
+        """The session that every party works out from its own plan and roster."""
+        return self._pinned.session(cast.plan, cast.nonce)
+
+    def engine(self, cast: Cast) -> Apart:
+        """The server of this arm. ConfigError for a study that asks for faults of a simulated network."""
+        if cast.study.network != Faults():
+            raise ConfigError(
+                "Expected no [network] where parties are on machines of their own, got one: its faults are "
+                "those of a simulation. Leave it out."
+            )
+        clients = cast.world.problem.clients
+        if len(self._pinned.clients) != clients:
+            raise ConfigError(
+                f"Expected a roster of the study's {clients} clients, got {len(self._pinned.clients)}."
+            )
+        record = OwnRecord(SERVER, cast.journal, self._identity)
+        offers = {offer.sends.name: offer.sends for offer in cast.algorithm.offers}
+        server = ServerParty(
+            cast.plan,
+            offers,
+            record,
+            clients=clients,
+            scores=cast.scores,
+            culprits=cast.culprits,
+            spare=cast.spare,
+        )
+        work = work_of(cast.study, cast.arm, cast.world.seed)
+        return Apart(
+            server,
+            record,
+            cast.ledger,
+            plan=cast.plan,
+            offers=offers,
+            pinned=self._pinned,
+            enter=Enter.of(cast.plan, cast.study.study.name, work, self._pinned, cast.nonce, self._identity),
+            exchange=self._exchange,
+        )
+
+
+def others_of(folder: Path) -> tuple[str, ...]:
+    """Whom the server of this folder asks: the clients of its roster, and the key holder if it has one."""
+    members = pinned_of(folder, plan_file.read(folder)).members
+    return tuple(name for name in sorted(members) if name != SERVER)
+
+
+def run_apart(
+    folder: Path,
+    out: Path,
+    exchange: Exchange,
+    *,
+    tell: Callable[[Arm, int, Mapping[str, Any]], None] = lambda arm, seed, record: None,
+    stop: Stop | None = None,
+) -> tuple[Results, Path]:
+    """Run, or resume, the study of a server's folder, in the run folder `out`.
+
+    The run folder is as a simulation's. Its ledger holds what clients were asked for: theirs are on their own
+    machines. What `[data]` deals to clients is taken for sizes and for an observer's figures alone. Figures
+    of models that clients keep for themselves are not known here.
+
+    Args:
+        folder: made by `securefl party init --server`, with a pinned roster.
+        tell: called with (arm, seed, record) for every finished round, those of an earlier run included.
+        stop: raises Interrupted after a round, if it is asked to.
+
+    Returns the results and the report's path. Raises ConfigError for a folder that is not a server's, and for
+    a study of several arms or seeds: each of them is a plan of its own, to which parties agree one by one.
+    """
+    content = plan_file.read(folder)
+    study = config.read(folder / STUDY)
+    if content.name != SERVER:
+        raise ConfigError(f"Expected the server's folder, got that of {content.name}: {folder}.")
+    if len(study.arms) != 1 or len(study.study.seeds) != 1:
+        raise ConfigError(
+            f"Expected a study of one arm and one seed, got {len(study.arms)} arms and "
+            f"{len(study.study.seeds)} seeds. Make a study of each, and have the parties agree to it."
+        )
+    pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
+    seats = OwnMachines(pinned, identity, exchange)
+    return run_study(study, out, tell, stop=stop, seats=seats)

@@ -1,0 +1,204 @@
+"""What a party computes: the study's algorithm, its plan, and the records as this party has them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm import Algorithm
+from securefl.core.agreement import Identity
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.streams import client_stream
+from securefl.engines.party.clients import ClientParty
+from securefl.engines.party.computing import Records
+from securefl.engines.party.key_holder import KeyHolderParty
+from securefl.engines.server import ServerParty
+from securefl.plan import Plan
+from securefl.rounds import Kept, Sends
+from securefl.scores import Way as ScoreWay
+from securefl.scores import way_of as score_way
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+from securefl.study.composition import composition
+from securefl.study.config import Arm, Study
+from securefl.study.parties.plan_file import PlanFile
+from securefl.study.world import World, build
+from securefl.sums import way_of
+from securefl.training.task import Problem
+
+
+def work_of(study: Study, arm: Arm, seed: int) -> bytes:
+    """Digest of a study's text, an arm and a seed, 32 bytes: parties with one digest compute the same."""
+    parts = (study.text, arm.name, str(seed))
+    # each by its own digest, so that no two lists of parts give the same bytes
+    inner = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
+    return hashlib.sha256(b"securefl work v1" + inner).digest()
+
+
+@dataclass(frozen=True)
+class Made:
+    """One arm of a study under one seed, as every party of a deployment makes it for itself."""
+
+    study: Study
+    arm: Arm
+    world: World
+    algorithm: Algorithm
+    plan: Plan
+
+    @classmethod
+    def of(cls, study: Study, arm: Arm, seed: int) -> Made:
+        """Build the study's world. Raises ConfigError for a study that cannot run."""
+        world = build(study, seed)
+        return cls(study, arm, world, *composition(study, arm, world))
+
+    @property
+    def work(self) -> bytes:
+        return work_of(self.study, self.arm, self.world.seed)
+
+    @cached_property
+    def sends(self) -> Mapping[str, Sends]:
+        """What clients may be asked for, by name."""
+        return {offer.sends.name: offer.sends for offer in self.algorithm.offers}
+
+    @property
+    def scores(self) -> ScoreWay | None:
+        """The plan's way of scoring; None where numbers are opened in the clear."""
+        asks = 2 * self.study.study.rounds
+        clients = self.world.problem.clients
+        return score_way(self.plan, parameters=self.study.privacy.parameters, asks=asks, clients=clients)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Who takes part beside the clients: the server, and a key holder if the plan needs one."""
+        way = way_of(self.plan)
+        holder = self.scores is not None or (way is not None and way.key_holder_learns)
+        return (SERVER, KEY_HOLDER) if holder else (SERVER,)
+
+    def server(self, record: OwnRecord) -> ServerParty:
+        """The server of this study."""
+        clients = self.world.problem.clients
+        return ServerParty(self.plan, self.sends, record, clients=clients, scores=self.scores)
+
+    def key_holder(self, record: OwnRecord) -> KeyHolderParty:
+        """The key holder of this study."""
+        return KeyHolderParty(self.plan, self.sends, record, scores=self.scores)
+
+    def client(
+        self,
+        number: int,
+        own: OwnData,
+        ledger: Ledger,
+        journal: Journal,
+        identity: Identity,
+        kept: Mapping[int, Kept],
+    ) -> ClientParty:
+        """One client of this study, with its own records."""
+        return ClientParty(
+            self.plan,
+            self.algorithm.offers,
+            ledger,
+            journal,
+            {number: own.records},
+            rng=partial(client_stream, self.world.seed),
+            held=None if own.held is None else {number: own.held},
+            scores=self.scores,
+            kept=kept,
+            enrolled={identity.name: identity},
+            trainer=replace(self.study.runtime, workers=1).trainer(),
+        )
+
+    def require(self, content: PlanFile) -> None:
+        """Raises ConfigError unless the study still has the plan that its owner agreed to."""
+        if self.plan != content.plan:
+            raise ConfigError(
+                "Expected the plan of party.toml from study.toml, got another: one of the files was changed, "
+                "or this release of securefl works it out otherwise. Look at the study, and agree to it "
+                "again: securefl party init --again."
+            )
+
+
+# Records ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class OwnData:
+    """A client's records: what it trains on, and what it holds out, if the study holds anything out."""
+
+    records: Records
+    held: Records | None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the records, in hex. It is noted in the party's diary, and never sent."""
+        found = hashlib.sha256(b"securefl records v1")
+        for part in (*self.records, *(self.held or ())):
+            found.update(f"{part.dtype.str}{part.shape}".encode())
+            found.update(np.ascontiguousarray(part).data)
+        return found.hexdigest()
+
+
+def data_of(made: Made, number: int, records: str) -> OwnData:
+    """A client's records: from its own file, or those that the study deals to it.
+
+    Raises ConfigError for a client that the study has not, and DataError for a file that does not fit.
+    """
+    world = made.world
+    if number >= len(world.records):
+        raise ConfigError(
+            f"Expected a client from 0 to {len(world.records) - 1}, as the study has them, got {number}."
+        )
+    if not records:
+        return OwnData(world.records[number], None if world.held is None else world.held[number])
+    if world.held is not None:
+        raise ConfigError(
+            "Expected a study without [data] holdout beside records of your own, got one: leave it out."
+        )
+    return OwnData(_own(Path(records), world.problem, world.records[number]), None)
+
+
+def _own(path: Path, problem: Problem, like: Records) -> Records:
+    x, y = _arrays(path)
+    if len(x) != len(y):
+        raise DataError(f"{path}: expected as many targets as records, got {len(y)} and {len(x)}.")
+    x, y = _fitting(path, "x", x, like[0]), _fitting(path, "y", y, like[1])
+    if problem.kind == "classification" and len(y) and not 0 <= y.min() <= y.max() < problem.outputs:
+        raise DataError(
+            f"{path}: expected classes from 0 to {problem.outputs - 1}, as the study has them, got some from "
+            f"{y.min()} to {y.max()}."
+        )
+    return x, y
+
+
+def _arrays(path: Path) -> Records:
+    try:
+        # opened here: of a cut archive numpy would leave the file open
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return arrays["x"], arrays["y"]
+    # an array of .npy is no context, and a cut archive no zip file
+    except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, BadZipFile) as error:
+        raise DataError(
+            f"Expected records in {path}, .npz with arrays x and y, got: {type(error).__name__}: {error}."
+        ) from None
+
+
+def _fitting(path: Path, what: str, found: NDArray[Any], like: NDArray[Any]) -> NDArray[Any]:
+    """The array as the study's are: of one shape for a record, safely cast, and finite."""
+    safe = np.can_cast(found.dtype, like.dtype, casting="same_kind")
+    if found.shape[1:] != like.shape[1:] or found.ndim != like.ndim or not safe:
+        raise DataError(
+            f"{path}: expected {what} of shape (records, *{like.shape[1:]}) as {like.dtype}, as the study's "
+            f"model reads it, got {found.shape} as {found.dtype}."
+        )
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise DataError(f"{path}: expected a finite {what} everywhere, got others. Fill or drop them.")
+    return np.ascontiguousarray(found, dtype=like.dtype)

@@ -1,0 +1,71 @@
+"""The roster that a party agreed to, and the keys by which it stands in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from securefl.core.agreement import Identity
+from securefl.core.errors import ConfigError
+from securefl.engines.apart.roster import Pinned, fingerprint, read
+from securefl.storage.files import write
+from securefl.study.folder_lock import alone
+from securefl.study.parties import keys, plan_file
+from securefl.study.parties.plan_file import PlanFile
+
+ROSTER = "roster.jsonl"
+
+
+def rotate(folder: Path) -> Identity:
+    """Make new keys. The line of the old ones is void, and the party serves nobody until it is pinned anew.
+
+    Raises ConfigError while the party runs.
+    """
+    with alone(folder):
+        content = plan_file.read(folder)
+        # Unpinned first: between the two writes the old roster would name keys that are gone.
+        plan_file.write(folder, replace(content, roster=""))
+        return keys.make(folder, content.name)
+
+
+def pin(folder: Path, pinned: Pinned, text: str) -> PlanFile:
+    """Pin a roster, as read from this text. Raises ConfigError for one that does not fit study or keys."""
+    with alone(folder):
+        content = plan_file.read(folder)
+        _require_own(folder, content, pinned)
+        if len(pinned.clients) != content.clients:
+            raise ConfigError(
+                f"Expected a roster of the study's {content.clients} clients, got {len(pinned.clients)}. Ask "
+                "who is missing for their line."
+            )
+        write(folder / ROSTER, text, secret=True)
+        content = replace(content, roster=pinned.digest.hex())
+        plan_file.write(folder, content)
+        return content
+
+
+def _require_own(folder: Path, content: PlanFile, pinned: Pinned) -> None:
+    own = keys.read(folder, content.name).member()
+    if pinned.members.get(content.name) != own:
+        raise ConfigError(
+            f"Expected {content.name} in the roster with its own keys, {fingerprint(own)}, "
+            f"got {'other keys' if content.name in pinned.members else 'no line of it'}. Have this line in "
+            "it: securefl party enrol."
+        )
+
+
+def pinned_of(folder: Path, content: PlanFile) -> Pinned:
+    """The roster that the party pinned. Raises ConfigError for none, and for one that was changed since."""
+    if not content.roster:
+        raise ConfigError(
+            f"Expected a pinned roster, got none. Send the line of `securefl party enrol {folder}` to "
+            f"whoever makes the roster, and pin what comes back: securefl party pin {folder} ROSTER."
+        )
+    pinned = read(folder / ROSTER)
+    if pinned.digest.hex() != content.roster:
+        raise ConfigError(
+            f"Expected the roster that was pinned, {content.roster[:16]}, got {pinned.digest.hex()[:16]}: "
+            f"{folder / ROSTER} was changed since. Compare the fingerprints, and pin it again."
+        )
+    _require_own(folder, content, pinned)
+    return pinned

@@ -1,0 +1,133 @@
+"""A party's plan file, `party.toml`: what its owner agreed to. Every session is held against it.
+
+name = "client-0000"        whom it stands for
+arm, seed                   of the study beside it, `study.toml`
+roster                      digest of the roster that was pinned, empty before
+counter                     where the ledger's counter is, outside this folder
+records                     a file of own records (.npz with x and y), empty for the study's
+[terms]                     unit, adjacency, delta, budget and against: the holder's, for every study
+[plan]                      all that the session's guarantee hangs on, as the study says it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import inf
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from securefl.accounting.store import Terms
+from securefl.core.errors import ConfigError
+from securefl.core.reading import convert
+from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
+from securefl.plan import Plan
+from securefl.storage.files import write as write_file
+from securefl.storage.texts import read_text, toml
+
+NAME = "party.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HolderTerms:
+    """What a holder's epsilon means, whoever asks. budget: `inf` for none."""
+
+    unit: Unit
+    adjacency: Adjacency
+    delta: float
+    budget: float
+    against: tuple[Literal["server", "key-holder", "others"], ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> HolderTerms:
+        """The terms of a plan."""
+        return cls(
+            unit=plan.unit,
+            adjacency=plan.adjacency,
+            delta=plan.delta,
+            budget=inf if plan.budget is None else plan.budget,
+            against=plan.against,  # type: ignore[arg-type]
+        )
+
+    def ledger(self) -> Terms:
+        """The terms of the holder's one ledger. It has no schedule: those of all studies count in it."""
+        return Terms(
+            unit=self.unit,
+            adjacency=self.adjacency,
+            delta=self.delta,
+            budget=None if self.budget == inf else self.budget,
+            against=self.against,
+        )
+
+    def require(self, plan: Plan, whose: str) -> None:
+        """Raises ConfigError, with each field that differs, for a plan in other terms."""
+        own, theirs = asdict(self), asdict(HolderTerms.of(plan))
+        other = [
+            f"{name} = {theirs[name]} in place of {own[name]}" for name in own if own[name] != theirs[name]
+        ]
+        if other:
+            raise ConfigError(
+                f"Expected a study in the terms of {whose}, got {'; '.join(other)}. Epsilon in other terms "
+                "cannot be added to what the ledger counts: ask for a study in these terms."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFile:
+    """The contents of a plan file (see the module)."""
+
+    name: str
+    arm: str
+    seed: int
+    counter: str
+    terms: HolderTerms
+    plan: Plan
+    clients: int
+    roster: str = ""
+    records: str = ""
+
+    def __post_init__(self) -> None:
+        if self.name not in (SERVER, KEY_HOLDER) and not re.fullmatch(r"client-[0-9]{4,9}", self.name):
+            raise ValueError(
+                f"Expected name = {SERVER!r}, {KEY_HOLDER!r} or a client's, such as 'client-0000', got "
+                f"{self.name!r}."
+            )
+        if self.roster and not re.fullmatch(r"[0-9a-f]{64}", self.roster):
+            raise ValueError(
+                f"Expected a roster's digest of 64 hexadecimal digits, got {self.roster[:80]!r}."
+            )
+
+    @property
+    def client(self) -> int | None:
+        """The client's number; None for server and key holder."""
+        return None if self.name in (SERVER, KEY_HOLDER) else int(self.name.removeprefix("client-"))
+
+
+def read(folder: Path) -> PlanFile:
+    """The plan file of a party's folder. Raises ConfigError where there is none, or it is damaged."""
+    path = folder / NAME
+    if not path.is_file():
+        raise ConfigError(
+            f"Expected a party's folder, got {folder}, which has no {NAME}. Make one: securefl party init."
+        )
+    try:
+        return convert(PlanFile, toml(read_text(path)), "party")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def write(folder: Path, content: PlanFile) -> None:
+    """Write the plan file, whole or not at all, readable by its owner alone."""
+    write_file(folder / NAME, tomli_w.dumps(_without_none(asdict(content))), secret=True)
+
+
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table as TOML can hold it. What is None in a plan is so by default."""
+    return {
+        name: _without_none(value) if isinstance(value, Mapping) else value
+        for name, value in table.items()
+        if value is not None
+    }

@@ -1,0 +1,97 @@
+"""What a party's owner may see of it, without stopping it. Nothing of it is ever sent."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from securefl.accounting.figures import plain
+from securefl.accounting.statement import statement
+from securefl.core.errors import DataError, SecureFLError
+from securefl.core.release import PARTIES
+from securefl.engines.apart.diary import Diary
+from securefl.engines.apart.roster import fingerprint
+from securefl.study.parties import keys, plan_file
+from securefl.study.parties.counter import Counter
+from securefl.study.parties.folder import DIARY, LEDGER
+
+_SHOWN = 10
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """A party's state as JSON can hold it.
+
+    name, fingerprint       of its keys
+    roster                  digest that it pinned, empty for none
+    terms                   the holder's; for a client
+    epsilon                 spent against each party, in all studies; "inf" is infinity
+    releases                how many it ever committed, and `reserved` ones that never left
+    records                 fingerprints of the records it had, with the reason for each
+    sessions                how many, and the last ten with study and time
+    refusals                the last ten, with reason, time, and how often it came
+    counter                 where it is, and what is wrong with it, if anything is
+    Raises ConfigError where there is no party, and DataError where a file is damaged.
+    """
+    content = plan_file.read(folder)
+    own = keys.read(folder, content.name).member()
+    found: dict[str, Any] = {
+        "name": content.name,
+        "fingerprint": fingerprint(own),
+        "arm": content.arm,
+        "seed": content.seed,
+        "roster": content.roster,
+        "counter": {"folder": content.counter, "wrong": _wrong(content)},
+    }
+    if content.client is not None:
+        found |= _spent(folder, content)
+    if not (folder / DIARY).is_file():  # to open one would make it
+        raise DataError(f"Expected the party's diary at {folder / DIARY}, got none. Put the newest one back.")
+    with ExitStack() as stack:
+        diary = Diary(folder / DIARY)
+        stack.callback(diary.close)
+        entered, refusals = diary.sessions(), diary.refusals()
+        found |= {
+            "records": [{"digest": digest, "why": e.text, "at": e.at} for digest, e in diary.records()],
+            "sessions": {
+                "count": len(entered),
+                "last": [
+                    {"session": session.hex(), "study": entry.text, "at": entry.at}
+                    for session, entry in reversed(entered[-_SHOWN:])
+                ],
+            },
+            "refusals": [{"why": e.text, "at": e.at, "times": e.times} for e in refusals[:_SHOWN]],
+        }
+    return found
+
+
+def _wrong(content: plan_file.PlanFile) -> str:
+    try:
+        Counter(Path(content.counter)).place()
+    except SecureFLError as error:
+        return str(error)
+    return ""
+
+
+def _spent(folder: Path, content: plan_file.PlanFile) -> dict[str, Any]:
+    if not (folder / LEDGER).is_file():
+        raise DataError(
+            f"Expected the party's ledger at {folder / LEDGER}, got none. Put the newest one back."
+        )
+    said = {party: statement(folder / LEDGER, party=party, holder=content.name) for party in PARTIES}
+    rows = said[PARTIES[0]].releases
+    terms = content.terms
+    return {
+        "terms": {
+            "unit": terms.unit,
+            "adjacency": terms.adjacency,
+            "delta": terms.delta,
+            "budget": plain(terms.budget),
+            "against": list(terms.against),
+        },
+        "epsilon": {party: own.releases[-1]["epsilon"] if rows else 0.0 for party, own in said.items()},
+        "releases": {
+            "committed": sum(row["state"] == "committed" for row in rows),
+            "reserved": sum(row["state"] == "reserved" for row in rows),
+        },
+    }

@@ -1,0 +1,99 @@
+"""Which arm is best at which epsilon, in sentences, from the means of all seeds.
+
+Only arms that hold the epsilon they were asked for are compared, and only where all of them ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isinf
+from typing import Final
+
+import pandas as pd
+
+from securefl.sweep.tradeoff import Series
+
+NEAR: Final = 0.01
+"""Arms whose accuracy is within this of the best one's count as level with it."""
+
+
+def sentences(series: Sequence[Series]) -> list[str]:
+    """Which arms are level with the best, and in how many settings each of them is. Empty for one arm.
+
+    A setting is an epsilon in one panel. Settings of panels with the same first words are averaged first.
+    """
+    table = means(series)
+    if table.shape[1] < 2 or table.empty:
+        return []
+    return [*_by_epsilon(table), _counted(table)]
+
+
+def means(series: Sequence[Series]) -> pd.DataFrame:
+    """Mean final accuracies: a row for each first word, other words and epsilon, a column for each line.
+
+    Rows that some line has no value for are left out.
+    """
+    rows = [
+        {
+            "first": ", ".join(own.panel[:1]),
+            "others": ", ".join(own.panel[1:]),
+            "asked": point.asked,
+            "line": own.line,
+            "mean": point.mean,
+        }
+        for own in series
+        if _honest(own)
+        for point in own.points("final_accuracy")
+    ]
+    if not rows:
+        return pd.DataFrame()
+    found = pd.DataFrame(rows).pivot_table(
+        index=["first", "others", "asked"], columns="line", values="mean", sort=False
+    )
+    return found.dropna()
+
+
+def _honest(own: Series) -> bool:
+    """Whether it holds every epsilon that was asked for, and tests one model on the server's records."""
+    kept = own.rows["epsilon_true"] <= own.rows["asked"] * (1 + 1e-9)
+    return bool(kept.all()) and not own.personal
+
+
+def level(table: pd.DataFrame) -> pd.DataFrame:
+    """Whether each line is within NEAR of the best one, by setting."""
+    return table.ge(table.max(axis=1) - NEAR, axis=0)
+
+
+def _by_epsilon(table: pd.DataFrame) -> list[str]:
+    found = level(table.groupby(level=["first", "asked"], sort=False).mean())
+    told = []
+    for first, own in found.groupby(level="first", sort=False):
+        runs: list[tuple[str, list[float]]] = []
+        for asked, row in own.droplevel("first").sort_index().iterrows():
+            names = _either([str(name) for name in row.index[row]])
+            if runs and runs[-1][0] == names:
+                runs[-1][1].append(float(str(asked)))
+            else:
+                runs.append((names, [float(str(asked))]))
+        words = "; ".join(f"{names} {_range(asked)}" for names, asked in runs)
+        told.append(f"Best{f' at {first}' if first else ''}, or within {NEAR:g} of it: {words}.")
+    return told
+
+
+def _either(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _range(asked: Sequence[float]) -> str:
+    if isinf(asked[0]):
+        return "without noise"
+    if len(asked) == 1:
+        return f"at ε {asked[0]:g}"
+    return f"from ε {asked[0]:g} {'on, and without noise' if isinf(asked[-1]) else f'to {asked[-1]:g}'}"
+
+
+def _counted(table: pd.DataFrame) -> str:
+    counts = level(table).sum().sort_values(ascending=False, kind="stable")
+    words = ", ".join(f"{name} in {count}" for name, count in counts.items())
+    return f"Within {NEAR:g} of the best of its setting, of {len(table)} settings: {words}."

@@ -1,0 +1,185 @@
+"""A lying server, SuperLink or relay, through Flower messages: no sum but of clients who agree on all of it.
+
+Whatever is done to client 2, the model is that of a round with it or without it, or there is none. What its
+ledger has of the round is one release of each value, or less.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from support.grid_double import silent
+from support.grid_parties import Parties
+from support.tiny_study import text
+
+from securefl.core.agreement import Identity
+from securefl.core.release import SERVER
+from securefl.engines.apart.turns import Turn, pack, unpack
+from securefl.engines.flower.envelopes import unwrapped, wrapped
+
+VICTIM, EVERYBODY, OTHERS = "client-0002", (0, 1, 2, 3), (0, 1, 3)
+ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
+Frames = Callable[[int, bytes], bytes | None]
+"""From the number of a frame to the victim, and the frame, to what arrives."""
+
+
+def study(rounds: int = 1) -> str:
+    hidden = 'sum = "masked"\ndropout = 0.34\ncorrupt = 0.15\nspare = 1'
+    return text(ARM, clients=4, rounds=rounds).replace('sum = "clear"', hidden)
+
+
+def turned(change: Callable[[Turn], Turn]) -> Frames:
+    """Change what the server says in a wave; the first frame is the request to enter."""
+    return lambda number, frame: frame if number == 1 else pack(change(unpack(frame, sender=SERVER)))
+
+
+def another_model(turn: Turn) -> Turn:
+    """The broadcast is the longest thing that is said."""
+    parcels = list(turn.parcels)
+    for at, (sender, data) in enumerate(parcels):
+        if len(data) > 1000:
+            middle = len(data) // 2
+            parcels[at] = (sender, data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+    return replace(turn, parcels=tuple(parcels))
+
+
+def as_another(turn: Turn) -> Turn:
+    names = [sender for sender, _ in turn.parcels]
+    shifted = names[1:] + names[:1]
+    return replace(
+        turn, parcels=tuple((to, data) for to, (_, data) in zip(shifted, turn.parcels, strict=True))
+    )
+
+
+ATTACKS: dict[str, Frames] = {
+    "another model": turned(another_model),
+    "words under other names": turned(as_another),
+    "every word twice": turned(lambda turn: replace(turn, parcels=turn.parcels * 2)),
+    "a word of nobody": turned(lambda turn: replace(turn, parcels=(*turn.parcels, ("client-0009", b"x")))),
+    "a deadline in every wave": turned(lambda turn: replace(turn, deadline=True)),
+    "no words": turned(lambda turn: replace(turn, parcels=())),
+    "the key holder's call": turned(lambda turn: replace(turn, call=b"x" if turn.call else None)),
+    "a frame cut in the middle": lambda number, frame: frame if number == 1 else frame[: len(frame) // 2],
+    "a request to enter in every wave": lambda number, frame: frame,
+}
+
+
+def meddling(parties: Parties, frames: Frames) -> None:
+    """Have what the victim's node is sent pass through `frames`."""
+    count, node = [0], parties.nodes[VICTIM]
+
+    def meddle(to: int, message: Message) -> Message | None:
+        if to != node:
+            return message
+        count[0] += 1
+        arrives = frames(count[0], unwrapped(message.content, sender=SERVER))
+        if arrives is None:
+            return None
+        message.content = wrapped(arrives)
+        return message
+
+    parties.grid.meddle = meddle
+
+
+@cache
+def model(survivors: tuple[int, ...]) -> Any:
+    """The model after round 1, if these clients are in it."""
+    parties = Parties(study())
+    engine = parties.apart()
+    if survivors == OTHERS:
+        parties.grid.fates = {parties.nodes[VICTIM]: silent}
+    (state,) = parties.played(engine)
+    return state.broadcast
+
+
+def require_one_release_each(parties: Parties) -> None:
+    """A row of a ledger begins with the holder's name; a round, a stage and a name make a question."""
+    said = Counter((row[2], row[3], row[5]) for row in parties.ledgers[VICTIM].rows())
+    assert not said or max(said.values()) <= 2  # one, and one more of the spare attempt
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_sum_is_of_clients_who_agree_or_there_is_none(attack: str) -> None:
+    parties, first = Parties(study()), list[bytes]()
+    engine = parties.apart()
+
+    def frames(number: int, frame: bytes) -> bytes | None:
+        first.append(frame)
+        again = attack == "a request to enter in every wave" and number > 2
+        return first[0] if again else ATTACKS[attack](number, frame)
+
+    meddling(parties, frames)
+    (state,) = parties.played(engine)
+    (survivors,) = parties.survivors[1]
+    assert survivors in (EVERYBODY, OTHERS, ())
+    if survivors:
+        assert np.array_equal(state.broadcast, model(survivors))
+    else:
+        assert np.array_equal(state.broadcast, parties.made.algorithm.start().broadcast)
+    if attack == "another model":
+        assert survivors != EVERYBODY
+    require_one_release_each(parties)
+
+
+def test_yesterdays_round_is_refused() -> None:
+    parties, seen = Parties(study(rounds=2)), list[bytes]()
+    engine, rounds = parties.apart(), [0]
+
+    def frames(number: int, frame: bytes) -> bytes | None:
+        if rounds[0] == 1:
+            seen.append(frame)
+            return frame
+        return seen[1 + number - len(seen) - 1] if 1 + number - len(seen) - 1 < len(seen) else frame
+
+    meddling(parties, frames)
+    parties.played(engine, lambda number: rounds.__setitem__(0, number))
+    assert parties.survivors == {1: {EVERYBODY}, 2: {OTHERS}}
+    assert "places go up" in parties.why(VICTIM)
+
+
+@pytest.mark.parametrize("answer", [b"", b"x" * 200_000, pack(Turn())])
+def test_other_code_on_a_node_costs_its_party_the_round(answer: bytes) -> None:
+    parties = Parties(study())
+    honest = parties.relay
+
+    def relay(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Message:
+        return honest(message, name, ask if name != VICTIM else lambda request: answer)
+
+    parties.relay = relay
+    (state,) = parties.played(parties.apart())
+    assert parties.survivors == {1: {OTHERS}}
+    assert np.array_equal(state.broadcast, model(OTHERS))
+
+
+def test_a_second_superlink_s_server_enters_nobody() -> None:
+    parties = Parties(study())
+    parties.grid  # noqa: B018 -- parties have pinned the right server's keys
+    parties.keys[SERVER] = Identity.generate(SERVER)
+    with pytest.raises(Exception, match="own keys in the directory"):
+        parties.apart()
+    # One that has other keys, and a roster of its own making.
+    members = {**parties.pinned.members, SERVER: parties.keys[SERVER].member()}
+    parties.pinned = replace(parties.pinned, members=members)
+    parties.session = parties.pinned.session(parties.made.plan, bytes(32))
+    parties.played(parties.apart())
+    assert parties.survivors == {1: {()}}
+    assert "did not sign" in parties.why(VICTIM)
+    assert list(parties.ledgers[VICTIM].rows()) == []
+
+
+def test_another_plan_enters_nobody_and_is_named_to_the_owners() -> None:
+    parties = Parties(study())
+    parties.grid  # noqa: B018 -- parties have their own copy of the plan
+    parties.made = replace(parties.made, plan=replace(parties.made.plan, largest_share=0.9))
+    parties.ledgers[SERVER] = parties.ledgers[VICTIM]
+    parties.session = parties.pinned.session(parties.made.plan, bytes(32))
+    parties.played(parties.apart())
+    assert parties.survivors == {1: {()}}
+    assert "largest_share: 1.0 here, 0.9 at the server" in parties.why(VICTIM)

@@ -1,0 +1,102 @@
+"""FedProf and FedLog as Flower strategies: their own rounds over a Grid, from enrolled folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Message
+from support.grid_double import GridDouble
+from support.tiny_study import text
+
+from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.release import SERVER
+from securefl.engines.apart.resident import Resident
+from securefl.engines.apart.roster import line_of, parse
+from securefl.engines.flower.relay import relayed
+from securefl.engines.flower.study_strategy import StudyStrategy
+from securefl.messages import client_name
+from securefl.study import config
+from securefl.study.export import taken
+from securefl.study.parties import folder, keys, pinning
+from securefl.study.parties.asking import others_of
+from securefl.study.parties.made import Made
+from securefl.study.parties.playing import playing
+from securefl.study.parties.serving import resident_of
+from securefl.study.session import run_study
+
+CLIENTS = 4
+FEDPROF = '[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 1.0\n'
+FEDLOG = '[[arm]]\nname = "x"\nprotocol = "fedlog"\n'
+
+
+def masked(arm: str) -> str:
+    said = text(arm, clients=CLIENTS, rounds=2, **({"unprotected": '["statistic"]'} if arm == FEDLOG else {}))
+    return said.replace('sum = "clear"', 'sum = "masked"\ndropout = 0.34\ncorrupt = 0.0')
+
+
+def enrol(root: Path, study: str) -> list[str]:
+    """Folders of all parties below `root`, pinned to one roster."""
+    found = config.parse(study)
+    made = Made.of(found, found.arms[0], found.study.seeds[0])
+    names = [*map(client_name, range(CLIENTS)), *made.names]
+    for name in names:
+        part = folder.Part(name=name, arm=made.arm, seed=made.world.seed, counter=root / "counters" / name)
+        folder.init(root / name, made, part)
+    roster = "\n".join(line_of(keys.read(root / name, name).member()) for name in names)
+    for name in names:
+        pinning.pin(root / name, parse(roster), roster)
+    return names
+
+
+def _node(name: str, resident: Resident, message: Message) -> Message:
+    return relayed(message, name, resident.answer)
+
+
+@contextmanager
+def grid_of(root: Path, names: list[str]) -> Iterator[GridDouble]:
+    with ExitStack() as stack:
+        residents = {
+            name: resident_of(stack.enter_context(folder.opened(root / name)))
+            for name in names
+            if name != SERVER
+        }
+        nodes = {10 + at: partial(_node, *own) for at, own in enumerate(residents.items())}
+        yield GridDouble(nodes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arm", [FEDPROF, FEDLOG], ids=["fedprof", "fedlog"])
+def test_a_study_s_rounds_are_a_strategy(arm: str, tmp_path: Path) -> None:
+    names = enrol(tmp_path, masked(arm))
+    with grid_of(tmp_path, names) as grid:
+        own = tmp_path / SERVER
+        strategy = StudyStrategy(others_of(own), playing(own, tmp_path / "run"), deadline=60.0, patience=1.0)
+        result = strategy.start(grid)
+    assert set(result.evaluate_metrics_serverapp) == {1, 2}
+    assert 0 <= float(result.evaluate_metrics_serverapp[2]["accuracy"]) <= 1  # type: ignore[arg-type]
+    study = config.parse(masked(arm))
+    run_study(study, tmp_path / "here", lambda arm, seed, record: None)
+    expected = taken(study, tmp_path / "here", "x").learnt.tensors()
+    assert set(result.arrays) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(result.arrays[name].numpy(), values)
+
+
+@pytest.mark.parametrize("given", [{"initial_arrays": ArrayRecord()}, {"num_rounds": 3}, {"timeout": 1.0}])
+def test_what_the_parties_did_not_agree_to_is_refused(given: Any) -> None:
+    strategy = StudyStrategy((), lambda exchange, tell: {})
+    with pytest.raises(ConfigError, match=next(iter(given))):
+        strategy.start(GridDouble({}), **given)
+
+
+def test_it_has_none_of_flowers_steps() -> None:
+    strategy = StudyStrategy((), lambda exchange, tell: {})
+    for step in (strategy.aggregate_train, strategy.aggregate_evaluate):
+        with pytest.raises(LocalProtocolError, match="own rounds"):
+            step(1, [])

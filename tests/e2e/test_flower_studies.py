@@ -1,0 +1,141 @@
+"""Studies over Flower have the models of one process, bit for bit; who is lost on the way is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.grid_double import Fate, failing, from_another, late, silent, twice
+from support.grid_parties import Parties
+from support.tiny_study import text
+
+from securefl.core.errors import ConfigError
+from securefl.core.release import PARTIES, SERVER
+from securefl.engines.flower.exchange import GridExchange
+from securefl.study.parties.asking import OwnMachines
+from securefl.study.run import ArmRun, run_arm
+
+CLIENTS, ROUNDS = 4, 2
+FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
+FEDPROF = FEDAVG.replace("fedavg", "fedprof")
+FEDLOG = '[[arm]]\nname = "x"\nprotocol = "fedlog"\n'
+HIDDEN = 'sum = "{}"\ndropout = 0.34\ncorrupt = 0.15\nspare = 1'
+
+
+def hidden(how: str, arm: str = FEDAVG, rounds: int = ROUNDS) -> str:
+    return text(arm, clients=CLIENTS, rounds=rounds).replace('sum = "clear"', HIDDEN.format(how))
+
+
+def shares_of_noise() -> str:
+    said = text(FEDLOG, clients=CLIENTS, rounds=1, unprotected="[]")
+    lines = said.replace('sum = "clear"', HIDDEN.format("masked")).splitlines()
+    lines = [line for line in lines if not line.startswith(("noise =", "epsilon", "adjacency"))]
+    at = lines.index("[privacy]") + 1
+    own = ['noise = "distributed"', "epsilon = 4.0", 'adjacency = "add-remove"']
+    return "\n".join([*lines[:at], *own, *lines[at:]])
+
+
+STUDIES = {
+    "FedAvg, clear": text(FEDAVG, clients=CLIENTS, rounds=ROUNDS),
+    "FedAvg, masked": hidden("masked"),
+    "FedAvg, ckks": hidden("ckks", rounds=1),
+    "FedAvg, two-server": hidden("two-server"),
+    "FedProf, encrypted scores, masked": hidden("masked", FEDPROF).replace(
+        'scores = "clear"', 'scores = "ckks"'
+    ),
+    "FedLog, shares of noise": shares_of_noise(),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_models_are_those_of_one_process_bit_for_bit(name: str) -> None:
+    one, several = Parties(STUDIES[name]), Parties(STUDIES[name])
+    mine, theirs = one.played(one.together()), several.played(several.apart())
+    assert [several.why(own) for own in several.others] == [""] * len(several.others)
+    assert one.survivors == several.survivors
+    assert not np.array_equal(mine[0].broadcast, one.made.algorithm.start().broadcast)
+    for a, b in zip(mine, theirs, strict=True):
+        assert np.array_equal(a.broadcast, b.broadcast)
+
+
+def test_the_servers_books_say_what_clients_spent() -> None:
+    parties = Parties(shares_of_noise())
+    parties.played(parties.apart())
+    spent = {own: parties.ledgers["server"].worst(own) for own in PARTIES}
+    assert spent == {own: parties.ledgers["client-0000"].worst(own) for own in PARTIES}
+    assert 0 < spent["server"] < 5
+
+
+EVERYBODY, OTHERS = (0, 1, 2, 3), (0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("fate", "survive"),
+    [
+        (silent, OTHERS),
+        (late, OTHERS),
+        (failing, OTHERS),
+        (twice, EVERYBODY),
+        (from_another, EVERYBODY),
+    ],
+)
+def test_a_node_s_fate_costs_its_own_party_the_round(fate: Fate, survive: Any) -> None:
+    """From the second wave of round 1 on. It is back in round 2, if its node is."""
+    parties = Parties(hidden("masked"))
+    engine, node = parties.apart(), parties.nodes["client-0002"]
+    looks = [0]
+
+    def fated(number: int, reply: Any) -> Any:
+        looks[0] += 1
+        return [(0, reply)] if looks[0] == 1 else fate(number, reply)  # the first is of its entering
+
+    def between(number: int) -> None:
+        parties.grid.fates = {node: fated} if number == 1 else {}
+
+    parties.played(engine, between)
+    assert parties.survivors == {1: {survive}, 2: {EVERYBODY}}
+    assert parties.ledgers["client-0000"].worst("server") == float("inf")  # unprotected, as the study says
+
+
+def test_a_party_that_is_started_again_is_back_in_the_next_round() -> None:
+    parties = Parties(hidden("masked"))
+    engine, waves = parties.apart(), [0]
+
+    def meddle(node: int, message: Any) -> Any:
+        waves[0] += node == parties.nodes["client-0002"]
+        if waves[0] == 4:  # in the middle of the masked sum
+            parties.start("client-0002")
+        return message
+
+    parties.grid.meddle = meddle
+    parties.played(engine)
+    assert parties.survivors == {1: {OTHERS}, 2: {EVERYBODY}}
+    assert "restart" in " ".join(entry.text for entry in parties.diaries["client-0002"].refusals())
+
+
+def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
+    parties = Parties(hidden("masked"))
+    made, grid = parties.made, parties.grid
+
+    def run(rounds: int) -> ArmRun:
+        exchange = GridExchange(grid, parties.nodes, deadline=5, clock=grid.clock, pause=grid.pause)
+        seats = OwnMachines(parties.pinned, parties.keys[SERVER], exchange)
+        return run_arm(made.study, made.arm, made.world, tmp_path, print, rounds=rounds, seats=seats)
+
+    assert len(run(1).records) == 1
+    records = run(2).records
+    assert [record["answered"] for record in records] == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert all(record["bytes_up"] > 0 and record["bytes_down"] > 0 for record in records)
+    assert {record["epsilon"]["server"] for record in records} == {float("inf")}
+    assert len(parties.diaries["client-0000"].sessions()) == 1
+    assert parties.why("client-0000") == ""
+
+
+def test_faults_of_a_simulated_network_are_refused(tmp_path: Path) -> None:
+    parties = Parties(text(FEDAVG, clients=CLIENTS, rounds=1, extra="[network]\ndropout = 0.5"))
+    made = parties.made
+    seats = OwnMachines(parties.pinned, parties.keys[SERVER], lambda requests: {})
+    with pytest.raises(ConfigError, match=r"no \[network\] where parties are on machines of their own"):
+        run_arm(made.study, made.arm, made.world, tmp_path, print, seats=seats)

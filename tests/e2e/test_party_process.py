@@ -1,0 +1,115 @@
+"""`securefl party serve` as a process: it is killed in mid-round, started again, and met by hostile bytes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from support.party_folders import MASKED, Asking, enrolled, made
+
+from securefl.core.errors import RemoteProtocolError
+from securefl.engines.apart.line import ask
+from securefl.engines.apart.turns import Turn, pack
+from securefl.study.parties import folder as folders
+from securefl.study.parties.made import Made
+from securefl.study.parties.serving import answering, resident_of
+from securefl.study.parties.status import status
+
+APART = "client-0001"
+
+
+@contextmanager
+def process(home: Path) -> Iterator[subprocess.Popen[str]]:
+    """`securefl party serve`, once it says that its socket is there."""
+    serving = subprocess.Popen(
+        [sys.executable, "-m", "securefl", "party", "serve", str(home)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert serving.stdout is not None
+        assert f"{home.name} serves on" in serving.stdout.readline()
+        yield serving
+    finally:
+        serving.kill()
+        serving.communicate()
+
+
+def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed: made(study.text)))
+    enrolled(tmp_path, MASKED)
+    home = tmp_path / APART
+    path = home / "run" / "party.sock"
+    with ExitStack() as stack:
+        here = {}
+        for name in ("client-0000", "client-0002"):
+            party = stack.enter_context(folders.opened(tmp_path / name))
+            here[name] = answering(party, resident_of(party))
+        waves: list[str] = []
+        dies: dict[int, subprocess.Popen[str]] = {}
+
+        def exchange(sent: Mapping[str, bytes]) -> dict[str, bytes]:
+            said = {}
+            for name, data in sent.items():
+                waves.append(name)
+                if name in here:
+                    said[name] = here[name](data)
+                    continue
+                try:
+                    said[name] = ask(path, data, timeout=60)
+                except RemoteProtocolError:
+                    continue
+                if (victim := dies.pop(waves.count(APART), None)) is not None:
+                    victim.send_signal(signal.SIGKILL)
+                    victim.wait()
+            return said
+
+        asking = Asking(tmp_path, exchange, MASKED)
+        with process(home) as first:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o660
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o750
+            assert asking.enter() == ("client-0000", APART, "client-0002")
+            assert asking.play(1) == [0, 1, 2]
+            hostile(path)
+            # killed after its second wave of the round: keys were dealt, nothing is summed yet
+            dies[waves.count(APART) + 2] = first
+            assert asking.play(2) == [0, 2]
+        with process(home) as second:
+            # it has left the session, and comes back for the next round
+            with pytest.raises(RemoteProtocolError, match="to its owner alone"):
+                refused(path)
+            assert asking.enter() == ("client-0000", APART, "client-0002")
+            assert asking.play(3) == [0, 1, 2]
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(30) == 143
+        assert not path.exists()
+    said = status(home)
+    why = " ".join(one["why"] for one in said["refusals"])
+    assert "claim of 2147483648" in why
+    assert "after a restart" in why
+    assert said["sessions"]["count"] == 1
+
+
+def hostile(path: Path) -> None:
+    """Bytes that end their own connection, and nothing else."""
+    for sent in (struct.pack("<Q", 2**31), struct.pack("<Q", 99) + b"cut"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(str(path))
+            connection.sendall(sent)
+
+
+def refused(path: Path) -> None:
+    from securefl.engines.apart.turns import unpack_sent
+
+    unpack_sent(ask(path, pack(Turn()), timeout=30), sender=APART)

@@ -1,0 +1,121 @@
+"""Flower apps of three clients, each a mean of its own numbers, plain and behind their parties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from securefl.engines.apart.house import House
+from securefl.engines.apart.updates import Updates
+from securefl.engines.flower.secure_app import in_house, secure
+from securefl.engines.flower.secure_grid import SecureGrid
+from securefl.plan import Plan
+from support.grid_double import GridDouble
+
+CLIENTS = 3
+COUNTS = (10, 30, 24)
+UPDATES = Updates(metrics=("loss",), evaluation=("accuracy",))
+CLEAR = Plan(
+    delta=1e-5, schedule=9, unprotected=("update", "evaluation"), largest_count=64, adjacency="add-remove"
+)
+MASKED = Plan(
+    delta=1e-5,
+    schedule=9,
+    unprotected=("update", "evaluation"),
+    largest_count=64,
+    sum="masked",
+    corrupt=0.0,
+    dropout=0.34,
+)
+TWO = Plan(
+    delta=1e-5,
+    schedule=9,
+    unprotected=("update", "evaluation"),
+    largest_count=64,
+    sum="two-server",
+    corrupt=0.0,
+    dropout=0.34,
+)
+
+
+def start() -> ArrayRecord:
+    rng = np.random.default_rng(3)
+    return ArrayRecord(
+        {"w": Array(rng.normal(size=(4, 5)).astype(np.float32)), "b": Array(np.zeros(5, np.float32))}
+    )
+
+
+def inner(number: int, change: Callable[[RecordDict], RecordDict] = lambda content: content) -> ClientApp:
+    """A client's app: one step towards its own target, as its config says. `change` spoils its reply."""
+    app, target = ClientApp(), float(number)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        rate = float(message.content["config"]["lr"])
+        pull = float(message.content["config"].get("proximal-mu", 0.0))
+        came = message.content["arrays"]
+        own = {
+            name: Array((array.numpy() * (1 - rate) + rate * target * (1 - pull)).astype(np.float32))
+            for name, array in came.items()
+        }
+        metrics = MetricRecord({"num-examples": COUNTS[number], "loss": 0.25 + number, "secret": 7.0})
+        reply = RecordDict({"arrays": ArrayRecord(own), "metrics": metrics})
+        return Message(change(reply), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        mean = float(np.mean([array.numpy().mean() for array in message.content["arrays"].values()]))
+        metrics = MetricRecord({"num-examples": COUNTS[number], "accuracy": mean + number})
+        return Message(change(RecordDict({"metrics": metrics})), reply_to=message)
+
+    return app
+
+
+def context(number: int) -> Context:
+    return Context(1, number + 10, {"partition-id": number}, RecordDict(), {})
+
+
+def node(app: ClientApp, number: int) -> Callable[[Message], Message]:
+    return lambda message: app(message, context(number))
+
+
+@dataclass
+class PlainGrid(GridDouble):
+    """The same double, for Flower's own way: every message to its node, and every reply back."""
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        return self.pull_messages(self.push_messages(messages))
+
+
+def plain(apps: Any = None) -> PlainGrid:
+    own = apps or [inner(k) for k in range(CLIENTS)]
+    return PlainGrid({k + 10: node(app, k) for k, app in enumerate(own)})
+
+
+@dataclass
+class HeardGrid(GridDouble):
+    """The double, with what the server was told, as bytes."""
+
+    came: list[bytes] = field(default_factory=list)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        found = super().pull_messages(message_ids)
+        self.came += [repr(one).encode() for one in found]
+        return found
+
+
+def secured(folder: Path, apps: Any = None, *, clients: int = CLIENTS) -> HeardGrid:
+    """The double with every app behind its party, and the key holder's node after them."""
+    own = [*(apps or [inner(k) for k in range(clients)]), ClientApp()]
+    beside = in_house(folder, clients)
+    return HeardGrid({k + 10: node(secure(app, beside=beside), k) for k, app in enumerate(own)})
+
+
+def grid_of(house: House, strategy: Any, double: GridDouble, updates: Updates = UPDATES) -> SecureGrid:
+    return SecureGrid(double, strategy, updates, house.server, deadline=5.0, patience=1.0)

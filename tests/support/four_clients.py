@@ -1,0 +1,52 @@
+"""Four clients and a server that sum one short vector, in the clear or hidden."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.release import SERVER
+from securefl.core.wire import Header
+from securefl.engines.door import Given
+from securefl.engines.party.clients import ClientParty
+from securefl.engines.server import ServerParty
+from securefl.plan import Plan
+from securefl.rounds import Ask, Sends, Sum, Value
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+
+CLIENTS, SIZE = 4, 3
+SESSION = bytes(32)
+SENDS = Sends(name="own", how="sum", reveals="it")
+CLEAR = Plan(delta=1e-5, schedule=3, unprotected=("own",))
+MASKED = replace(CLEAR, sum="masked", corrupt=0.25, dropout=0.25)
+TWO = replace(MASKED, sum="two-server")
+ASK = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
+PLACE = Header(SESSION, 1, 0, 0)
+
+
+def given(compute: Any = lambda job: Value(clear=np.full(SIZE, float(len(job.x))))) -> Given:
+    return Given(SENDS, compute)
+
+
+def records() -> list[tuple[Any, Any]]:
+    return [(np.ones((k + 1, 2)), np.zeros(k + 1)) for k in range(CLIENTS)]
+
+
+def client(plan: Plan, numbers: Any = (0,), ledger: Ledger | None = None) -> ClientParty:
+    own = dict(enumerate(records()))
+    return ClientParty(
+        plan,
+        [given()],
+        ledger or Ledger(":memory:", plan.terms()),
+        Journal(),
+        {k: own[k] for k in numbers},
+        rng=lambda number, who, ask: np.random.default_rng(0),
+    )
+
+
+def server(plan: Plan) -> ServerParty:
+    return ServerParty(plan, {"own": SENDS}, OwnRecord(SERVER, Journal()), clients=CLIENTS)

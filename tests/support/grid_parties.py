@@ -1,0 +1,173 @@
+"""A study's parties behind Flower messages: residents, relays and a Grid double, all of them in this process.
+
+Their randomness is given, so that a run can be compared bit for bit with one in which messages are delivered
+by the embedded engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from typing import Any
+
+from flwr.app import Message
+
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm import State, play
+from securefl.core.agreement import Identity
+from securefl.core.keys import SecretKey
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.streams import stream
+from securefl.core.wire import Header
+from securefl.engines.apart.diary import Diary
+from securefl.engines.apart.engine import Apart
+from securefl.engines.apart.entering import Enter
+from securefl.engines.apart.resident import Resident
+from securefl.engines.apart.roster import Pinned
+from securefl.engines.engine import Engine
+from securefl.engines.flower.exchange import GridExchange
+from securefl.engines.flower.relay import relayed
+from securefl.engines.inprocess import InProcess
+from securefl.engines.party.clients import ClientParty
+from securefl.engines.party.key_holder import KeyHolderParty
+from securefl.messages import client_name
+from securefl.rounds import Answers, Kept
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+from securefl.study.config import parse
+from securefl.study.parties.made import Made, data_of
+from support.grid_double import GridDouble
+
+NONCE = bytes(32)
+
+
+def constant(name: str) -> Callable[[int], bytes]:
+    """A party's randomness."""
+    return lambda count: hashlib.shake_256(name.encode()).digest(count)
+
+
+@cache
+def made_of(text: str) -> Made:
+    """What all parties make of a study's text. It is frozen, and so made once."""
+    study = parse(text)
+    return Made.of(study, study.arms[0], study.study.seeds[0])
+
+
+@dataclass
+class Parties:
+    """All parties of a study's first arm, by its text, and what each has on its disk.
+
+    Attributes:
+        survivors: by round, whoever stayed to the end of its sums.
+        relay: how a node answers a message; in place of `relayed` in tests of other code on a node.
+    """
+
+    text: str
+    deadline: float = 5.0
+    relay: Callable[[Message, str, Callable[[bytes], bytes]], Message] = relayed
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    diaries: dict[str, Diary] = field(default_factory=dict)
+    journals: dict[str, Journal] = field(default_factory=dict)
+    residents: dict[str, Resident] = field(default_factory=dict)
+    survivors: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.made = made_of(self.text)
+        clients = [client_name(k) for k in range(self.made.world.problem.clients)]
+        self.others = [*clients, *(name for name in self.made.names if name != SERVER)]
+        self.keys = {
+            name: Identity.of(name, SecretKey(constant(f"key of {name}")(32)))
+            for name in (*self.others, SERVER)
+        }
+        self.pinned = Pinned({name: own.member() for name, own in self.keys.items()})
+        self.session = self.pinned.session(self.made.plan, NONCE)
+        for name in self.keys:
+            self.ledgers[name] = Ledger(":memory:", self.made.plan.terms())
+            self.diaries[name], self.journals[name] = Diary(), Journal(random=constant(name))
+        self.nodes = {name: 10 + number for number, name in enumerate(self.others)}
+
+    # Parties ------------------------------------------------------------------------------------------
+
+    def party(self, name: str, kept: Mapping[int, Kept] | None = None) -> ClientParty | KeyHolderParty:
+        if name == KEY_HOLDER:
+            return self.made.key_holder(OwnRecord(name, self.journals[name], self.keys[name]))
+        number = self.others.index(name)
+        own = data_of(self.made, number, "")
+        return self.made.client(
+            number, own, self.ledgers[name], self.journals[name], self.keys[name], kept or {}
+        )
+
+    def start(self, name: str) -> None:
+        """Start a party's process, again, with the files that it has."""
+        ledger, journal = self.ledgers[name], self.journals[name]
+        self.residents[name] = Resident(
+            name,
+            self.made.plan,
+            self.made.work,
+            self.pinned,
+            self.diaries[name],
+            partial(self.party, name),
+            newest=lambda session: max(ledger.newest(session), journal.newest(session)),
+        )
+
+    def why(self, name: str) -> str:
+        """The newest refusal in a party's diary; empty for none."""
+        refusals = self.diaries[name].refusals()
+        return refusals[0].text if refusals else ""
+
+    # Engines ------------------------------------------------------------------------------------------
+
+    def together(self) -> Engine:
+        """The same parties, whose messages the embedded engine delivers."""
+        clients = [self.party(name) for name in self.others if name != KEY_HOLDER]
+        holder = self.party(KEY_HOLDER) if KEY_HOLDER in self.others else None
+        return InProcess(self.made.server(self._record), clients, holder)  # type: ignore[arg-type]
+
+    @property
+    def _record(self) -> OwnRecord:
+        return OwnRecord(SERVER, self.journals[SERVER], self.keys[SERVER])
+
+    @cached_property
+    def grid(self) -> GridDouble:
+        for name in self.others:
+            self.start(name)
+        return GridDouble({node: partial(self._node, name) for name, node in self.nodes.items()})
+
+    def _node(self, name: str, message: Message) -> Message:
+        return self.relay(message, name, lambda request: self.residents[name].answer(request))
+
+    def apart(self) -> Apart:
+        """The server over the Grid double."""
+        made, grid = self.made, self.grid
+        exchange = GridExchange(grid, self.nodes, deadline=self.deadline, clock=grid.clock, pause=grid.pause)
+        enter = Enter.of(made.plan, "tiny", made.work, self.pinned, NONCE, self.keys[SERVER])
+        return Apart(
+            made.server(self._record),
+            self._record,
+            self.ledgers[SERVER],
+            plan=made.plan,
+            offers=made.sends,
+            pinned=self.pinned,
+            enter=enter,
+            exchange=exchange,
+        )
+
+    def played(self, engine: Engine, between: Callable[[int], Any] = lambda number: None) -> list[State]:
+        """The state after every round. `between` is called before each."""
+        made, states = self.made, []
+        state = made.algorithm.start()
+        for number in range(1, made.study.study.rounds + 1):
+            between(number)
+
+            def ask(question: Any, stage: int, number: int = number) -> Answers:
+                answers, _ = engine.ask(question, Header(self.session, number, 0, stage))
+                if question.sums:
+                    self.survivors.setdefault(number, set()).add(answers.survivors)
+                return answers
+
+            rng = stream(made.world.seed, "selection", number)
+            state = play(made.algorithm, state, made.world.population(), number, rng, ask).state
+            states.append(state)
+        return states

@@ -1,0 +1,103 @@
+"""Folders of all parties of a tiny study, enrolled and pinned, and the server of them in this process."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from securefl.algorithm import State, play
+from securefl.core.release import SERVER
+from securefl.core.streams import stream
+from securefl.core.wire import Header
+from securefl.engines.apart.entering import Enter, enter_all
+from securefl.engines.apart.roster import line_of, parse
+from securefl.engines.apart.waves import Waves
+from securefl.messages import client_name
+from securefl.rounds import Answers, Ask
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+from securefl.study.config import parse as parse_study
+from securefl.study.parties import folder, keys, pinning, plan_file
+from securefl.study.parties.made import Made
+from support.tiny_study import text
+
+CLIENTS = 3
+FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
+CLEAR = text(FEDAVG, clients=CLIENTS, rounds=4)
+MASKED = CLEAR.replace('sum = "clear"', 'sum = "masked"\ndropout = 0.34\ncorrupt = 0.0\nspare = 2')
+TWO_SERVER = MASKED.replace('"masked"', '"two-server"')
+
+
+BUILD = Made.of
+"""As it is, for tests that put `made` in its place: building a world takes a second."""
+
+
+@cache
+def made(study: str = CLEAR) -> Made:
+    """One arm of a study; built once."""
+    found = parse_study(study)
+    return BUILD(found, found.arms[0], found.study.seeds[0])
+
+
+def part(of: Made, name: str, counters: Path, **more: object) -> folder.Part:
+    return folder.Part(name=name, arm=of.arm, seed=of.world.seed, counter=counters / name, **more)  # type: ignore[arg-type]
+
+
+def names(of: Made) -> list[str]:
+    return [*map(client_name, range(CLIENTS)), *of.names]
+
+
+def enrolled(root: Path, study: str = CLEAR) -> Path:
+    """Folders of all parties below `root`, with one roster. Returns its file."""
+    of, roster = made(study), root / "roster.jsonl"
+    for name in names(of):
+        folder.init(root / name, of, part(of, name, root / "counters"))
+    roster.write_text("\n".join(line_of(keys.read(root / name, name).member()) for name in names(of)))
+    for name in names(of):
+        pin(root / name, roster)
+    return roster
+
+
+def pin(home: Path, roster: Path) -> None:
+    pinning.pin(home, parse(roster.read_text()), roster.read_text())
+
+
+@dataclass
+class Asking:
+    """The server of enrolled folders: it plays rounds with parties over an exchange."""
+
+    root: Path
+    exchange: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+    study: str = CLEAR
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+
+    def __post_init__(self) -> None:
+        of, own = made(self.study), keys.read(self.root / SERVER, SERVER)
+        pinned = pinning.pinned_of(self.root / SERVER, plan_file.read(self.root / SERVER))
+        self.session = pinned.session(of.plan, self.nonce)
+        self.server = of.server(OwnRecord(SERVER, Journal(), own))
+        self.server.enter(pinned.directory(self.session))
+        self.enter_frame = Enter.of(of.plan, "tiny", of.work, pinned, self.nonce, own)
+        self.transport = Waves(self.exchange)
+        self.state: State = of.algorithm.start()
+        self.parties = sorted(set(pinned.members) - {SERVER})
+
+    def enter(self) -> tuple[str, ...]:
+        """Who entered the session."""
+        entered, self.blamed = enter_all(self.exchange, self.enter_frame, self.parties)
+        return entered
+
+    def play(self, number: int) -> list[int]:
+        """Play a round. Returns the clients in its sum."""
+        of = made(self.study)
+
+        def ask(question: Ask, stage: int) -> Answers:
+            return self.server.ask(question, Header(self.session, number, 0, stage), self.transport)
+
+        rng = stream(of.world.seed, "selection", number)
+        played = play(of.algorithm, self.state, of.world.population(), number, rng, ask)
+        self.state = played.state
+        return sorted(played.survivors)

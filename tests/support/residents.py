@@ -1,0 +1,129 @@
+"""Four residents and a server that knows them by a roster: the whole of a deployment, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.agreement import Identity
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.wire import Header
+from securefl.engines.apart.diary import Diary
+from securefl.engines.apart.entering import Enter, enter_all
+from securefl.engines.apart.resident import Resident
+from securefl.engines.apart.roster import Pinned
+from securefl.engines.apart.waves import Waves
+from securefl.engines.party.clients import ClientParty
+from securefl.engines.party.key_holder import KeyHolderParty
+from securefl.engines.server import ServerParty
+from securefl.messages import client_name
+from securefl.plan import Plan
+from securefl.rounds import Answers, Kept
+from securefl.storage.journal import Journal
+from securefl.storage.own_record import OwnRecord
+from support.four_clients import ASK, CLIENTS, SENDS, given, records
+
+WORK = bytes(32)
+NAMES = tuple(client_name(k) for k in range(CLIENTS))
+
+
+def identities(*names: str) -> dict[str, Identity]:
+    return {name: Identity.generate(name) for name in names or (*NAMES, SERVER, KEY_HOLDER)}
+
+
+@dataclass
+class Files:
+    """What one party has on its disk."""
+
+    ledger: Ledger
+    journal: Journal = field(default_factory=Journal)
+    diary: Diary = field(default_factory=Diary)
+
+
+@dataclass
+class Deployment:
+    """Residents of a plan and their server. `lost` may change or drop what a party says in a wave.
+
+    Attributes:
+        compute: what a client computes, from its job.
+        said: the bytes of each wave that were sent to each party, the newest last.
+    """
+
+    plan: Plan
+    keys: dict[str, Identity] = field(default_factory=identities)
+    compute: Any = None
+    lost: Callable[[str, bytes], bytes | None] = lambda name, said: said
+    residents: dict[str, Resident] = field(default_factory=dict)
+    files: dict[str, Files] = field(default_factory=dict)
+    said: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pinned = Pinned({name: own.member() for name, own in self.keys.items()})
+        for name in self.keys:
+            if name != SERVER:
+                self.files[name] = Files(Ledger(":memory:", self.plan.terms()))
+                self.start(name)
+        self.server_keys = self.keys[SERVER]
+        self.begin()
+
+    def begin(self) -> None:
+        """A server's process, which enters sessions anew."""
+        record = OwnRecord(SERVER, Journal(), self.server_keys)
+        self.server = ServerParty(self.plan, {"own": SENDS}, record, clients=CLIENTS)
+        self.transport = Waves(self.exchange)
+
+    def start(self, name: str) -> None:
+        """Start a party's process, again, with the files that it has."""
+        files = self.files[name]
+        self.residents[name] = Resident(
+            name,
+            self.plan,
+            WORK,
+            self.pinned,
+            files.diary,
+            partial(self._made, name),
+            newest=lambda session: max(files.ledger.newest(session), files.journal.newest(session)),
+        )
+
+    def _made(self, name: str, kept: Mapping[int, Kept]) -> ClientParty | KeyHolderParty:
+        files, own = self.files[name], self.keys[name]
+        if name == KEY_HOLDER:
+            return KeyHolderParty(self.plan, {"own": SENDS}, OwnRecord(name, files.journal, own))
+        number = NAMES.index(name)
+        return ClientParty(
+            self.plan,
+            [given(self.compute) if self.compute else given()],
+            files.ledger,
+            files.journal,
+            {number: records()[number]},
+            rng=lambda number, who, ask: np.random.default_rng(0),
+            kept=kept,
+            enrolled={name: own},
+        )
+
+    def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        self.said += requests.items()
+        said = {name: self.lost(name, self.residents[name].answer(data)) for name, data in requests.items()}
+        return {name: reply for name, reply in said.items() if reply is not None}
+
+    def request(self, nonce: bytes, plan: Plan | None = None) -> Enter:
+        return Enter.of(plan or self.plan, "tiny", WORK, self.pinned, nonce, self.server_keys)
+
+    def enter(self, nonce: bytes) -> tuple[str, ...]:
+        """Enter a session; who did."""
+        self.session = self.pinned.session(self.plan, nonce)
+        self.server.enter(self.pinned.directory(self.session))
+        entered, self.blamed = enter_all(self.exchange, self.request(nonce), tuple(self.residents))
+        return entered
+
+    def ask(self, number: int) -> Answers:
+        return self.server.ask(ASK, Header(self.session, number, 0, 0), self.transport)
+
+    def why(self, name: str) -> str:
+        """The newest refusal in a party's diary."""
+        return self.files[name].diary.refusals()[0].text

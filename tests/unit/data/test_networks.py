@@ -1,0 +1,206 @@
+"""Features in files: pairs of .npy, the network that a file names, and what is refused of both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.own_records import arrays
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.data.layout import Layout
+from securefl.data.networks import agreed, network_of, one_network, outside
+from securefl.data.own import from_files, own
+from securefl.data.tables import read_table
+
+LAYOUT = Layout(classes=2)
+
+
+def pair(folder: Path, name: str, seed: int = 0, width: int = 3) -> Path:
+    folder.mkdir(exist_ok=True)
+    x, y = arrays(width=width, seed=seed)
+    np.save(folder / f"{name}x.npy", x)
+    np.save(folder / f"{name}y.npy", y)
+    return folder / f"{name}x.npy"
+
+
+def archive(path: Path, network: Any = None, seed: int = 0) -> Path:
+    x, y = arrays(seed=seed)
+    np.savez(path, x=x, y=y, **({} if network is None else {"network": np.array(network)}))
+    return path
+
+
+def test_a_pair_of_npy_is_read_with_a_test_part(tmp_path: Path) -> None:
+    source, test = pair(tmp_path, "train-"), pair(tmp_path, "test-", seed=1)
+    made = own(from_files(source, test, LAYOUT), LAYOUT, name="f", seed=0)
+    assert np.allclose(made.split.train.x, arrays()[0])
+    assert np.array_equal(made.split.test.y, arrays(seed=1)[1])
+    assert made.split.train.x.dtype == np.float32
+
+
+def test_a_folder_of_pairs_is_a_client_for_each(tmp_path: Path) -> None:
+    for k in range(3):
+        pair(tmp_path / "all", f"client{k}-", seed=k)
+    found = from_files(tmp_path / "all", None, LAYOUT)
+    assert [*found.parts] == ["client0-x.npy", "client1-x.npy", "client2-x.npy"]
+    assert own(found, LAYOUT, name="f", seed=0).split.train.groups is not None
+
+
+def test_a_test_pair_in_the_folder_is_no_client(tmp_path: Path) -> None:
+    for name in ("a-", "b-", "test-"):
+        pair(tmp_path / "all", name)
+    assert [*from_files(tmp_path / "all", tmp_path / "all" / "test-x.npy", LAYOUT).parts] == [
+        "a-x.npy",
+        "b-x.npy",
+    ]
+
+
+def test_capitals_stay_capitals(tmp_path: Path) -> None:
+    pair(tmp_path, "")
+    (tmp_path / "x.npy").rename(tmp_path / "X.npy")
+    (tmp_path / "y.npy").rename(tmp_path / "Y.npy")
+    assert len(read_table(tmp_path / "X.npy").x) == 20  # type: ignore[union-attr]
+
+
+def test_what_is_no_pair_is_refused(tmp_path: Path) -> None:
+    path = pair(tmp_path, "a-")
+    with pytest.raises(ConfigError, match=r"got .*a-y\.npy, the targets of a-x\.npy\. Name that"):
+        read_table(tmp_path / "a-y.npy")
+    np.save(tmp_path / "data.npy", arrays()[0])
+    with pytest.raises(ConfigError, match=r"a name that ends in x, such as data-x\.npy"):
+        read_table(tmp_path / "data.npy")
+    (tmp_path / "a-y.npy").unlink()
+    with pytest.raises(DataError, match=r"a-y\.npy, got none: records and targets come as a pair"):
+        read_table(path)
+    np.savez(tmp_path / "a-y.npz", y=arrays()[1])
+    (tmp_path / "a-y.npz").rename(tmp_path / "a-y.npy")
+    with pytest.raises(DataError, match="got an archive"):
+        read_table(path)
+    np.save(tmp_path / "a-y.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(DataError, match="without pickles"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\x93NUMPY\x01\x00\x10\x00{'descr'"])
+def test_damaged_npy_are_named(content: bytes, tmp_path: Path) -> None:
+    path = pair(tmp_path, "a-")
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a-x\.npy: expected an array as \.npy, without pickles"):
+        read_table(path)
+
+
+def test_files_of_two_widths_are_refused(tmp_path: Path) -> None:
+    pair(tmp_path / "all", "a-")
+    pair(tmp_path / "all", "b-", width=4)
+    with pytest.raises(DataError, match=r"b-x\.npy: expected records of shape \(3,\).*got \(4,\)"):
+        own(from_files(tmp_path / "all", None, LAYOUT), LAYOUT, name="f", seed=0)
+
+
+def test_features_that_are_not_finite_are_named_by_row(tmp_path: Path) -> None:
+    path = pair(tmp_path, "a-")
+    x = arrays()[0]
+    x[4, 1] = np.nan
+    np.save(path, x)
+    with pytest.raises(DataError, match=r"a-x\.npy, row 5: expected finite numbers"):
+        own(from_files(path, None, LAYOUT), LAYOUT, name="f", seed=0)
+
+
+def test_files_say_their_network(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"a": [1.0], "y": [0]})
+    parquet.write_table(table.replace_schema_metadata({"network": "B"}), tmp_path / "a.parquet")
+    parquet.write_table(table, tmp_path / "b.parquet")
+    assert network_of(archive(tmp_path / "a.npz", "A, trained on C")) == "A, trained on C"
+    assert network_of(archive(tmp_path / "b.npz")) == ""
+    assert network_of(tmp_path / "a.parquet") == "B"
+    assert network_of(tmp_path / "b.parquet") == ""
+    assert network_of(tmp_path / "a.csv") == ""
+
+
+@pytest.mark.parametrize(
+    "bad", ["", " ", "a\x1b[31m", "a" * 401, "a" * 5000, 3.0, ["A", "B"], b"A", {"A": 1}]
+)
+def test_a_network_s_name_that_is_no_short_text_is_refused(bad: Any, tmp_path: Path) -> None:
+    archive(tmp_path / "a.npz", bad)
+    with pytest.raises(DataError, match=r"a\.npz: expected "):
+        network_of(tmp_path / "a.npz")
+
+
+def test_features_of_two_networks_are_refused(tmp_path: Path) -> None:
+    files = [archive(tmp_path / f"{k}.npz", network) for k, network in enumerate(("A", None, "A", "B"))]
+    assert one_network(files[:3]) == "A"
+    with pytest.raises(DataError, match=r"3\.npz: expected features by 'A', as 0\.npz has, got some by 'B'"):
+        from_files(files[0], files[3], LAYOUT)
+    with pytest.raises(ConfigError, match="Expected network = 'A', as f says, got 'B'"):
+        agreed("A", "B", "f")
+
+
+def test_the_sentence_names_the_network_or_says_that_nothing_does() -> None:
+    assert outside("A", "f.npz").startswith(
+        "The features in f.npz were computed by A; its training data are outside"
+    )
+    assert "nothing names it; its training data are outside epsilon" in outside("", "f.npz")
+    assert outside("none", "f.npz") == ""
+
+
+def embeddings(path: Path, rows: list[Any], kind: Any = None) -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"e": pyarrow.array(rows, kind), "ill": [k % 2 for k in range(len(rows))]}
+    parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_parquet_of_lists_is_a_client_s_features(fixed: bool, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    (tmp_path / "all").mkdir()
+    x = np.random.default_rng(0).normal(size=(2, 6, 3)).astype(np.float32)
+    kind = pyarrow.list_(pyarrow.float32(), 3) if fixed else pyarrow.list_(pyarrow.float32())
+    for k in range(2):
+        embeddings(tmp_path / "all" / f"{k}.parquet", x[k].tolist(), kind)
+    layout = Layout(target=("ill",), classes=2)
+    test = embeddings(tmp_path / "test.parquet", x[0].tolist(), kind)
+    made = own(from_files(tmp_path / "all", test, layout), layout, name="f", seed=0)
+    assert np.array_equal(made.split.train.x, x.reshape(12, 3))
+    assert made.split.train.groups is not None
+
+
+@pytest.mark.parametrize("rows", [[[1.0], [1.0, 2.0]], [[1.0], None], [[], []]])
+def test_lists_of_several_lengths_are_refused(rows: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"expected (lists of one length|1 to 100,000 columns)"):
+        read_table(embeddings(tmp_path / "a.parquet", rows))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = [pyarrow.array([0.0, 1.0]), pyarrow.array([0.0, 1.0]), pyarrow.array([0, 1])]
+    parquet.write_table(pyarrow.Table.from_arrays(columns, names=["e", "e", "ill"]), tmp_path / "a.parquet")
+    layout = Layout(target=("ill",), classes=2)
+    with pytest.raises(DataError, match="columns with different names, got 'e' twice"):
+        own(from_files(tmp_path / "a.parquet", None, layout), layout, name="f", seed=0)
+
+
+def test_records_without_a_number_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 0)), y=[0, 1, 0, 1])
+    with pytest.raises(DataError, match=r"shape \(n, \*shape\), not empty, got \(4, 0\)"):
+        own(from_files(tmp_path / "a.npz", None, LAYOUT), LAYOUT, name="f", seed=0)
+
+
+def test_a_list_with_a_value_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    path = embeddings(tmp_path / "a.parquet", [[1.0, 2.0], [float("inf"), 1.0], [1.0, 1.0]])
+    layout = Layout(target=("ill",), classes=2)
+    with pytest.raises(DataError, match=r"row 2, column 'e\[0\]': expected a finite number"):
+        own(from_files(path, None, layout), layout, name="f", seed=0)
+
+
+def test_lists_of_words_or_lists_are_refused(tmp_path: Path) -> None:
+    layout = Layout(target=("ill",), classes=2)
+    for rows in ([["a", "b"], ["c", "d"]], [[[1.0]], [[2.0]]], [[1.0, None], [1.0, 2.0]]):
+        path = embeddings(tmp_path / "a.parquet", rows)
+        with pytest.raises(DataError, match=r"expected a number|expected numbers"):
+            own(from_files(path, None, layout), layout, name="f", seed=0)

@@ -1,0 +1,395 @@
+"""A party's folder: what it agrees to, what it counts, and folders that are not what they were."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.party_folders import CLEAR, MASKED, TWO_SERVER, Asking, enrolled, made, names, part, pin
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.engines.apart.resident import Resident
+from securefl.engines.apart.roster import line_of
+from securefl.engines.party.clients import ClientParty
+from securefl.study.parties import folder as folders
+from securefl.study.parties import keys, pinning, plan_file
+from securefl.study.parties.made import Made
+from securefl.study.parties.serving import answering, resident_of
+from securefl.study.parties.status import status
+
+SENT = 2
+"""What a client sends in the first round of a session: its update, and its count, which it sends once."""
+
+
+@pytest.fixture(autouse=True)
+def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building a world takes a second, and every opening of a folder does it."""
+    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed: made(study.text)))
+
+
+@contextmanager
+def serving(root: Path, study: str = CLEAR, **options: str) -> Iterator[Asking]:
+    """All parties of enrolled folders in this process, and their server."""
+    with ExitStack() as stack:
+        answers = {}
+        for name in sorted(set(names(made(study))) - {SERVER}):
+            party = stack.enter_context(folders.opened(root / name, **options))
+            answers[name] = answering(party, resident_of(party))
+        yield Asking(root, lambda sent: {name: answers[name](data) for name, data in sent.items()}, study)
+
+
+def played(root: Path, study: str = CLEAR, rounds: int = 1) -> Asking:
+    with serving(root, study) as asking:
+        assert asking.enter() == tuple(asking.parties)
+        for number in range(1, rounds + 1):
+            assert asking.play(number) == [0, 1, 2]
+    return asking
+
+
+def test_a_deployment_of_folders_plays_its_rounds(tmp_path: Path) -> None:
+    enrolled(tmp_path, TWO_SERVER)
+    played(tmp_path, TWO_SERVER, rounds=2)
+    said = status(tmp_path / "client-0000")
+    assert said["releases"] == {"committed": SENT + 1, "reserved": 0}
+    assert said["epsilon"]["server"] == "inf"
+    assert said["sessions"]["count"] == 1
+    assert said["refusals"] == []
+
+
+def test_one_ledger_counts_what_leaves_in_every_session_and_study(tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    for _ in range(2):
+        played(tmp_path)
+    # another study in the same terms: another plan for the same folder
+    for name in names(made(MASKED)):
+        folders.renew(tmp_path / name, made(MASKED), part(made(MASKED), name, tmp_path / "counters"))
+        pin(tmp_path / name, roster)
+    played(tmp_path, MASKED)
+    said = status(tmp_path / "client-0000")
+    assert said["releases"]["committed"] == 3 * SENT
+    assert said["sessions"]["count"] == 3
+
+
+def test_a_schedule_of_one_study_does_not_bar_the_next() -> None:
+    terms = plan_file.HolderTerms.of(made(CLEAR).plan).ledger()
+    scheduled = replace(terms, schedule={"update": 2})
+    assert terms.bears(scheduled)
+    assert terms.bears(terms)
+    assert not scheduled.bears(terms)
+    assert not terms.bears(replace(scheduled, delta=1e-9))
+    assert not terms.bears(replace(scheduled, budget=1.0))
+
+
+@pytest.mark.parametrize("changed", ["delta = 1e-4", 'adjacency = "replace-one"', "budget = inf"])
+def test_a_study_in_other_terms_is_refused(tmp_path: Path, changed: str) -> None:
+    others = {
+        "delta = 1e-4": "delta = 0.00001",
+        'adjacency = "replace-one"': 'adjacency = "add-remove"',
+        "budget = inf": "budget = 3.0\nagainst = []",
+    }
+    study = CLEAR.replace(changed, others[changed])
+    if "against = []" in study:
+        study = "\n".join(line for line in study.splitlines() if not line.startswith('against = ["'))
+    of = made(CLEAR)
+    folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "counters"))
+    other = made(study)
+    with pytest.raises(ConfigError, match=f"{changed.split()[0]} = .* in place of"):
+        folders.renew(tmp_path / "p", other, part(other, "client-0000", tmp_path / "counters"))
+    assert plan_file.read(tmp_path / "p").plan == of.plan
+
+
+def test_a_folder_is_one_partys_for_ever(tmp_path: Path) -> None:
+    of = made()
+    folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "counters"))
+    with pytest.raises(ConfigError, match="count apart"):
+        folders.renew(tmp_path / "p", of, part(of, "client-0001", tmp_path / "counters"))
+    with pytest.raises(ConfigError, match="new folder"):
+        folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "elsewhere"))
+
+
+def test_a_part_that_the_study_has_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="from 0 to 2"):
+        folders.init(tmp_path / "p", made(), part(made(), "client-0003", tmp_path / "counters"))
+    with pytest.raises(ConfigError, match="nothing for it to open"):
+        folders.init(tmp_path / "p", made(), part(made(), KEY_HOLDER, tmp_path / "counters"))
+    assert not (tmp_path / "p").exists()
+
+
+# Backups ----------------------------------------------------------------------------------------
+
+
+def copied(home: Path, to: Path) -> None:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(home, to)
+
+
+def test_a_folder_from_a_backup_is_refused(tmp_path: Path) -> None:
+    enrolled(tmp_path, TWO_SERVER)
+    who = ("client-0001", KEY_HOLDER)
+    for name in who:
+        copied(tmp_path / name, tmp_path / "backup" / name)
+    played(tmp_path, TWO_SERVER)
+    for name in who:
+        copied(tmp_path / name, tmp_path / "newest" / name)
+        copied(tmp_path / "backup" / name, tmp_path / name)
+        with pytest.raises(DataError, match=r"older copy.*Put the newest"), folders.opened(tmp_path / name):
+            pass
+        copied(tmp_path / "newest" / name, tmp_path / name)
+    played(tmp_path, TWO_SERVER)
+
+
+def test_a_session_that_fails_as_it_begins_bars_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrolled(tmp_path)
+    with serving(tmp_path) as asking:
+        asking.enter()
+        assert asking.play(1) == [0, 1, 2]
+        with monkeypatch.context() as failing:
+            failing.setattr(ClientParty, "enter", fail)
+            assert Asking(tmp_path, asking.exchange, CLEAR).enter() == ()
+    played(tmp_path)
+
+
+def fail(*anything: object, **named: object) -> None:
+    raise DataError("Expected room on the disk, got none.")
+
+
+def test_a_ledger_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    home = tmp_path / "client-0000"
+    copied(home, tmp_path / "backup")
+    played(tmp_path)
+    for name in ("ledger.sqlite", "ledger.sqlite-head"):
+        shutil.copy(tmp_path / "backup" / name, home / name)
+    with pytest.raises(DataError, match="older copy, such as from a backup"), folders.opened(home):
+        pass
+    for name in ("ledger.sqlite", "acts.sqlite", "diary.sqlite"):
+        (home / name).unlink()
+        with pytest.raises(DataError, match=f"no .*{name}|older copy"), folders.opened(home):
+            pass
+        assert not (home / name).exists()
+    with pytest.raises(DataError, match="Put the newest one back"):
+        status(home)
+
+
+def test_a_journal_or_diary_of_another_folder_is_refused(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    for name, match in (("acts.sqlite", "journal"), ("diary.sqlite", "journal")):
+        home = tmp_path / "client-0000"
+        copied(home, tmp_path / "before")
+        shutil.copy(tmp_path / "client-0001" / name, home / name)
+        with pytest.raises(DataError, match=f"{match} that this folder began with"), folders.opened(home):
+            pass
+        copied(tmp_path / "before", home)
+
+
+def test_a_lost_counter_is_refused_and_begun_anew_by_the_owners_word(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    played(tmp_path)
+    home = tmp_path / "client-0000"
+    with pytest.raises(ConfigError, match="it stays"):
+        folders.recount(home)
+    shutil.rmtree(tmp_path / "counters" / "client-0000")
+    with pytest.raises(ConfigError, match="securefl party recount"), folders.opened(home):
+        pass
+    assert "party recount" in status(home)["counter"]["wrong"]
+    folders.recount(home)
+    played(tmp_path)
+
+
+def test_a_counter_inside_the_folder_or_of_another_party_is_refused(tmp_path: Path) -> None:
+    of = made()
+    with pytest.raises(ConfigError, match="outside"):
+        folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "p"))
+    assert not (tmp_path / "p").exists()
+    folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "counters"))
+    with pytest.raises(ConfigError, match="another party has"):
+        folders.init(tmp_path / "q", of, part(of, "client-0000", tmp_path / "counters"))
+
+
+def test_a_copy_of_a_folder_does_not_run_beside_it(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    copied(tmp_path / "client-0000", tmp_path / "copy")
+    with folders.opened(tmp_path / "client-0000"):
+        for home in (tmp_path / "client-0000", tmp_path / "copy"):
+            with pytest.raises(ConfigError, match="in use by"), folders.opened(home):
+                pass
+        with pytest.raises(ConfigError, match="in use by"):
+            pinning.rotate(tmp_path / "client-0000")
+
+
+# Records ----------------------------------------------------------------------------------------
+
+
+SHAPE = (1, 8, 8)
+
+
+def write_records(file: Path, **changed: Any) -> Path:
+    x, y = made().world.records[0]
+    np.savez(file, **{"x": x, "y": y, **changed})
+    return file
+
+
+def test_changed_records_are_refused_and_noted_as_new_by_the_owners_word(tmp_path: Path) -> None:
+    own, of = write_records(tmp_path / "own.npz"), made()
+    roster = enrolled(tmp_path)
+    home = tmp_path / "client-0000"
+    folders.renew(home, of, part(of, "client-0000", tmp_path / "counters", records=own))
+    played(tmp_path)  # the same records, from a file
+    x, _ = of.world.records[0]
+    write_records(own, x=x + 1)
+    with pytest.raises(DataError, match="--new-records WHY"), folders.opened(home):
+        pass
+    with folders.opened(home, new_records="a sensor was mended"):
+        pass
+    played(tmp_path)
+    said = status(home)
+    assert [one["why"] for one in said["records"]] == ["as the folder was made", "a sensor was mended"]
+    assert len({one["digest"] for one in said["records"]}) == 2
+    # the ledger was not begun anew
+    assert said["releases"]["committed"] == 2 * SENT
+    assert roster.exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"x": np.zeros((2, 3), np.float32), "y": np.zeros(2, np.int64)}, "of shape"),
+        ({"x": np.zeros(4, np.float32)}, "of shape|as many targets"),
+        ({"y": np.zeros(3, np.int64)}, "as many targets"),
+        ({"x": np.full((2, *SHAPE), np.nan, np.float32), "y": np.zeros(2, np.int64)}, "finite"),
+        ({"x": np.zeros((2, *SHAPE), np.float32), "y": np.array([0, 10])}, "classes from 0 to 9"),
+        ({"x": np.zeros((2, *SHAPE), np.float32), "y": np.array([0.5, 1])}, "of shape"),
+        ({"x": np.array([["a"] * 64] * 2, dtype=object), "y": np.zeros(2, np.int64)}, "arrays x and y"),
+    ],
+)
+def test_own_records_that_do_not_fit_are_refused(tmp_path: Path, changed: Any, said: str) -> None:
+    own = write_records(tmp_path / "own.npz", **changed)
+    with pytest.raises(DataError, match=said):
+        folders.init(tmp_path / "p", made(), part(made(), "client-0000", tmp_path / "c", records=own))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04cut", b"\x93NUMPY\x01\x00"])
+def test_a_file_that_holds_no_records_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "own.npz").write_bytes(content)
+    with pytest.raises(DataError, match="arrays x and y"):
+        folders.init(
+            tmp_path / "p",
+            made(),
+            part(made(), "client-0000", tmp_path / "c", records=tmp_path / "own.npz"),
+        )
+
+
+# Keys and roster --------------------------------------------------------------------------------
+
+
+def test_after_a_rotation_the_old_line_is_void(tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    played(tmp_path)
+    home = tmp_path / "client-0001"
+    old = keys.read(home, "client-0001").member()
+    new = pinning.rotate(home).member()
+    assert {old.identity, old.channel}.isdisjoint({new.identity, new.channel})
+    with pytest.raises(ConfigError, match="pinned roster"), folders.opened(home):
+        pass
+    # the old roster does not come back
+    with pytest.raises(ConfigError, match="got other keys"):
+        pin(home, roster)
+    roster.write_text(roster.read_text().replace(line_of(old), line_of(new)))
+    pin(home, roster)
+    with serving(tmp_path) as asking:
+        # the server and two clients still have the old roster, and this party another
+        assert asking.enter() == ("client-0000", "client-0002")
+    assert "roster: " in status(home)["refusals"][0]["why"]
+    for name in names(made()):
+        pin(tmp_path / name, roster)
+    played(tmp_path)
+    assert status(home)["releases"]["committed"] == 2 * SENT
+
+
+def test_a_roster_that_was_changed_after_it_was_pinned_is_refused(tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    home = tmp_path / "client-0001"
+    other = keys.make(tmp_path / "client-0002", "client-0002").member()
+    lines = [line for line in roster.read_text().splitlines() if "client-0002" not in line]
+    (home / "roster.jsonl").write_text("\n".join([*lines, line_of(other)]))
+    with pytest.raises(ConfigError, match="was changed since"), folders.opened(home):
+        pass
+
+
+def test_a_roster_of_other_parties_is_not_pinned(tmp_path: Path) -> None:
+    roster = enrolled(tmp_path)
+    lines = roster.read_text().splitlines()
+    for left, said in ((2, "study's 3 clients"), (0, "no line of it|without a gap")):
+        roster.write_text("\n".join(line for line in lines if f"client-000{left}" not in line))
+        with pytest.raises(ConfigError, match=said):
+            pin(tmp_path / "client-0000", roster)
+
+
+def test_keys_that_others_may_have_read_are_refused(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    key = tmp_path / "client-0000" / "identity.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    key.chmod(0o640)
+    with pytest.raises(ConfigError, match="others may have read"):
+        keys.read(key.parent, "client-0000")
+    key.chmod(0o600)
+    key.write_bytes(key.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match="damaged"):
+        keys.read(key.parent, "client-0000")
+
+
+# The plan file ----------------------------------------------------------------------------------
+
+
+def test_a_plan_file_that_was_changed_is_refused(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    home = tmp_path / "client-0000"
+    text = (home / "party.toml").read_text()
+    for old, new, said in (
+        ("spare = 0", "spare = 9", "expected the plan|Expected the plan"),
+        ('name = "client-0000"', 'name = "client-0001"', "other keys"),
+        ("spare = 0", "spares = 0", "did you mean `spare`"),
+        ('unit = "record"', 'unit = "people"', "people"),
+        ("seed = 3", "", "Missing key `seed`"),
+    ):
+        (home / "party.toml").write_text(text.replace(old, new, 1))
+        with pytest.raises(ConfigError, match=said), folders.opened(home):
+            pass
+    (home / "party.toml").write_text(text)
+    with folders.opened(home):
+        pass
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    for study in (CLEAR, TWO_SERVER):
+        of = made(study)
+        folders.init(tmp_path / str(len(study)), of, part(of, "client-0000", tmp_path / str(-len(study))))
+        assert plan_file.read(tmp_path / str(len(study))).plan == of.plan
+
+
+def test_a_folder_of_the_server_alone_has_no_ledger(tmp_path: Path) -> None:
+    folders.init(tmp_path / SERVER, made(), part(made(), SERVER, tmp_path / "counters"))
+    assert not (tmp_path / SERVER / "ledger.sqlite").exists()
+    assert "epsilon" not in status(tmp_path / SERVER)
+
+
+def test_the_ledger_of_a_folder_opens_under_its_terms_alone(tmp_path: Path) -> None:
+    folders.init(tmp_path / "p", made(), part(made(), "client-0000", tmp_path / "counters"))
+    with pytest.raises(ConfigError, match="with which this ledger was made"):
+        Ledger(tmp_path / "p" / "ledger.sqlite", replace(made().plan.terms(), delta=1e-9))
+
+
+def test_residents_are_what_is_served(tmp_path: Path) -> None:
+    enrolled(tmp_path)
+    with folders.opened(tmp_path / "client-0002") as party:
+        assert isinstance(resident_of(party), Resident)

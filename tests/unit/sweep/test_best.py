@@ -1,0 +1,128 @@
+"""Sentences that say which arm is best where, and the panels that figures are divided into."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep
+
+from securefl.sweep.best import means, sentences
+from securefl.sweep.cells import parse_sweep
+from securefl.sweep.page import render
+from securefl.sweep.tradeoff import Series, results_table, series_of, summary_table
+from securefl.sweep.tradeoff_plots import drawings
+from securefl.training.evaluation import MEASURES
+
+PANELS = f"""[sweep]
+panels = ["data.clients", "privacy.calibration"]
+[sweep.grid]
+"data.clients" = [5, 6]
+"privacy.calibration" = ["exact", "paper"]
+{EPSILONS}
+"""
+
+
+def line(
+    name: str, accuracy: Mapping[float, float], *panel: str, spent: float = 1.0, models: str = "global"
+) -> Series:
+    """A series of one seed. spent: the true epsilon as a share of the asked one."""
+    rows = pd.DataFrame(
+        {
+            "asked": [*accuracy],
+            "epsilon_true": [spent * asked for asked in accuracy],
+            "final_accuracy": [*accuracy.values()],
+            "models": models,
+        }
+    )
+    return Series(number=0, label=name, values={"arm": name}, rows=rows, panel=panel, line=name, look=0)
+
+
+def test_level_arms_are_told_together_and_runs_of_epsilon_as_one() -> None:
+    ridge = line("ridge", {0.5: 0.3, 1.0: 0.4, 2.0: 0.605, 4.0: 0.8, math.inf: 0.9})
+    lda = line("LDA", {0.5: 0.5, 1.0: 0.6, 2.0: 0.6, 4.0: 0.7, math.inf: 0.7})
+    assert sentences([ridge, lda]) == [
+        "Best, or within 0.01 of it: LDA from ε 0.5 to 1; ridge or LDA at ε 2; ridge from ε 4 on, "
+        "and without noise.",
+        "Within 0.01 of the best of its setting, of 5 settings: ridge in 3, LDA in 3.",
+    ]
+
+
+def test_panels_of_one_first_word_are_averaged_and_counted_apart() -> None:
+    found = [
+        line("a", {1.0: 0.5}, "few", "here"),
+        line("b", {1.0: 0.6}, "few", "here"),
+        line("a", {1.0: 0.9}, "few", "there"),
+        line("b", {1.0: 0.6}, "few", "there"),
+        line("a", {math.inf: 0.5}, "many", "here"),
+        line("b", {math.inf: 0.6}, "many", "here"),
+    ]
+    assert sentences(found) == [
+        "Best at few, or within 0.01 of it: a at ε 1.",
+        "Best at many, or within 0.01 of it: b without noise.",
+        "Within 0.01 of the best of its setting, of 3 settings: b in 2, a in 1.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        line("b", {1.0: 0.9}, spent=math.inf),
+        line("b", {1.0: 0.9}, spent=1.1),
+        line("b", {1.0: 0.9}, models="personal"),
+        line("b", {2.0: 0.9}),
+        line("b", {1.0: math.nan}),
+    ],
+    ids=["no epsilon", "more epsilon", "personal models", "another epsilon", "not measured"],
+)
+def test_what_cannot_be_compared_is_not(other: Series) -> None:
+    assert sentences([line("a", {1.0: 0.5}), other]) == []
+    assert sentences([other]) == sentences([]) == []
+
+
+def test_a_setting_that_an_arm_is_missing_in_does_not_count() -> None:
+    found = means([line("a", {1.0: 0.5, 2.0: 0.6}), line("b", {1.0: 0.4})])
+    assert len(found) == 1
+
+
+def test_each_panel_has_its_axes_and_an_arm_one_look(tmp_path: Path) -> None:
+    swept = parse_sweep(NOISED + ARMS + PANELS)
+    fill(swept, tmp_path)
+    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    assert {own.panel for own in series} == {
+        (clients, words)
+        for clients in ("5 clients", "6 clients")
+        for words in ("exact calibration", "the paper's calibration")
+    }
+    assert {(own.line, own.look) for own in series} == {("unit", 0), ("bounded", 1)}
+    first, *_, last = drawings(series, epsilon_swept=True, legend=True)
+    titles = [axes.get_title() for axes in first.figure.axes]
+    assert titles == [
+        f"{clients}\n{words}"
+        for words in ("exact calibration", "the paper's calibration")
+        for clients in ("5 clients", "6 clients")
+    ]
+    assert [own.line for own in first.legend] == ["unit", "bounded"]
+    assert [text.get_text() for text in first.figure.legends[0].get_texts()] == ["unit", "bounded"]
+    assert len(last.figure.axes) == 4
+    page = render(swept, tmp_path, series, {}, "securefl sweep x")
+    assert page.count("</svg>unit</li>") == 3, "an arm once in each legend"
+
+
+def test_a_panel_that_nothing_ran_in_is_left_out(tmp_path: Path) -> None:
+    swept = parse_sweep(NOISED + ARMS + PANELS)
+    fill(swept, tmp_path, leave=3)
+    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    figure = drawings(series, epsilon_swept=True, legend=False, measure=MEASURES["classification"])[0].figure
+    assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
+
+
+def test_without_panels_there_is_one(tmp_path: Path) -> None:
+    swept = sweep(EPSILONS)
+    fill(swept, tmp_path)
+    series = series_of(swept, summary_table(swept, tmp_path, results_table(swept, tmp_path)))
+    assert {own.panel for own in series} == {()}
+    assert len(drawings(series, epsilon_swept=True, legend=True)[0].figure.axes) == 1
