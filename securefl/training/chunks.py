@@ -11,6 +11,7 @@ from chunks of a fixed number of rows:
 - The number is a multiple of UNIT. Elementwise functions compute the last few values of a tensor in other
   code, and a tensor of so many rows has no such values.
 - Everything is computed on one thread, since threads divide a tensor at places of their own.
+- Dense layers compute each row at the same alignment (`products`).
 
 That a row's result does not depend on its place in the chunk is then a property of the kernels. The tests and
 `securefl audit` try it, and `require_apart` refuses a model in which it fails.
@@ -27,6 +28,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from securefl.core.errors import ConfigError
 from securefl.training.devices import computed, device_of, records_apart
+from securefl.training.products import RowsAlike
 from securefl.training.tensors import in_mode
 from securefl.training.threads import one_thread
 
@@ -73,8 +75,9 @@ def _apart(model: nn.Module, read: Read, columns: tuple[Tensor, ...], rows: int)
     with in_mode(model, training=False), torch.inference_mode(), one_thread(), records_apart(device):
         require_apart(model, read, *here, rows=rows)
         chunks = zip(*(torch.split(column, rows) for column in here), strict=True)
-        found = torch.cat([read(*(padded(p, rows) for p in parts))[: len(parts[0])] for parts in chunks])
-        return found.cpu()
+        with RowsAlike():
+            found = [read(*(padded(p, rows) for p in parts))[: len(parts[0])] for parts in chunks]
+        return torch.cat(found).cpu()
 
 
 def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> None:
@@ -90,9 +93,10 @@ def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> 
         layer.training = False
     try:
         probes = probes_of(columns, rows)
-        if stay_apart(*(read(*probe) for probe in probes)):
-            return
-        culprit = _culprit(model, read, probes)
+        with RowsAlike():
+            if stay_apart(*(read(*probe) for probe in probes)):
+                return
+            culprit = _culprit(model, read, probes)
     finally:
         for layer in dropouts:
             layer.training = True

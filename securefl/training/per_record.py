@@ -26,6 +26,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from securefl.core.errors import ConfigError
 from securefl.training.chunks import ROWS, padded
 from securefl.training.losses import Loss, losses_of
+from securefl.training.products import RowsAlike
 from securefl.training.threads import one_thread
 
 Sampler = Callable[[nn.Module, Tensor, Tensor], dict[nn.Parameter, Tensor]]
@@ -146,7 +147,8 @@ class ClippedSum:
         """Add the clipped gradients of one chunk's records. Returns which of them were usable, (n,) bool."""
         self.uses.clear()
         n = len(x)
-        losses = losses_of(self._model(padded(x, self._rows)), padded(y, self._rows), self._loss)
+        with RowsAlike():
+            losses = losses_of(self._model(padded(x, self._rows)), padded(y, self._rows), self._loss)
         edges = [use.output for use in self.uses]
         slopes = torch.autograd.grad(losses.sum(), edges, allow_unused=True) if edges else ()
         with torch.no_grad():

@@ -6,7 +6,7 @@ shape:
 
 - There are always SLOTS slots of `chunk` rows each. Slots and rows that are left over hold zeros.
 - Pass c has the c-th chunk of every client, of zeros where a client has no more records.
-- Every slot's memory begins at the same alignment.
+- Every slot's memory begins at the same alignment, and every row's within it (`products`).
 
 A record's clipped gradient then has the same bits whatever else is in its batch, whoever else is in the wave
 and in whichever slot its client stands. `require_alike` tries that on public records.
@@ -29,6 +29,7 @@ from securefl.training.fit import Fit, Fitted
 from securefl.training.losses import records
 from securefl.training.models import MLP
 from securefl.training.per_record import SLACK
+from securefl.training.products import stacked
 from securefl.training.stack import Stack, tail_of
 from securefl.training.threads import one_thread
 
@@ -76,7 +77,7 @@ def stack_of(fit: Fit, vectors: Sequence[Float32s]) -> Stack:
     """These models (d,) in the first slots, as this fit and those alike train them."""
     model = fit.problem.layers
     assert isinstance(model, MLP)
-    return Stack(model, vectors, tail_of(fit), slots=SLOTS)
+    return Stack(model, vectors, tail_of(fit), slots=SLOTS, product=stacked)
 
 
 def clipped_sums(stack: Stack, batches: Sequence[Batch], config: DPSGD) -> Tensor:

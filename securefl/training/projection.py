@@ -12,6 +12,7 @@ from torch import Tensor
 
 from securefl.core.errors import ConfigError
 from securefl.core.streams import stream
+from securefl.training.products import dense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +42,10 @@ class Projection:
             return features
         if self.kind == "leading":
             return features[:, : self.width]
-        return features.double() @ self._matrix.to(features.device)
+        return dense(features.double(), self._matrix.to(features.device))
 
     @cached_property
     def _matrix(self) -> Tensor:
         drawn = stream(self.seed, "projection", self.features, self.width)
-        return torch.from_numpy(drawn.standard_normal((self.features, self.width)) / np.sqrt(self.width))
+        matrix = drawn.standard_normal((self.features, self.width)) / np.sqrt(self.width)
+        return torch.from_numpy(np.ascontiguousarray(matrix.T))

@@ -8,7 +8,7 @@ its records, its parameters, its slopes. Nothing flows between slots.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,6 +23,8 @@ from securefl.training.losses import Loss
 from securefl.training.models import MLP
 from securefl.training.tensors import as_tensor
 
+Product = Callable[..., Tensor]
+"""(x (slots, rows, inputs), weight (slots, outputs, inputs), bias or none) -> (slots, rows, outputs)."""
 _LINE = 16
 """Floats in 64 bytes. Slots begin at multiples of it, since kernels may change with alignment."""
 
@@ -74,11 +76,21 @@ class Back:
 class Stack:
     """Models with these vectors (d,) in the first slots; further slots hold zeros.
 
-    values: their trained parameters, (slots, trained), a view that an optimizer moves.
+    values: their trained parameters, (slots, trained), a view that an optimizer moves. product: how a layer
+    is computed, `stacked` where no record's result may depend on its place.
     """
 
-    def __init__(self, model: MLP, vectors: Sequence[Float32s], tail: Tail, *, slots: int) -> None:
+    def __init__(
+        self,
+        model: MLP,
+        vectors: Sequence[Float32s],
+        tail: Tail,
+        *,
+        slots: int,
+        product: Product | None = None,
+    ) -> None:
         self._tail = tail
+        self._product = product or _dense
         dense = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
         sizes = [(layer.out_features, layer.in_features) for layer in dense]
         starts = [0]
@@ -142,19 +154,21 @@ class Stack:
         inputs = [x]
         *hidden, (weight, bias) = self._layers
         for w, b in hidden:
-            inputs.append(_dense(inputs[-1], w, b).relu_())
+            inputs.append(self._product(inputs[-1], w, b).relu_())
         body = inputs[-1]
         features = self._features(body)
-        slope, losses = _LOSSES[self._tail.loss](_dense(features.detach(), weight, bias), y, weights)
+        slope, losses = _LOSSES[self._tail.loss](self._product(features.detach(), weight, bias), y, weights)
         layers = [] if self._tail.under_head else [(features.detach(), slope)]
         if hidden:
-            slope, extra = self._through(body, features, torch.bmm(slope, weight), y, weights)
+            slope, extra = self._through(
+                body, features, self._product(slope, weight.transpose(1, 2)), y, weights
+            )
             losses = losses + extra
         for at in range(len(hidden) - 1, -1, -1):
             slope = torch.ops.aten.threshold_backward(slope, inputs[at + 1], 0)  # that of ReLU
             layers.append((inputs[at], slope))
             if at:
-                slope = torch.bmm(slope, hidden[at][0])
+                slope = self._product(slope, hidden[at][0].transpose(1, 2))
         empty = weights == 0
         if empty.any():
             # Set to 0, not multiplied: at a row of zeros a model may overflow, and zero times nan is nan.
@@ -199,7 +213,9 @@ def _aligned(slots: int, size: int, dtype: torch.dtype) -> Tensor:
     return torch.empty(slots, -(-size // _LINE) * _LINE, dtype=dtype)[:, :size]
 
 
-def _dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if bias is None:
+        return torch.bmm(x, weight.transpose(1, 2))
     return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
 
 

@@ -107,7 +107,8 @@ def steps_apart(here: Problem, one: Sequence[Fitted], other: Sequence[Fitted]) -
 )
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_sums_are_within_a_grid_step_of_those_of_clients_alone(changes: dict[str, Any], kind: Any) -> None:
-    here = problem(local(**changes), kind=kind)
+    # Of 4,196 entries: a share of 0.001 of fewer would be none or one, and a matter of luck.
+    here = replace(problem(local(**changes), kind=kind), model=ModelConfig(kind="mlp", hidden=(64, 32)))
     apart = steps_apart(here, Batched(one_by_one)(fits(here)), one_by_one(fits(here)))
     assert apart.max() <= CLIENTS
     assert np.mean(apart <= 1) >= 0.999

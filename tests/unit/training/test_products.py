@@ -1,0 +1,63 @@
+"""Products in which a row has the same bits wherever it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from securefl.training.products import RowsAlike, dense, stacked
+from securefl.training.threads import one_thread
+
+INPUTS = (1, 5, 21, 30, 64, 97)
+OUTPUTS = (1, 2, 3, 5, 10, 33)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("inputs", INPUTS)
+def test_a_row_has_the_same_bits_in_every_place(inputs: int, dtype: torch.dtype) -> None:
+    """Without the zeros this fails on processors of AMD."""
+    drawn = torch.Generator().manual_seed(inputs)
+    for outputs in OUTPUTS:
+        x = torch.randn(64, inputs, generator=drawn, dtype=dtype)
+        weight = torch.randn(outputs, inputs, generator=drawn, dtype=dtype)
+        order = torch.randperm(64, generator=drawn)
+        for product in (lambda rows: dense(rows, weight), lambda rows: both_ways(rows, weight)):  # noqa: B023
+            with one_thread():
+                assert torch.equal(product(x)[order], product(x[order]))
+        with one_thread():
+            slots = stacked(x.expand(3, -1, -1), weight.expand(3, -1, -1))
+            assert torch.equal(slots[:, order], stacked(x[order].expand(3, -1, -1), weight.expand(3, -1, -1)))
+
+
+def both_ways(x: Tensor, weight: Tensor) -> Tensor:
+    """The slope of the inputs behind a product, which is a product too."""
+    taken = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(dense(taken, weight).square().sum(), taken)
+    return slope
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(), (7,), (7, 3)])
+def test_zeros_change_no_result(shape: tuple[int, ...], bias: bool) -> None:
+    layer = nn.Linear(21, 10, bias=bias).double()
+    x = torch.randn(*shape, 21, dtype=torch.float64)
+    assert torch.allclose(dense(x, layer.weight, layer.bias), layer(x), rtol=0, atol=1e-14)
+
+
+def test_layers_of_any_model_are_padded_within_the_context_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        seen.append(len(weight))
+        return dense(x, weight, bias)
+
+    monkeypatch.setattr("securefl.training.products.dense", noted)
+    model: Callable[[Tensor], Tensor] = nn.Sequential(nn.Linear(21, 10), nn.ReLU(), nn.Linear(10, 3))
+    with RowsAlike():
+        out = model(torch.zeros(4, 21))
+    model(torch.zeros(4, 21))
+    assert seen == [10, 3]
+    out.view(-1)  # as a layer's own output, it can be viewed
