@@ -244,7 +244,7 @@ def test_data_list(
 # Interruption -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("as_json", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path, as_json: bool) -> None:
     toml, out = tmp_path / "long.toml", tmp_path / "out"
     toml.write_text(text(FEDAVG, rounds=100_000))

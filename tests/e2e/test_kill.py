@@ -142,10 +142,12 @@ def test_killed_between_charge_and_bytes(tmp_path: Path, counted: tuple[int, lis
     assert check_kills(tmp_path, [[line] for line in at]) >= 2
 
 
+@pytest.mark.slow
 def test_killed_three_times_in_a_row(tmp_path: Path, lines: int) -> None:
     assert check_kills(tmp_path, [[line, line // 4, 700] for line in spread(lines, 3, seed=2)]) >= 1
 
 
+@pytest.mark.slow  # the same acts as in the clear, and `test_replayed_rounds` cuts them in one process
 def test_killed_under_encryption(tmp_path: Path, lines: int) -> None:
     assert check_kills(tmp_path, [[line] for line in spread(lines, 4, seed=3)], scores="ckks") >= 1
 

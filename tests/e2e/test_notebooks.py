@@ -23,6 +23,8 @@ from securefl.rounds import Ask, Sum
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
 NAMES = ("encrypted_matching", "foreign_loop", "privacy_utility", "private_heads")
+LONG = ("privacy_utility", "private_heads")
+"""What the fast suite leaves out: their commands, studies and figures have tests of their own."""
 SECONDS = 600
 """The longest that one cell may take, on a busy machine too."""
 FOREIGN = ("/work", "/root", "/home", "/tmp", "/Users", "Traceback", "Warning")
@@ -65,7 +67,10 @@ def test_all_notebooks_are_known() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jupyter's own
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in NAMES],
+)
 def test_runs_in_an_empty_folder_and_leaves_it_so(name: str, tmp_path: Path) -> None:
     assert quiet(run(notebook(name), tmp_path))
     assert list(tmp_path.iterdir()) == []

@@ -119,6 +119,7 @@ def test_a_folder_that_cannot_be_written_is_reported_elsewhere(
     assert content(folder) == before
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_says_where_else(folders: tuple[Path, Path], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(folders[0], folder)

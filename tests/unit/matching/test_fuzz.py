@@ -11,7 +11,7 @@ import pytest
 
 FUZZ = Path(__file__).with_name("fuzz.py")
 INPUTS = 25_000
-SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 
 
 def run(*words: object, timeout: int) -> subprocess.CompletedProcess[str]:
