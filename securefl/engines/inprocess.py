@@ -19,6 +19,7 @@ from securefl.engines.drive import Drive
 from securefl.engines.network import Network
 from securefl.engines.observer import Log
 from securefl.engines.once import Once
+from securefl.engines.party import Party
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.computing import Records, Streams
 from securefl.engines.party.key_holder import KeyHolderParty
@@ -52,7 +53,7 @@ class InProcess:
         self.server = server
         self._clients = clients
         self._key_holder = key_holder
-        holders: list[ClientParty | KeyHolderParty] = [] if key_holder is None else [key_holder]
+        holders: list[Party] = [] if key_holder is None else [key_holder]
         self._parties = [*clients, *holders]
         self._at = {name: party for party in clients for name in party.names}
         names = [name for party in self._parties for name in party.names]
@@ -116,9 +117,7 @@ class InProcess:
 class _Carrier:
     """The transport of one Ask: calls at once, and messages over the network."""
 
-    def __init__(
-        self, parties: Sequence[ClientParty | KeyHolderParty], network: Network, once: Once | None
-    ) -> None:
+    def __init__(self, parties: Sequence[Party], network: Network, once: Once | None) -> None:
         self.log = Log()
         self._once = once
         self._parties = parties
