@@ -53,8 +53,8 @@ class InProcess:
         self.server = server
         self._clients = clients
         self._key_holder = key_holder
-        holders: list[Party] = [] if key_holder is None else [key_holder]
-        self._parties = [*clients, *holders]
+        holders = [] if key_holder is None else [key_holder]
+        self._parties: list[Party] = [*clients, *holders]
         self._at = {name: party for party in clients for name in party.names}
         names = [name for party in self._parties for name in party.names]
         if len(set(names)) < len(names):
@@ -79,8 +79,8 @@ class InProcess:
         """
         if header.session != self._session:
             self._enter(header.session)
-        for party in (self.server, *self._parties):
-            party.log.take()  # what an Ask that ended in an error left behind
+        for log in (self.server.log, *(party.log for party in self._parties)):
+            log.take()  # what an Ask that ended in an error left behind
         carrier = _Carrier(self._parties, network or Network(), self._once)
         answers = self.server.ask(ask, header, carrier)
         # Gathered after the last machine has ended: nothing that a party noted can feed one.
