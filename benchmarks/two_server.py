@@ -52,7 +52,8 @@ class Round:
     quantise: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        part, key = KeyHolderPart(SecretKey(os.urandom(32)), PLAN, ()), AgreementKey.generate()
+        boxed_for, key = AgreementKey.generate(), AgreementKey.generate()
+        part = KeyHolderPart(SecretKey(os.urandom(32)), PLAN, (), boxed_for)
         agreed = Agreement(
             header=self.header,
             roster=Roster(tuple(owner.member() for owner in self.owners)),
@@ -60,6 +61,7 @@ class Round:
             plan=bytes(32),
             task=bytes(32),
             holder=part.key.public,
+            ordered=len(self.owners),
             server=key.public,
         )
         self.machines: dict[str, Any] = {

@@ -127,7 +127,7 @@ class Child:
                 code = _command([str(word) for word in words])
                 sys.stdout.flush()
                 sys.stderr.flush()
-            except BaseException:
+            except BaseException:  # nothing of the child may go on as its parent
                 code = TRACEBACK
             os._exit(code)
 
@@ -169,7 +169,7 @@ def _command(words: list[str]) -> int:
         main()
     except SystemExit as ended:
         return int(ended.code or 0)
-    except BaseException:
+    except BaseException:  # a trial counts every traceback
         traceback.print_exc()
         return TRACEBACK
     return 0

@@ -19,7 +19,8 @@ from nvflare.recipe import SimEnv
 FLOWER = Path(__file__).resolve().parents[1] / "flower"
 sys.path.append(str(FLOWER))
 
-from federation import federation, make_parties, parts, serve_parties, tell  # noqa: E402
+from parties import make_parties, parts, serve_parties, tell  # noqa: E402
+from processes import federation  # noqa: E402
 
 
 def main() -> None:

@@ -157,11 +157,6 @@ class Gates:
         return drawn
 
 
-def masks_of(supernet: Supernet, units: Mask) -> Masks:
-    """The masks of one subnet (J,)."""
-    return {layer.own.start: _tensor(units[layer.own]) for layer in supernet.sampled}
-
-
 @contextmanager
 def masked(model: nn.Module, supernet: Supernet, draw: Callable[[], Masks]) -> Iterator[None]:
     """Let the units of `model` pass masks while the context lasts. They are drawn before each pass."""

@@ -51,15 +51,14 @@ def grid_of(records: int, clients: int) -> Grid:
 class Parts:
     """Sums over records, noise included: counts (C,), sums (C, k) and moments (k, k), symmetric.
 
-    counts_noise, sums_noise, moments_noise: the deviation of the noise in an entry, for moments in an entry
-    of the diagonal. Off the diagonal it is smaller by sqrt 2. Blocks that were not sent are empty.
+    counts_noise, moments_noise: the deviation of the noise in an entry, for moments in an entry of the
+    diagonal. Off the diagonal it is smaller by sqrt 2. Blocks that were not sent are empty.
     """
 
     counts: Floats
     sums: Floats
     moments: Floats
     counts_noise: float = 0.0
-    sums_noise: float = 0.0
     moments_noise: float = 0.0
 
 
@@ -172,7 +171,6 @@ class Blocks:
             sums=sums.reshape(-1, self.width) / self.sums if self.sums else sums,
             moments=self._symmetric(moments / self.moments) if self.moments else moments,
             counts_noise=noise / self.counts if self.counts else 0.0,
-            sums_noise=noise / self.sums if self.sums else 0.0,
             moments_noise=noise / self.moments if self.moments else 0.0,
         )
 

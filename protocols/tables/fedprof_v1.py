@@ -148,14 +148,10 @@ TABLE_3: Final = Table(
     minutes=600,
     differences=(*_TABLE_3_DIFFERENCES, "60 records a client, of 60,000; published are 240, of 240,000."),
 )
-_SMALL: Final[Mapping[Group, Mapping[str, Any]]] = {
-    "full": {**SMALL_DIGITS, "study.rounds": 150, "study.target": 0.7},
-    "partial": {**SMALL_DIGITS, "study.rounds": 50, "study.target": 0.85},
-}
 TABLE_3_TWIN: Final = Table(
     title="MNIST, 200 clients, C 0.05 and 0.1",
     source="FedProf v1, Table 3",
-    parts=tuple(_digits(group, c, _SMALL[group]) for group in ("full", "partial") for c in (0.05, 0.1)),
+    parts=tuple(_digits(group, c, SMALL_DIGITS[group]) for group in ("full", "partial") for c in (0.05, 0.1)),
     measures=MEASURES,
     minutes=20,
     differences=(*_TABLE_3_DIFFERENCES, "240 records a client, as published, of 48,000, not 240,000."),

@@ -127,14 +127,10 @@ TABLE_4: Final = Table(
     minutes=600,
     differences=(*_TABLE_4_DIFFERENCES, "120 records a client, of 60,000; published are 480, of 240,000."),
 )
-_SMALL: Final[Mapping[Group, Mapping[str, Any]]] = {
-    "full": {**SMALL_DIGITS, "study.rounds": 150, "study.target": 0.7},
-    "partial": {**SMALL_DIGITS, "study.rounds": 50, "study.target": 0.85},
-}
 TABLE_4_TWIN: Final = Table(
     title="MNIST, 200 clients, C 0.05 and 0.1",
     source="FedProf v2, Table 4",
-    parts=tuple(_digits(g, c, (1, 2, 3), _SMALL[g]) for g in ("full", "partial") for c in (0.05, 0.1)),
+    parts=tuple(_digits(g, c, (1, 2, 3), SMALL_DIGITS[g]) for g in ("full", "partial") for c in (0.05, 0.1)),
     measures=MEASURES,
     minutes=20,
     differences=(*_TABLE_4_DIFFERENCES, "240 records a client, of 48,000; published are 480, of 240,000."),

@@ -124,7 +124,7 @@ def _from_items(thing: Any, where: str) -> Arrays:
         raise DataError(f"{where}: expected records and targets as (x, y), got one array.")
     try:
         items = [thing[place] for place in range(len(thing))]
-    except Exception as error:
+    except Exception as error:  # the data set is the caller's code, and may fail in any way
         raise DataError(
             f"{where}: expected a data set with a length and items (x, y), got "
             f"{type(error).__name__}: {error}."

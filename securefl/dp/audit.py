@@ -70,6 +70,19 @@ class Finding:
         return "pass" if not self.failed else "FAIL: " + ", ".join(self.failed)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Epsilon at one delta: claimed, and the lower bound that releases prove."""
+
+    delta: float
+    claimed: float
+    lower: float
+
+    @property
+    def passed(self) -> bool:
+        return self.lower <= self.claimed
+
+
 def audit(
     mechanism: Audited,
     *,

@@ -22,18 +22,13 @@ def finite(records: Floats) -> NDArray[np.bool_]:
 
 def l2(records: Floats, bound: float) -> Floats:
     """The finite (n, m) records, scaled down to a Euclidean norm of at most `bound` > 0."""
-    _positive(bound)
+    if not 0 < bound < np.inf:
+        raise ConfigError(f"Expected a finite bound > 0, got {bound}.")
     largest = np.abs(records).max(axis=1, initial=0.0, keepdims=True)
     # Divide by the largest entry first: squares of huge entries overflow, and those of tiny ones vanish.
     direction = np.divide(records, largest, out=np.zeros_like(records), where=largest > 0)
     norm = np.maximum(np.sqrt(np.sum(direction**2, axis=1, keepdims=True)), 1.0)
     return np.where(largest > bound / norm, direction * (bound / norm), records)
-
-
-def coordinates(records: Floats, bound: float) -> Floats:
-    """The finite (n, m) records, each entry clipped to [-bound, bound]."""
-    _positive(bound)
-    return np.clip(records, -bound, bound)
 
 
 def to_grid(records: Floats, step: float, limit: int) -> Integers:
@@ -53,8 +48,3 @@ def to_grid(records: Floats, step: float, limit: int) -> Integers:
     while (over := np.sum(integers**2, axis=1) > limit**2).any():
         integers[over] = np.trunc(integers[over] * (1 - 2.0**-20)).astype(np.int64)
     return integers
-
-
-def _positive(bound: float) -> None:
-    if not 0 < bound < np.inf:
-        raise ConfigError(f"Expected a finite bound > 0, got {bound}.")

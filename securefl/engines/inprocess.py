@@ -19,6 +19,7 @@ from securefl.engines.drive import Drive
 from securefl.engines.network import Network
 from securefl.engines.observer import Log
 from securefl.engines.once import Once
+from securefl.engines.party import Party
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.computing import Records, Streams
 from securefl.engines.party.key_holder import KeyHolderParty
@@ -52,8 +53,8 @@ class InProcess:
         self.server = server
         self._clients = clients
         self._key_holder = key_holder
-        holders: list[ClientParty | KeyHolderParty] = [] if key_holder is None else [key_holder]
-        self._parties = [*clients, *holders]
+        holders = [] if key_holder is None else [key_holder]
+        self._parties: list[Party] = [*clients, *holders]
         self._at = {name: party for party in clients for name in party.names}
         names = [name for party in self._parties for name in party.names]
         if len(set(names)) < len(names):
@@ -78,8 +79,8 @@ class InProcess:
         """
         if header.session != self._session:
             self._enter(header.session)
-        for party in (self.server, *self._parties):
-            party.log.take()  # what an Ask that ended in an error left behind
+        for log in (self.server.log, *(party.log for party in self._parties)):
+            log.take()  # what an Ask that ended in an error left behind
         carrier = _Carrier(self._parties, network or Network(), self._once)
         answers = self.server.ask(ask, header, carrier)
         # Gathered after the last machine has ended: nothing that a party noted can feed one.
@@ -116,9 +117,7 @@ class InProcess:
 class _Carrier:
     """The transport of one Ask: calls at once, and messages over the network."""
 
-    def __init__(
-        self, parties: Sequence[ClientParty | KeyHolderParty], network: Network, once: Once | None
-    ) -> None:
+    def __init__(self, parties: Sequence[Party], network: Network, once: Once | None) -> None:
         self.log = Log()
         self._once = once
         self._parties = parties

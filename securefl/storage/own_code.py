@@ -98,7 +98,8 @@ def load(place: CodePlace) -> Any:
     with importable(place):
         try:
             found: Any = importlib.import_module(module)
-        # A module may end the process, as scripts do, and nobody would know why a study did not run.
+        # The module may fail in any way. It may end the process, as scripts do, and nobody would know why a
+        # study did not run.
         except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"Expected to import {place.name} from {place.file}, got {type(error).__name__}: {error}. "

@@ -74,6 +74,7 @@ def _own(study: Study, place: CodePlace) -> Network:
             module, again = factory(), factory()
     except SecureFLError:
         raise
+    # The function is the study's own code: it may fail in any way, and end the process as scripts do.
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"[data] Expected {place.name}() to make a network, got {type(error).__name__}: {error}. Mend it."

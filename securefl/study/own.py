@@ -164,6 +164,7 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
             return thing(**wanted)
     except SecureFLError:
         raise
+    # The function is the study's own code: it may fail in any way, and end the process as scripts do.
     except (Exception, SystemExit) as error:
         raise DataError(
             f"{name}: expected records from this function, got {type(error).__name__}: {error}. Mend it; it "
@@ -231,7 +232,7 @@ def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSG
             train_privately(module, x, y, replace(config, steps=1), loss, Source())
     except DataError:  # a diverged step says nothing of the layers
         return
-    except Exception as error:
+    except Exception as error:  # layers of anybody's, under Opacus's hooks, may fail in any way
         raise ConfigError(
             f"Expected {model.name} to train with [dpsgd], got {type(error).__name__}: {error} Take other "
             "layers, or leave [dpsgd] out."

@@ -248,7 +248,7 @@ def _work(folder: Path, text: str, home: Path | None, place: int) -> str | None:
         run_cell(own, folder, lambda done: _news.put((place, done)), _stop)
     except SecureFLError as error:
         return str(error)
-    except Exception as error:
+    except Exception as error:  # a defect of this code or of a study's own costs one cell, not the sweep
         folder.mkdir(parents=True, exist_ok=True)
         write(trace, traceback.format_exc())
         return f"{type(error).__name__}: {error} (where, says {trace})"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from securefl.dp import audit as auditing
 from securefl.training.devices import CPU
 from securefl.training.dpsgd_config import DPSGD
-
-if TYPE_CHECKING:
-    from securefl.training.canaries import Caught
-    from securefl.training.kinks import Flipped
 
 Train = Callable[..., Any]
 CLAIM: Final = DPSGD(
@@ -67,7 +63,7 @@ def _trained(device: torch.device) -> Mapping[str, Train]:
     return ways
 
 
-def _bounded(name: str, found: Caught | Flipped) -> dict[str, Any]:
+def _bounded(name: str, found: auditing.Bound) -> dict[str, Any]:
     verdict, failed = ("pass", ()) if found.passed else ("FAIL: epsilon", ("epsilon",))
     return _row(name, found.delta, found.claimed, found.lower, verdict, failed)
 

@@ -16,7 +16,7 @@ At delta 1e-5 a bound needs millions of trials, so the claim is tested along its
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log, log1p
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from scipy.special import betaincinv
 from torch import nn
 
 from securefl.accounting.composition import compose
+from securefl.dp.audit import Bound
 from securefl.dp.noise import Source
 from securefl.training.devices import CPU
 from securefl.training.dpsgd import train_privately
@@ -41,21 +42,7 @@ ALARM: Final = 1e-6
 """False alarm of the audit of one delta. Both bounds of both errors hold together."""
 _CANDIDATES: Final = 200
 _STEEP: Final = 1e3
-"""A canary's input, in clipping norms. Its gradient is then far steeper than C, and is always clipped to "
-"C."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Caught:
-    """Epsilon at one delta: claimed, and the lower bound that the canaries prove."""
-
-    delta: float
-    claimed: float
-    lower: float
-
-    @property
-    def passed(self) -> bool:
-        return self.lower <= self.claimed
+"""A canary's input, in clipping norms. Its gradient is then far steeper than C: always clipped to C."""
 
 
 def audit(
@@ -68,7 +55,7 @@ def audit(
     shape: tuple[int, ...] = (),
     train: Train = train_privately,
     device: torch.device = CPU,
-) -> tuple[Caught, ...]:
+) -> tuple[Bound, ...]:
     """Claim and lower bound at each delta, for `config.steps` steps of plain SGD by `config`.
 
     Args:
@@ -84,7 +71,7 @@ def audit(
     inside, outside = (np.concatenate(parts) for parts in zip(*made, strict=True))
     claims = [compose({config.event: 1}, delta) for delta in deltas]
     return tuple(
-        Caught(delta=delta, claimed=claim, lower=_lower_bound(inside, outside, delta))
+        Bound(delta=delta, claimed=claim, lower=_lower_bound(inside, outside, delta))
         for delta, claim in zip(deltas, claims, strict=True)
     )
 

@@ -173,11 +173,6 @@ def optimizer_of(config: DPSGD) -> SGD | Adam:
             return Adam(rate=config.learning_rate)
 
 
-def require_private(model: nn.Module) -> None:
-    """Raises ConfigError for layers that `train_privately` would refuse. It sees no records."""
-    _require_private(model, [parameter for parameter in model.parameters() if parameter.requires_grad])
-
-
 def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
     if not trained:
         raise ConfigError("Expected a parameter to train, got a model that is all frozen. Leave one free.")

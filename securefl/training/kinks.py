@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from securefl.accounting.composition import compose
-from securefl.dp.audit import proved
+from securefl.dp.audit import Bound, proved
 from securefl.dp.clipping import to_grid
 from securefl.dp.noise import Source
 from securefl.training.devices import CPU, full_precision
@@ -113,19 +113,6 @@ _FINE: Final = 2**10
 """Steps of the features' grid to 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flipped:
-    """Epsilon at one delta: claimed, and the lower bound that records on kinks prove."""
-
-    delta: float
-    claimed: float
-    lower: float
-
-    @property
-    def passed(self) -> bool:
-        return self.lower <= self.claimed
-
-
 def dense(inputs: int, device: torch.device = CPU) -> Kink | None:
     """Records of `inputs` numbers on the kink of a dense layer."""
     return crafted(
@@ -144,7 +131,7 @@ def audit(
     inputs: int = 784,
     train: Train = train_privately,
     device: torch.device = CPU,
-) -> Flipped:
+) -> Bound:
     """Claim and lower bound of one step on all records, for crafted records with and without one more.
 
     runs: noised steps of each neighbour. train: the function that is audited. device: whose kernels are
@@ -164,7 +151,7 @@ def audit(
     claimed = compose({GaussianDpEvent(config.noise_multiplier): 1}, delta)
     kink = dense(inputs, device)
     if kink is None:
-        return Flipped(delta=delta, claimed=claimed, lower=0.0)
+        return Bound(delta=delta, claimed=claimed, lower=0.0)
     # Nearly no noise shows the direction in which the added record moves the sum. The test looks there alone.
     quiet = replace(step, noise_multiplier=1e-4)
     direction = _stepped(kink, quiet, train, added=True) - _stepped(kink, quiet, train, added=False)
@@ -173,12 +160,12 @@ def audit(
         np.array([_stepped(kink, step, train, added=added) @ direction for _ in range(runs)])
         for added in (False, True)
     )
-    return Flipped(delta=delta, claimed=claimed, lower=proved(null, other, delta))
+    return Bound(delta=delta, claimed=claimed, lower=proved(null, other, delta))
 
 
 def audit_features(
     *, delta: float, inputs: int = 784, read: Features = body_features, device: torch.device = CPU
-) -> Flipped:
+) -> Bound:
     """Claim and true cost of the added record, for sums of unit-norm features at a noise multiplier of 1.
 
     Nothing is drawn: the multiplier is divided by the sum's move over its sensitivity. read: the function
@@ -187,14 +174,14 @@ def audit_features(
     claimed = compose({GaussianDpEvent(1.0): 1}, delta)
     kink = dense(inputs, device)
     if kink is None:
-        return Flipped(delta=delta, claimed=claimed, lower=0.0)
+        return Bound(delta=delta, claimed=claimed, lower=0.0)
     before, after = (
         to_grid(read(kink.model, kink.records(added=added)[0], _unit_norm), 1 / _FINE, _FINE).sum(axis=0)
         for added in (False, True)
     )
     moved = float(np.linalg.norm(after - before)) / _FINE
     lower = compose({GaussianDpEvent(1 / moved): 1}, delta) if moved else 0.0
-    return Flipped(delta=delta, claimed=claimed, lower=lower)
+    return Bound(delta=delta, claimed=claimed, lower=lower)
 
 
 def _unit_norm(features: Tensor) -> Tensor:

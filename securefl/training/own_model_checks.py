@@ -141,7 +141,7 @@ def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
 def _passed(name: str, model: nn.Module, rows: Tensor) -> Tensor:
     try:
         found: object = model(rows)
-    except Exception as error:
+    except Exception as error:  # the model is the caller's code, and may fail in any way
         raise ConfigError(
             f"Expected {name} to take records of shape {tuple(rows.shape[1:])}, got {type(error).__name__}: "
             f"{error}. Mend the model, or its [model.options]."

@@ -125,6 +125,7 @@ class OwnModel:
         try:
             with self._imports():
                 model = self.factory(*given, **named)
+        # The factory is the study's own code: it may fail in any way, and end the process as scripts do.
         except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"Expected {self.name} to make a model for records of shape {shape} and {outputs} outputs, "
@@ -188,6 +189,8 @@ class OwnModel:
         try:
             with torch.device("meta"):
                 count = sum(entry.numel() for entry in self.made(shape, outputs).parameters())
-        except Exception:  # a factory may read values; the model is counted once it is made
+        # Without values a factory or its layers may fail in any way. The model is then counted once it is
+        # made, and what fails there too is told there.
+        except Exception:
             return
         require_size(self.name, count)

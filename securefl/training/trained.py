@@ -162,7 +162,7 @@ def _own(model: Own, shape: tuple[int, ...], outputs: int) -> nn.Module:
         made = _built(model, shape, outputs)
     except SecureFLError:
         raise
-    except Exception as error:
+    except Exception as error:  # the factory is the caller's code, and may fail in any way
         raise ConfigError(
             f"Expected `model` to make a module, got {type(error).__name__}: {error}. Give the module itself."
         ) from error

@@ -180,7 +180,7 @@ def _work(board: _Board, fits: Sequence[Fit], share: Sequence[int], parent: int)
                 break
             try:
                 board.post(place, fitted(fits[place]))
-            except Exception:
+            except Exception:  # whatever it was comes again, with its traceback, where the parent trains
                 board.fail(place)
     finally:
         # Handlers at exit, and what waits to be printed, are the parent's, too.

@@ -16,25 +16,11 @@ from typing import Any
 
 import click
 import pytest
+from support.command_line import securefl
 from support.tiny_study import FEDAVG, FEDPROF, text
 
-from securefl.commands.main import cli, main
+from securefl.commands.main import cli
 from securefl.study.packaged import packaged
-
-
-def securefl(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command line in this process."""
-    old, sys.argv = sys.argv, ["securefl", *map(str, arguments)]
-    try:
-        with pytest.raises(SystemExit) as left:
-            main()
-    finally:
-        sys.argv = old
-    out, err = capfd.readouterr()
-    code = left.value.code
-    assert isinstance(code, int)
-    assert "Traceback" not in err
-    return code, out, err
 
 
 def error_line(err: str) -> str:

@@ -44,7 +44,7 @@ def left(out: Path) -> list[str]:
 INTERRUPTED = """
 import sys, time
 from pathlib import Path
-from federation import federation
+from processes import federation
 folder = Path(sys.argv[1])
 with federation(folder) as own:
     own.start("deaf", "sh", "-c", "trap '' TERM INT; sh -c 'sleep 600; :' $0 & echo here; wait", folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 from support.grid_double import Fate, failing, from_another, late, silent, twice
 from support.grid_parties import Parties
+from support.hidden_studies import FEDAVG, shares_of_noise
+from support.hidden_studies import hidden as hidden_study
 from support.tiny_study import text
 
 from securefl.core.errors import ConfigError
@@ -18,25 +21,8 @@ from securefl.study.parties.asking import OwnMachines
 from securefl.study.run import ArmRun, run_arm
 
 CLIENTS, ROUNDS = 4, 2
-FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
 FEDPROF = FEDAVG.replace("fedavg", "fedprof")
-FEDLOG = '[[arm]]\nname = "x"\nprotocol = "fedlog"\n'
-HIDDEN = 'sum = "{}"\ndropout = 0.34\ncorrupt = 0.15\nspare = 1'
-
-
-def hidden(how: str, arm: str = FEDAVG, rounds: int = ROUNDS) -> str:
-    return text(arm, clients=CLIENTS, rounds=rounds).replace('sum = "clear"', HIDDEN.format(how))
-
-
-def shares_of_noise() -> str:
-    said = text(FEDLOG, clients=CLIENTS, rounds=1, unprotected="[]")
-    lines = said.replace('sum = "clear"', HIDDEN.format("masked")).splitlines()
-    lines = [line for line in lines if not line.startswith(("noise =", "epsilon", "adjacency"))]
-    at = lines.index("[privacy]") + 1
-    own = ['noise = "distributed"', "epsilon = 4.0", 'adjacency = "add-remove"']
-    return "\n".join([*lines[:at], *own, *lines[at:]])
-
-
+hidden = partial(hidden_study, clients=CLIENTS, rounds=ROUNDS)
 STUDIES = {
     "FedAvg, clear": text(FEDAVG, clients=CLIENTS, rounds=ROUNDS),
     "FedAvg, masked": hidden("masked"),
@@ -45,7 +31,7 @@ STUDIES = {
     "FedProf, encrypted scores, masked": hidden("masked", FEDPROF).replace(
         'scores = "clear"', 'scores = "ckks"'
     ),
-    "FedLog, shares of noise": shares_of_noise(),
+    "FedLog, shares of noise": shares_of_noise(CLIENTS),
 }
 
 
@@ -61,7 +47,7 @@ def test_the_models_are_those_of_one_process_bit_for_bit(name: str) -> None:
 
 
 def test_the_servers_books_say_what_clients_spent() -> None:
-    parties = Parties(shares_of_noise())
+    parties = Parties(shares_of_noise(CLIENTS))
     parties.played(parties.apart())
     spent = {own: parties.ledgers["server"].worst(own) for own in PARTIES}
     assert spent == {own: parties.ledgers["client-0000"].worst(own) for own in PARTIES}

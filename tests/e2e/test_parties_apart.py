@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.apart import Apart, Own
+from support.hidden_studies import FEDAVG, shares_of_noise
+from support.hidden_studies import hidden as hidden_study
 from support.tiny_study import text
 
 from securefl.accounting.ledger import Ledger
@@ -25,33 +28,15 @@ from securefl.storage.journal import Journal
 
 CLIENTS, ROUNDS = 6, 2
 NONCE = bytes(32)
-FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
 FEDPROF = '[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 0.5\n'
-FEDLOG = '[[arm]]\nname = "x"\nprotocol = "fedlog"\n'
-HIDDEN = 'sum = "{}"\ndropout = 0.34\ncorrupt = 0.15\nspare = 1'
-
-
-def hidden(how: str, arm: str = FEDAVG) -> str:
-    return text(arm, clients=CLIENTS, rounds=ROUNDS).replace('sum = "clear"', HIDDEN.format(how))
-
-
-def shares_of_noise() -> str:
-    said = text(FEDLOG, clients=CLIENTS, rounds=1, unprotected="[]").replace(
-        'sum = "clear"', HIDDEN.format("masked")
-    )
-    lines = [line for line in said.splitlines() if not line.startswith(("noise =", "epsilon", "adjacency"))]
-    at = lines.index("[privacy]") + 1
-    own = ['noise = "distributed"', "epsilon = 4.0", 'adjacency = "add-remove"']
-    return "\n".join([*lines[:at], *own, *lines[at:]])
-
-
+hidden = partial(hidden_study, clients=CLIENTS, rounds=ROUNDS)
 STUDIES = {
     "FedAvg, clear": text(FEDAVG, clients=CLIENTS, rounds=ROUNDS),
     "FedAvg, masked": hidden("masked"),
     "FedAvg, ckks": hidden("ckks"),
     "FedAvg, two-server": hidden("two-server"),
     "FedProf, encrypted scores": text(FEDPROF, clients=CLIENTS, rounds=ROUNDS, scores="ckks"),
-    "FedLog, shares of noise": shares_of_noise(),
+    "FedLog, shares of noise": shares_of_noise(CLIENTS),
 }
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import securefl
 from support.tiny_table import TABLE, install
 
-from securefl.commands.main import main
 from securefl.published import beside
 from securefl.study.interruption import Interrupted
 
@@ -19,20 +18,6 @@ from securefl.study.interruption import Interrupted
 @pytest.fixture(autouse=True)
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, digits="TABLE", elsewhere="ELSEWHERE", lacking="LACKING")
-
-
-def securefl(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command line in this process."""
-    old, sys.argv = sys.argv, ["securefl", *map(str, arguments)]
-    try:
-        with pytest.raises(SystemExit) as left:
-            main()
-    finally:
-        sys.argv = old
-    out, err = capfd.readouterr()
-    assert isinstance(left.value.code, int)
-    assert "Traceback" not in err
-    return left.value.code, out, err
 
 
 def listed(capfd: pytest.CaptureFixture[str], out: Path) -> dict[str, dict[str, Any]]:

@@ -18,23 +18,16 @@ from scipy import stats
 from torch import Tensor, nn
 
 from securefl.core.keys import SecretKey
+from securefl.dp.audit import Bound
 from securefl.dp.noise import Source
 from securefl.training import ModelConfig, to_vector
+from securefl.training.audits import CLAIM
 from securefl.training.beside_others import train_beside_another
-from securefl.training.canaries import Caught, Train, audit
+from securefl.training.canaries import Train, audit
 from securefl.training.dpsgd import train_privately
 from securefl.training.dpsgd_config import DPSGD
 
 ALARM = 1e-6
-CLAIM = DPSGD(
-    clip_norm=1.3,
-    noise_multiplier=1.0,
-    sampling_rate=0.5,
-    expected_batch=250,
-    steps=3,
-    optimizer="sgd",
-    learning_rate=0.1,
-)
 TRAINED = [train_privately, train_beside_another]
 
 
@@ -80,7 +73,7 @@ def changed(**factors: float) -> Train:
     return train
 
 
-def caught(found: tuple[Caught, ...]) -> bool:
+def caught(found: tuple[Bound, ...]) -> bool:
     return not all(one.passed for one in found)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits
 
+from support.head_studies import model
+
 HEADS = '[[arm]]\nname = "the rule"\nprotocol = "heads"\n'
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
 NETWORK = "a small network, trained on public images"
@@ -45,14 +47,7 @@ seeds = [1]
 {data}
 clients = 20
 partition = {{ kind = "dirichlet", concentration = 0.5 }}
-[model]
-kind = "mlp"
-hidden = []
-[local]
-optimizer = "sgd"
-learning_rate = 0.1
-epochs = 1
-batch_size = 10
+{model()}
 [privacy]
 sum = "masked"
 scores = "clear"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +24,8 @@ UPDATES = Updates(metrics=("loss",), evaluation=("accuracy",))
 CLEAR = Plan(
     delta=1e-5, schedule=9, unprotected=("update", "evaluation"), largest_count=64, adjacency="add-remove"
 )
-MASKED = Plan(
-    delta=1e-5,
-    schedule=9,
-    unprotected=("update", "evaluation"),
-    largest_count=64,
-    sum="masked",
-    corrupt=0.0,
-    dropout=0.34,
-)
-TWO = Plan(
-    delta=1e-5,
-    schedule=9,
-    unprotected=("update", "evaluation"),
-    largest_count=64,
-    sum="two-server",
-    corrupt=0.0,
-    dropout=0.34,
-)
+MASKED = replace(CLEAR, sum="masked", adjacency="replace-one", corrupt=0.0, dropout=0.34)
+TWO = replace(MASKED, sum="two-server")
 
 
 def start() -> ArrayRecord:

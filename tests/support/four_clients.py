@@ -10,6 +10,7 @@ import numpy as np
 from securefl.accounting.ledger import Ledger
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
+from securefl.engines.calls import SumCall
 from securefl.engines.door import Given
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.server import ServerParty
@@ -34,6 +35,21 @@ def given(compute: Any = lambda job: Value(clear=np.full(SIZE, float(len(job.x))
 
 def records() -> list[tuple[Any, Any]]:
     return [(np.ones((k + 1, 2)), np.zeros(k + 1)) for k in range(CLIENTS)]
+
+
+def sum_call(**changes: Any) -> SumCall:
+    """A call to all of them, with defects on demand."""
+    good: dict[str, Any] = {
+        "members": tuple(range(CLIENTS)),
+        "ordered": CLIENTS,
+        "names": ("own",),
+        "lengths": (SIZE,),
+        "introduction": 0,
+        "number": 0,
+        "again": 0,
+        "task": bytes(32),
+    }
+    return SumCall(**{**good, **changes})
 
 
 def client(plan: Plan, numbers: Any = (0,), ledger: Ledger | None = None) -> ClientParty:

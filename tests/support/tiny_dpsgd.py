@@ -18,18 +18,19 @@ from securefl.training.dpsgd import train_privately
 from securefl.training.dpsgd_config import DPSGD
 from support.tiny_training import Arrays, small_model
 
+SETTINGS: dict[str, Any] = {
+    "clip_norm": 1.0,
+    "noise_multiplier": 1.0,
+    "sampling_rate": 0.5,
+    "expected_batch": 8,
+    "steps": 3,
+    "optimizer": "sgd",
+    "learning_rate": 0.1,
+}
+
 
 def config(**changes: Any) -> DPSGD:
-    settings: dict[str, Any] = {
-        "clip_norm": 1.0,
-        "noise_multiplier": 1.0,
-        "sampling_rate": 0.5,
-        "expected_batch": 8,
-        "steps": 3,
-        "optimizer": "sgd",
-        "learning_rate": 0.1,
-    }
-    return DPSGD(**(settings | changes))
+    return DPSGD(**(SETTINGS | changes))
 
 
 def keyed(key: bytes = b"k") -> Source:

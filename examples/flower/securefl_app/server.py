@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         exchange = GridExchange(grid, nodes, deadline=float(config["deadline"]))
         _, page = run_apart(folder, out, exchange, tell=partial(finished, say))
         say(f"report {page}")
-    except Exception as error:  # Flower keeps the reason to itself
+    except Exception as error:  # said and raised again, whatever it is: Flower keeps the reason to itself
         say(f"failed: {error}")
         raise
 

@@ -6,8 +6,7 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import SERVER
 from securefl.engines.apart.turns import Sent, pack_sent, unpack
 from securefl.engines.drive import Drive, Parcel
-from securefl.engines.party.clients import ClientParty
-from securefl.engines.party.key_holder import KeyHolderParty
+from securefl.engines.party import Party
 
 
 class Host:
@@ -17,7 +16,7 @@ class Host:
     make the party do more than a server can.
     """
 
-    def __init__(self, party: ClientParty | KeyHolderParty) -> None:
+    def __init__(self, party: Party) -> None:
         if len(party.names) != 1:
             raise ValueError(f"Expected a party that stands for one, got {len(party.names)} names.")
         self.party = party

@@ -31,6 +31,7 @@ from securefl.engines.apart.line import Line, listening, serve
 from securefl.engines.apart.resident import Resident
 from securefl.engines.apart.roster import Pinned
 from securefl.engines.apart.updates import Updates
+from securefl.engines.party import Party
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.messages import client_name
@@ -90,7 +91,7 @@ class UpdateParty:
             newest=lambda session: max(self.ledger.newest(session), self._journal.newest(session)),
         )
 
-    def _made(self, kept: Mapping[int, Kept]) -> ClientParty | KeyHolderParty:
+    def _made(self, kept: Mapping[int, Kept]) -> Party:
         if self._name == KEY_HOLDER:
             record = OwnRecord(KEY_HOLDER, self._journal, self._identity)
             return KeyHolderParty(self._plan, self._updates.sends(), record)

@@ -23,13 +23,13 @@ from securefl.engines.apart.entering import ENTERED, Enter, is_enter, unpack_ent
 from securefl.engines.apart.frames import REFUSED
 from securefl.engines.apart.host import Host
 from securefl.engines.apart.roster import Pinned, differences
+from securefl.engines.party import Party
 from securefl.engines.party.clients import ClientParty
-from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.plan import Plan
 from securefl.rounds import Kept
 
 _LOG = logger(__name__)
-Make = Callable[[Mapping[int, Kept]], ClientParty | KeyHolderParty]
+Make = Callable[[Mapping[int, Kept]], Party]
 """Makes the party of a session, from what it keeps: the same ledger, journal and keys for all of them."""
 
 
@@ -115,7 +115,7 @@ class Resident:
         self._keep(self._host.party)
         return reply
 
-    def _keep(self, party: ClientParty | KeyHolderParty) -> None:
+    def _keep(self, party: Party) -> None:
         if not isinstance(party, ClientParty):
             return
         for number, own in party.kept.items():

@@ -111,7 +111,7 @@ class Post:
             found = list(self._grid.pull_messages([sent]))
         except HTTPError:  # the SuperLink does not answer, which is no node's doing
             raise
-        except Exception as error:
+        except Exception as error:  # its decoders let ValueError, KeyError and protobuf's own through
             _log.warning("%s: Flower could not read its reply (%s)", who, type(error).__name__)
             return None
         # By id and not by source: a node that Flower lost is answered for by another.

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from securefl.core.agreement import Directory
 from securefl.engines.drive import Drive
+from securefl.engines.observer import Log
 
 __all__ = ["Party"]
 
@@ -26,6 +27,7 @@ class Party(Protocol):
     Attributes:
         names: the parties that it stands for. It is one, except in a simulation.
         drive: its machines at the place that it was called to last. None before any call.
+        log: what it noted, for the person at its machine.
     """
 
     @property
@@ -33,6 +35,9 @@ class Party(Protocol):
 
     @property
     def drive(self) -> Drive | None: ...
+
+    @property
+    def log(self) -> Log: ...
 
     def enter(self, directory: Directory, *, after: int = 0) -> None:
         """Take part in the session of this directory, and in no other any more.

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
+from support.four_clients import CLIENTS, PLACE, SENDS, SESSION, SIZE, records, sum_call
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.core.wire import Header, encode
-from securefl.engines.calls import AskCall, SumCall, said
+from securefl.engines.calls import AskCall, said
 from securefl.engines.door import Given
 from securefl.engines.drive import Drive, Parcel
 from securefl.engines.inprocess import InProcess, simulated
@@ -30,10 +31,7 @@ from securefl.storage.journal import Journal
 from securefl.sums.encrypted import way as encrypted
 from securefl.sums.two_server.messages import PadRequest
 
-CLIENTS, SIZE, LENGTH = 4, 3, 4
-SESSION = bytes(32)
-PLACE = Header(SESSION, 1, 0, 0)
-OWN = Sends(name="own", how="sum", reveals="it")
+LENGTH = 4
 PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a score")
 LOSS = Sends(name="loss", how="each", reveals="it")
 OPEN = Plan(delta=1e-5, schedule=9, unprotected=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
@@ -41,14 +39,10 @@ FOR_ONE = Order(
     wants=(), sums=(), introduction=0, number=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
 )
 GIVES = [
-    Given(OWN, lambda job: Value(clear=np.full(SIZE, float(job.x.sum())))),
+    Given(SENDS, lambda job: Value(clear=np.full(SIZE, float(job.x.sum())))),
     Given(PROFILE, lambda job: Value(hidden=np.ones(2 * LENGTH + 1), clear=np.zeros(0))),
     Given(LOSS, lambda job: Value(clear=np.ones(1))),
 ]
-
-
-def records() -> list[tuple[Any, Any]]:
-    return [(np.ones((k + 1, 2)), np.zeros(k + 1)) for k in range(CLIENTS)]
 
 
 def engine(plan: Plan, own: Any = None, gives: Any = GIVES) -> tuple[InProcess, ClientParty]:
@@ -74,20 +68,6 @@ def drive(party: ClientParty | KeyHolderParty, name: str, place: Header, data: b
     return party.drive
 
 
-def sums(**changes: Any) -> SumCall:
-    good: dict[str, Any] = {
-        "members": tuple(range(CLIENTS)),
-        "ordered": CLIENTS,
-        "names": ("own",),
-        "lengths": (SIZE,),
-        "introduction": 0,
-        "number": 0,
-        "again": 0,
-        "task": bytes(32),
-    }
-    return SumCall(**{**good, **changes})
-
-
 # A server that lies to the key holder ---------------------------------------------------------------
 
 
@@ -97,8 +77,8 @@ def test_a_number_that_no_agreement_can_hold_is_refused(how: Any, again: int) ->
     whole, _ = engine(replace(OPEN, sum=how))
     attempt = replace(PLACE, attempt=1)
     with pytest.raises(RemoteProtocolError, match="Expected sums"):
-        holder(whole).call([KEY_HOLDER], said(attempt, sums(again=again)))
-    good = drive(holder(whole), KEY_HOLDER, attempt, said(attempt, sums()))
+        holder(whole).call([KEY_HOLDER], said(attempt, sum_call(again=again)))
+    good = drive(holder(whole), KEY_HOLDER, attempt, said(attempt, sum_call()))
     empty = PadRequest(task=bytes(32), members=(), boxes=(), inputs=(), signatures=())
     assert good.deliver(Parcel(SERVER, KEY_HOLDER, encode(attempt, empty))) == []
     assert SERVER in good.traffic.blamed
@@ -112,8 +92,8 @@ def test_a_call_for_an_introduction_with_a_number_is_refused(how: Any, wrong: An
     whole, _ = engine(replace(OPEN, sum=how))
     attempt = replace(PLACE, attempt=1)
     with pytest.raises(RemoteProtocolError, match="Expected sums"):
-        holder(whole).call([KEY_HOLDER], said(attempt, sums(**wrong)))
-    assert drive(holder(whole), KEY_HOLDER, attempt, said(attempt, sums(number=1))).machines
+        holder(whole).call([KEY_HOLDER], said(attempt, sum_call(**wrong)))
+    assert drive(holder(whole), KEY_HOLDER, attempt, said(attempt, sum_call(number=1))).machines
 
 
 def test_kinds_of_profiles_without_end_do_not_fill_the_key_holder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +258,7 @@ def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, li
 def test_a_signed_key_that_is_none_costs_the_sum_and_no_process(lie: Any) -> None:
     whole, _ = engine(replace(OPEN, sum="ckks"))
     signs(whole, encrypted._PURPOSE, lie)
-    ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(OWN, SIZE),))
+    ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
     answers, log = whole.ask(ask, PLACE)
     assert answers.totals == {}
     assert "Expected a public key" in log.abstained[SERVER]

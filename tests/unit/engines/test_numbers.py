@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.tiny_orders import order
 
 from securefl.accounting.events import steps_event
 from securefl.accounting.ledger import Asked, Ledger
@@ -26,7 +27,7 @@ from securefl.engines.door import Given
 from securefl.engines.drive import Parcel
 from securefl.engines.inprocess import InProcess, simulated
 from securefl.engines.party.clients import ClientParty
-from securefl.messages import Broadcast, Order
+from securefl.messages import Broadcast
 from securefl.plan import Plan
 from securefl.rounds import Ask, Each, Sends, Sum, Value
 from securefl.storage.journal import Journal
@@ -67,22 +68,12 @@ class Attacked:
 
     def answers(self, at: Header, *wants: str, model: float = 0.0, **asked: int) -> bool:
         """Whether the client answers this order."""
-        order = Order(
-            wants=wants,
-            sums=(),
-            members=(0,),
-            draws=(1,),
-            whole=0,
-            most=0,
-            records=0,
-            **{"introduction": 0, "number": 0, "again": 0, **asked},
-        )
         self.party.call(["client-0000"], said(at, CALL))
         drive = self.party.drive
         assert drive is not None
         drive.begin()
         broadcast = Broadcast(model=np.full(1, model, np.float32), names=(), arrays=())
-        for message in (order, broadcast):
+        for message in (order(*wants, members=(0,), **asked), broadcast):
             drive.deliver(Parcel(SERVER, "client-0000", encode(at, message)))
         return bool(drive.work())
 

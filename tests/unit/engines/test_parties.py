@@ -22,6 +22,7 @@ from support.four_clients import (
     given,
     records,
     server,
+    sum_call,
 )
 
 from securefl.accounting.ledger import Ledger
@@ -70,20 +71,6 @@ def ordered(plan: Plan) -> tuple[ClientParty, Any]:
     return party, whole
 
 
-def call(**changes: Any) -> SumCall:
-    good: dict[str, Any] = {
-        "members": tuple(range(CLIENTS)),
-        "ordered": CLIENTS,
-        "names": ("own",),
-        "lengths": (SIZE,),
-        "introduction": 0,
-        "number": 0,
-        "again": 0,
-        "task": bytes(32),
-    }
-    return SumCall(**{**good, **changes})
-
-
 ATTEMPT = Header(SESSION, 1, 1, 1)
 
 # Calls --------------------------------------------------------------------------------------------
@@ -92,11 +79,11 @@ ATTEMPT = Header(SESSION, 1, 1, 1)
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (said(replace(ATTEMPT, session=b"\x01" * 32), call()), "another session"),
-        (said(Header(SESSION, 1, 0, 1), call()), "places go up"),
-        (said(Header(SESSION, 1, 0, 0), call()), "places go up"),
+        (said(replace(ATTEMPT, session=b"\x01" * 32), sum_call()), "another session"),
+        (said(Header(SESSION, 1, 0, 1), sum_call()), "places go up"),
+        (said(Header(SESSION, 1, 0, 0), sum_call()), "places go up"),
         (encode(ATTEMPT, broadcast_of(ASK)), "'ask-call', 'sum-call'"),
-        (said(ATTEMPT, call())[:-1], "well-formed"),
+        (said(ATTEMPT, sum_call())[:-1], "well-formed"),
         (b"", "well-formed"),
     ],
     ids=["another session", "the same place", "an earlier place", "no call", "cut", "nothing"],
@@ -108,7 +95,7 @@ def test_a_call_that_is_none_of_this_session_leaves_the_party_where_it_is(data: 
         party.call(party.names, data)
     assert refused.value.sender == SERVER
     assert party.drive is before
-    party.call(party.names, said(ATTEMPT, call()))
+    party.call(party.names, said(ATTEMPT, sum_call()))
     assert party.drive is not None
     assert party.drive.header == ATTEMPT
 
@@ -129,21 +116,21 @@ def test_a_call_that_is_none_of_this_session_leaves_the_party_where_it_is(data: 
 def test_a_call_that_does_not_fit_the_order_has_no_machine(changes: Any) -> None:
     party, _ = ordered(MASKED)
     with pytest.raises(RemoteProtocolError) as refused:
-        party.call(["client-0000"], said(ATTEMPT, call(**changes)))
+        party.call(["client-0000"], said(ATTEMPT, sum_call(**changes)))
     assert refused.value.sender == SERVER
 
 
 def test_a_call_of_another_round_does_not_use_the_order_of_this_one() -> None:
     party, _ = ordered(MASKED)
     with pytest.raises(RemoteProtocolError, match="of the order"):
-        party.call(party.names, said(Header(SESSION, 2, 1, 0), call()))
+        party.call(party.names, said(Header(SESSION, 2, 1, 0), sum_call()))
 
 
 def test_a_client_that_was_given_no_order_takes_no_part() -> None:
     whole, _ = engine(MASKED)
     whole._enter(SESSION)
     (party,) = whole._clients
-    party.call(party.names, said(ATTEMPT, call()))
+    party.call(party.names, said(ATTEMPT, sum_call()))
     assert party.drive is not None
     assert not party.drive.machines
 
@@ -188,7 +175,7 @@ def test_a_call_for_scores_that_nobody_could_make_is_refused(wrong: Any) -> None
 
 
 def test_a_call_is_read_as_it_was_said() -> None:
-    for one in (call(), AskCall(most_bytes=1, most_elements=2, key=b"k")):
+    for one in (sum_call(), AskCall(most_bytes=1, most_elements=2, key=b"k")):
         assert heard(said(ATTEMPT, one), SESSION, (0, 0, 0)) == (ATTEMPT, one)
 
 
@@ -215,10 +202,10 @@ def holder(plan: Plan) -> KeyHolderParty:
 def test_a_key_holder_opens_nothing_for_a_call_beside_its_plan(changes: Any) -> None:
     party = holder(TWO)
     with pytest.raises(RemoteProtocolError) as refused:
-        party.call([KEY_HOLDER], said(ATTEMPT, call(**changes)))
+        party.call([KEY_HOLDER], said(ATTEMPT, sum_call(**changes)))
     assert refused.value.sender == SERVER
     assert party.drive is None
-    party.call([KEY_HOLDER], said(ATTEMPT, call()))
+    party.call([KEY_HOLDER], said(ATTEMPT, sum_call()))
     assert isinstance(party.drive, Drive)
 
 
@@ -286,7 +273,7 @@ def test_a_server_of_other_keys_than_the_directorys_asks_nothing() -> None:
 def test_a_party_that_entered_no_session_hears_no_call() -> None:
     for party in (client(CLEAR), KeyHolderParty(TWO, {}, OwnRecord(KEY_HOLDER, Journal()))):
         with pytest.raises(LocalProtocolError, match="Enter one"):
-            party.call(party.names, said(PLACE, call()))
+            party.call(party.names, said(PLACE, sum_call()))
 
 
 def test_a_client_whose_journal_was_lost_is_told_so_itself() -> None:
@@ -298,7 +285,7 @@ def test_a_client_whose_journal_was_lost_is_told_so_itself() -> None:
     )
     party._directory = others
     with pytest.raises(ConfigError, match="Pin them again, or restore the journals"):
-        party.call(party.names, said(ATTEMPT, call()))
+        party.call(party.names, said(ATTEMPT, sum_call()))
 
 
 def test_what_was_made_in_a_session_that_was_left_is_not_kept() -> None:

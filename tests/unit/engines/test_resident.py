@@ -101,33 +101,30 @@ def test_yesterdays_messages_are_refused_today() -> None:
     assert deployment.files["client-0000"].ledger.head == before
 
 
-def test_the_same_enter_again_changes_nothing_in_the_middle_of_a_round() -> None:
-    deployment = Deployment(MASKED)
-    deployment.enter(TODAY)
-    request, waves = pack_enter(deployment.request(TODAY)), []
+def entering_midway(deployment: Deployment, nonce: bytes) -> None:
+    """In the middle of the next round client 1 is asked to enter, and does."""
+    request, waves = pack_enter(deployment.request(nonce)), []
 
-    def again(name: str, said: bytes) -> bytes:
+    def enters(name: str, said: bytes) -> bytes:
         waves.append(name)
         if len(waves) == 9:
             assert deployment.residents["client-0001"].answer(request) == ENTERED
         return said
 
-    deployment.lost = again
+    deployment.lost = enters
+
+
+def test_the_same_enter_again_changes_nothing_in_the_middle_of_a_round() -> None:
+    deployment = Deployment(MASKED)
+    deployment.enter(TODAY)
+    entering_midway(deployment, TODAY)
     assert deployment.ask(1).survivors == (0, 1, 2, 3)
 
 
 def test_a_new_session_in_the_middle_of_a_round_ends_the_old_one() -> None:
     deployment = Deployment(MASKED)
     deployment.enter(TODAY)
-    request, waves = pack_enter(deployment.request(TOMORROW)), []
-
-    def leaves(name: str, said: bytes) -> bytes:
-        waves.append(name)
-        if len(waves) == 9:
-            assert deployment.residents["client-0001"].answer(request) == ENTERED
-        return said
-
-    deployment.lost = leaves
+    entering_midway(deployment, TOMORROW)
     assert deployment.ask(1).survivors == (0, 2, 3)
     assert deployment.enter(TODAY) == ("client-0000", "client-0002", "client-0003", KEY_HOLDER)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.liars import signed_anew
+from support.tiny_orders import order
 from support.tiny_study import plain, same_state, spied, text, world
 
 from securefl.accounting.ledger import Ledger
@@ -258,18 +259,13 @@ def ordered(plan: Plan, order: Order) -> Any:
 
 def order_for(shown: tuple[int, ...], **changes: Any) -> Order:
     terms: dict[str, Any] = {
-        "wants": (),
         "sums": ("update",),
-        "introduction": 0,
-        "number": 0,
-        "again": 0,
         "members": tuple(range(len(shown))),
         "draws": shown,
         "whole": sum(shown),
         "most": max(shown),
-        "records": 0,
     }
-    return Order(**{**terms, **changes})
+    return order(**{**terms, **changes})
 
 
 PLAN = Plan(delta=1e-5, schedule=2, sum="masked", corrupt=0.1, unprotected=("update",), largest_share=0.5)

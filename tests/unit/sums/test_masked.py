@@ -253,6 +253,15 @@ def test_clients_of_any_number_are_masked() -> None:
 # What is told before anything runs ---------------------------------------------------------------
 
 
+def assert_composed(of: Study, said: str | None) -> None:
+    """Or refused with these words."""
+    if said is None:
+        composition(of, of.arms[0], world(of))
+    else:
+        with pytest.raises(ConfigError, match=said):
+            composition(of, of.arms[0], world(of))
+
+
 @pytest.mark.parametrize(
     ("fraction", "said"), [(1.0, None), (0.5, "at least 4 survivors of 5 clients"), (0.1, "its own value")]
 )
@@ -262,12 +271,7 @@ def test_what_is_asked_for_must_be_had_for_the_cohorts_that_are_asked(
     """Of 9 clients with 0.4 dropping and 0.2 corrupt: nothing that holds for 9 needs to hold for 5."""
     arm = FEDAVG.replace("fraction = 0.5", f"fraction = {fraction}")
     written = text(arm, clients=9).replace('sum = "clear"', 'sum = "masked"\ndropout = 0.4\ncorrupt = 0.2')
-    of = parse(written)
-    if said is None:
-        composition(of, of.arms[0], world(of))
-    else:
-        with pytest.raises(ConfigError, match=said):
-            composition(of, of.arms[0], world(of))
+    assert_composed(parse(written), said)
 
 
 @pytest.mark.parametrize(
@@ -297,12 +301,7 @@ def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: 
     for old, new in changes.items():
         assert old in written
         written = written.replace(old, new)
-    of = parse(written)
-    if said is None:
-        composition(of, of.arms[0], world(of))
-    else:
-        with pytest.raises(ConfigError, match=said):
-            composition(of, of.arms[0], world(of))
+    assert_composed(parse(written), said)
 
 
 def test_a_client_keeps_the_channels_of_few_cohorts() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
-from support.tiny_dpsgd import Own, Twice, config, images, keyed, seeded, trained
+from support.tiny_dpsgd import SETTINGS, Own, Twice, config, images, keyed, seeded, trained
 from support.tiny_training import small_data, small_model
 from torch import Tensor, nn
 
@@ -304,18 +304,9 @@ def test_divergence_is_an_error_that_says_what_to_do() -> None:
     ids=str,
 )
 def test_settings_out_of_range_are_refused_when_read(changes: dict[str, Any]) -> None:
-    settings: dict[str, Any] = {
-        "clip_norm": 1.0,
-        "noise_multiplier": 1.0,
-        "sampling_rate": 0.5,
-        "expected_batch": 8,
-        "steps": 3,
-        "optimizer": "sgd",
-        "learning_rate": 0.1,
-    }
-    assert convert(DPSGD, settings, "dpsgd") == config()
+    assert convert(DPSGD, SETTINGS, "dpsgd") == config()
     with pytest.raises(ConfigError, match="(?i)" + next(iter(changes))):
-        convert(DPSGD, settings | changes, "dpsgd")
+        convert(DPSGD, SETTINGS | changes, "dpsgd")
 
 
 def test_a_private_model_learns_real_digits() -> None:

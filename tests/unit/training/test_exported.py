@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save as foreign
+from support.exported_cards import CARD, MODEL, values
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
@@ -21,23 +22,6 @@ from securefl.training.exported import read, save
 from securefl.training.models import ModelConfig
 from securefl.training.trained import load
 
-KIND = {"kind": "mlp", "hidden": [4], "width": None}
-CARD: dict[str, Any] = {
-    "study": {"name": "tiny"},
-    "arm": "one",
-    "seed": 3,
-    "client": None,
-    "part": "whole",
-    "model": {
-        **KIND,
-        "shape": [6],
-        "outputs": 3,
-        "task": "classification",
-        "reads_text": False,
-        "features": None,
-        "changes": [],
-    },
-}
 X = np.random.default_rng(0).normal(size=(5, 6))
 
 
@@ -53,11 +37,6 @@ class Net(nn.Module):
         return out
 
 
-def values() -> dict[str, Any]:
-    made = ModelConfig(kind="mlp", hidden=(4,)).build((6,), 3, 7)
-    return {name: entry.numpy().copy() for name, entry in made.state_dict().items()}
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     save(tmp_path / "model.safetensors", values(), CARD)
@@ -65,7 +44,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def changed(**model: Any) -> dict[str, Any]:
-    return {**CARD, "model": {**CARD["model"], **model}}
+    return {**CARD, "model": {**MODEL, **model}}
 
 
 def test_it_predicts_what_the_model_says(file: Path) -> None:

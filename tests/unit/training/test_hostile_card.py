@@ -7,37 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.exported_cards import CARD, MODEL, values
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.training.exported import save
-from securefl.training.models import ModelConfig
 from securefl.training.trained import load
 
-MODEL: dict[str, Any] = {
-    "kind": "mlp",
-    "hidden": [4],
-    "width": None,
-    "shape": [6],
-    "outputs": 3,
-    "task": "classification",
-    "reads_text": False,
-    "features": None,
-    "changes": [],
-}
-CARD: dict[str, Any] = {
-    "study": {"name": "tiny"},
-    "arm": "one",
-    "seed": 3,
-    "client": None,
-    "part": "whole",
-    "model": MODEL,
-}
 X = np.random.default_rng(0).normal(size=(5, 6))
 
 
 def write(path: Path, card: dict[str, Any]) -> Path:
-    made = ModelConfig(kind="mlp", hidden=(4,)).build((6,), 3, 7)
-    save(path / "m", {name: entry.numpy().copy() for name, entry in made.state_dict().items()}, card)
+    save(path / "m", values(), card)
     return path / "m"
 
 

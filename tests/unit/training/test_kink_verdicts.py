@@ -12,10 +12,10 @@ import pytest
 import torch
 from support.gpus import FakeGpu
 
+from securefl.dp.audit import Bound
 from securefl.training import audits, kinks
 from securefl.training.devices import Gpu
 from securefl.training.kink_verdicts import cache, keeps_apart, remembered, subject
-from securefl.training.kinks import Flipped
 
 
 class Tried:
@@ -108,9 +108,9 @@ def test_the_test_is_the_audits(
 ) -> None:
     devices: list[torch.device] = []
 
-    def flipped(*_: Any, delta: float, inputs: int, device: torch.device, **_train: Any) -> Flipped:
+    def flipped(*_: Any, delta: float, inputs: int, device: torch.device, **_train: Any) -> Bound:
         devices.append(device)
-        return Flipped(delta=delta, claimed=1.0, lower=0.0 if inputs == 64 else lower)
+        return Bound(delta=delta, claimed=1.0, lower=0.0 if inputs == 64 else lower)
 
     monkeypatch.setattr(kinks, "audit", flipped)
     monkeypatch.setattr(kinks, "audit_features", flipped)

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from support.supernets import CNN, MLP, problem, supernet
-from torch import nn
+from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError
-from securefl.protocols.adds.gates import masked, masks_of
+from securefl.protocols.adds.gates import masked
 from securefl.protocols.adds.supernet import Supernet
 from securefl.training import ModelConfig
 from securefl.training.task import Problem
@@ -49,6 +50,11 @@ def nets() -> dict[str, Supernet]:
 
 
 NETS = nets()
+
+
+def masks_of(net: Supernet, units: NDArray[np.bool_]) -> dict[int, Tensor]:
+    """The masks of one subnet (J,)."""
+    return {layer.own.start: torch.from_numpy(units[layer.own].astype(np.float32)) for layer in net.sampled}
 
 
 @pytest.mark.parametrize("name", sorted(NETS))

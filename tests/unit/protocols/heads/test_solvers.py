@@ -64,7 +64,7 @@ def test_noised_moments_are_made_positive() -> None:
     phi, y = records(n=20)
     rng = np.random.default_rng(1)
     noise = 50 * rng.standard_normal((6, 6))
-    sums = parts(phi, y, moments_noise=50.0, sums_noise=50.0, counts_noise=50.0)
+    sums = parts(phi, y, moments_noise=50.0, counts_noise=50.0)
     spoilt = Parts(
         counts=sums.counts, sums=sums.sums, moments=sums.moments + (noise + noise.T) / 2, moments_noise=50.0
     )

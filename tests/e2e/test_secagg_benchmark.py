@@ -1,0 +1,34 @@
+"""The benchmark of secure aggregation plays sums that are right (`benchmarks/secagg.py`)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from masked_round import grid, identities, ours
+from secagg import by_two_servers
+from two_server import two_server
+
+from securefl.secagg import Policy, Vector
+from securefl.secagg.parameters import Mode
+
+STEP = grid(3).step
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+def test_a_masked_sum_is_that_of_the_survivors(mode: Mode) -> None:
+    found = ours(Policy(mode=mode, corrupt=0.0, dropout=0.34), 3, 10, 1)
+    assert found["error"] <= STEP
+    assert found["bytes_up"] > 40
+
+
+def test_a_sum_by_two_servers_has_a_row() -> None:
+    row = by_two_servers(3, 10, 1, 1)
+    assert row["error"] <= STEP
+    assert row.keys() > {"client_ms", "server_ms", "key_holder_ms", "client_over_floor"}
+
+
+def test_a_wrong_sum_by_two_servers_ends_the_benchmark() -> None:
+    calls = iter(np.linspace(0, 1, 99))
+    vector = Vector(name="update", length=4, bits=32, bound=grid(3).limit)
+    with pytest.raises(SystemExit, match="the exact sum"):
+        two_server(identities(3), vector, grid(3), lambda number: np.full(4, next(calls)), 0)
