@@ -108,9 +108,9 @@ def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> 
 
 
 def probes_of(columns: tuple[Tensor, ...], rows: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Two chunks: one in which two records take turns, and one with the second record behind zeros."""
+    """Two chunks: one of two records in turns (`_turns`), and one with the last of them behind zeros."""
     generator = torch.Generator().manual_seed(0)
-    turns = torch.arange(rows) % 2
+    turns = _turns(rows)
     drawn = [torch.rand((2, *c.shape[1:]), generator=generator).to(c.dtype)[turns] for c in columns]
     full = [probe.to(column.device) for probe, column in zip(drawn, columns, strict=True)]
     alone = [torch.zeros_like(column) for column in full]
@@ -119,19 +119,22 @@ def probes_of(columns: tuple[Tensor, ...], rows: int) -> tuple[list[Tensor], lis
     return full, alone
 
 
+def _turns(rows: int) -> Tensor:
+    """Which of two records each row holds: 0, 1, 1, 0, 1, 0, 0, 1, ... (Thue and Morse)."""
+    # Each has every residue of every small divisor. Records that simply alternate would never change parity.
+    return torch.tensor([row.bit_count() % 2 for row in range(rows)])
+
+
 def stay_apart(full: Any, alone: Any) -> bool:
-    """Whether two records that take turns have the same bits everywhere, and the second one among zeros."""
+    """Whether each of two records in turns has the same bits everywhere, and the last one among zeros."""
     # A layer may return something else than a tensor; the tensors behind it are compared all the same.
     if not (isinstance(full, Tensor) and isinstance(alone, Tensor)):
         return True
-    if full.ndim == 0 or full.shape != alone.shape or len(full) < 2 or len(full) % 2:
+    if full.ndim == 0 or full.shape != alone.shape or len(full) < 2:
         return False
     # nan differs from itself, and must count as equal here
     one, other = (part.detach().nan_to_num() for part in (full, alone))
-    same = torch.equal(one[::2], one[:1].expand_as(one[::2])) and torch.equal(
-        one[1::2], one[1:2].expand_as(one[1::2])
-    )
-    return same and torch.equal(one[-1], other[-1])
+    return torch.equal(one, one[_turns(len(one)).to(one.device)]) and torch.equal(one[-1], other[-1])
 
 
 def _culprit(model: nn.Module, read: Read, probes: tuple[list[Tensor], list[Tensor]]) -> str:

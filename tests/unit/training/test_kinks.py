@@ -253,6 +253,14 @@ class Placed(nn.Module):
         return torch.cat([x[:-3], x[-3:] * (1 + 1e-6)])
 
 
+class Odd(nn.Module):
+    """Treats every other row otherwise, as a kernel might whose lines hold two rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        odd = (torch.arange(len(x), device=x.device) % 2).view(-1, *(1,) * (x.ndim - 1))
+        return x * (1 + 1e-6 * odd)
+
+
 class Hidden(nn.Module):
     """Mixes rows outside of any layer."""
 
@@ -267,6 +275,7 @@ class Hidden(nn.Module):
 MIXING: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "rows centred": (lambda: flat(Centred()), r"layer '2' \(Centred"),
     "rows placed": (lambda: flat(Placed()), r"layer '2' \(Placed"),
+    "odd rows": (lambda: flat(Odd()), r"layer '2' \(Odd"),
     "outside of layers": (Hidden, "the forward of Hidden"),
 }
 Reads = Callable[[nn.Module, NDArray[Any], NDArray[Any]], Any]
