@@ -113,7 +113,7 @@ def render(
         failed=failed,
         warnings={name: [own["text"] for own in told] for name, told in alarms_of(sweep, out).items()},
         measure=measure_of(sweep, out).words,
-        sentences=sentences(series),
+        sentences=[*sentences(series), *_outside(sweep, out)],
         choices={short.get(name, name): values for name, values in choices.items()},
         series=series,
         groups={own.number: _groups(own, choices) for own in series},
@@ -133,6 +133,12 @@ def render(
         script=Markup(SCRIPT),
         digest=script_digest(),
     )
+
+
+def _outside(sweep: Sweep, out: Path) -> list[str]:
+    """What no epsilon covers, a sentence each."""
+    told = [facts(sweep.home(out, cell), cell)["outside"] for cell in done(sweep, out)]
+    return list(dict.fromkeys(sentence for own in told for sentence in own))
 
 
 def script_digest() -> str:

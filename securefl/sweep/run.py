@@ -38,7 +38,7 @@ from securefl.training.evaluation import Task
 METRICS = "metrics.csv"
 FACTS = "cell.json"
 """The mark of a finished cell, written last, with the facts that its tables do not hold."""
-_TOLD = ("card", "endless", "alarms", "kind")
+_TOLD = ("card", "endless", "alarms", "kind", "outside")
 _KILLED = "its worker process was ended from outside; if memory ran out, take fewer --workers"
 _BEAT = 0.1
 """Seconds between two looks at the workers."""
@@ -60,11 +60,11 @@ def finished(folder: Path) -> bool:
 
 
 def facts(folder: Path, cell: Cell) -> Mapping[str, Any]:
-    """The facts of a finished cell: `card`, `endless`, `alarms`, `kind` and `metrics`.
+    """The facts of a finished cell: `card`, `endless`, `alarms`, `kind`, `outside` and `metrics`.
 
     card: the rows of its privacy card. endless: for each arm, why epsilon is infinite, or an empty text.
     alarms: what a person must not overlook, each with `arm`, `text` and `learnt`. kind: what is learnt.
-    metrics: its table as it was written, in bytes.
+    outside: what no epsilon covers, a sentence each. metrics: its table as it was written, in bytes.
     Raises DataError if the folder is another cell's, or was damaged.
     """
     again = f"Remove {folder / FACTS} and run the sweep again: the cell goes on from its checkpoints."
@@ -92,12 +92,13 @@ def finish(
     *,
     alarms: Sequence[Mapping[str, Any]],
     kind: Task,
+    outside: Sequence[str] = (),
 ) -> None:
     """Mark the cell of this study as finished, once its table is written (see `facts`)."""
     noted = {
         "study": _digest(study.text.encode()),
         "metrics": _digest((folder / METRICS).read_bytes()),
-        **dict(zip(_TOLD, (card, endless, alarms, kind), strict=True)),
+        **dict(zip(_TOLD, (card, endless, alarms, kind, list(outside)), strict=True)),
     }
     with replacing(folder / FACTS) as target:
         target.write(json.dumps(noted, indent=2).encode())
@@ -280,4 +281,5 @@ def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Sto
         name: endless(plan, [offer.sends for offer in algorithm.offers]) if isinf(spent[name]) else ""
         for name, (algorithm, plan) in arms.items()
     }
-    finish(folder, study, card, words, alarms=[vars(own) for own in found.alarms], kind=found.kind)
+    alarms = [vars(own) for own in found.alarms]
+    finish(folder, study, card, words, alarms=alarms, kind=found.kind, outside=first.marks.outside)

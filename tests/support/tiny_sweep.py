@@ -52,7 +52,13 @@ def row(arm: str, seed: int, number: int, accuracy: float, epsilon: Mapping[str,
 
 
 def fill(
-    found: Sweep, out: Path, *, leave: int = 0, alarms: Sequence[Mapping[str, Any]] = (), seeds: int = 3
+    found: Sweep,
+    out: Path,
+    *,
+    leave: int = 0,
+    alarms: Sequence[Mapping[str, Any]] = (),
+    seeds: int = 3,
+    outside: Sequence[str] = (),
 ) -> None:
     """Folders as finished cells leave them, of some seeds and two rounds, but for the last `leave`."""
     for place, cell in enumerate(found.cells[: len(found.cells) - leave]):
@@ -77,4 +83,4 @@ def fill(
                 "epsilon": f"{asked:.3g}".replace("inf", "∞"),
             }
         ]
-        finish(folder, cell.study, card, endless, alarms=alarms, kind="classification")
+        finish(folder, cell.study, card, endless, alarms=alarms, kind="classification", outside=outside)

@@ -66,6 +66,14 @@ def test_figures_are_those_there_is_data_for(swept: Sweep, tmp_path: Path) -> No
     assert lines["series-0-line-0"].get_markerfacecolor() != "white"
 
 
+def test_what_no_epsilon_covers_is_said_once(swept: Sweep, tmp_path: Path) -> None:
+    said = "The features were computed by Net <1>; its training data are outside epsilon."
+    fill(swept, tmp_path, outside=[said])
+    source = page(swept, tmp_path)
+    assert source.count("its training data are outside epsilon.") == 1
+    assert "Net &lt;1&gt;" in source
+
+
 def test_the_page_loads_nothing_and_runs_its_script_alone(swept: Sweep, tmp_path: Path) -> None:
     fill(swept, tmp_path)
     source = page(swept, tmp_path)
