@@ -27,9 +27,10 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.engines.apart.asking import ServerSide
 from securefl.engines.apart.computing import Outside
 from securefl.engines.apart.diary import Diary
-from securefl.engines.apart.line import Line, listening, serve
+from securefl.engines.apart.line import Line
 from securefl.engines.apart.resident import Resident
 from securefl.engines.apart.roster import Pinned
+from securefl.engines.apart.serving import listening, serve
 from securefl.engines.apart.updates import Updates
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.key_holder import KeyHolderParty

@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from securefl.core.release import KEY_HOLDER
-from securefl.engines.apart.line import MOST, Line, listening
-from securefl.engines.apart.line import serve as serve_line
+from securefl.engines.apart.line import MOST, Line
 from securefl.engines.apart.resident import Resident
+from securefl.engines.apart.serving import listening
+from securefl.engines.apart.serving import serve as serve_line
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.rounds import Kept
