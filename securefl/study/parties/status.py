@@ -11,10 +11,10 @@ from securefl.accounting.statement import statement
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.release import PARTIES
 from securefl.engines.apart.diary import Diary
+from securefl.engines.apart.files import DIARY, LEDGER
 from securefl.engines.apart.roster import fingerprint
+from securefl.storage.counter import Counter
 from securefl.study.parties import keys, plan_file
-from securefl.study.parties.counter import Counter
-from securefl.study.parties.folder import DIARY, LEDGER
 
 _SHOWN = 10
 
