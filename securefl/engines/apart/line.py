@@ -145,6 +145,11 @@ def reached(path: Path | str, *, timeout: float, most: int = MOST) -> Iterator[L
         connection.settimeout(timeout)
         try:
             connection.connect(os.fspath(path))
+        except PermissionError:
+            raise refusal(
+                f"Expected a socket that user {os.getuid()} may open, got {path}, which it may not. Put the "
+                "user into the group of the party's folder, and name it to securefl party serve with --allow."
+            ) from None
         except OSError as error:
             raise refusal(
                 f"Expected a party at {path}, got: {error}. Start it: securefl party serve."

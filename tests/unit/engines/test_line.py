@@ -405,6 +405,16 @@ def test_a_party_that_does_not_run_is_told(tmp_path: Path) -> None:
         ask(tmp_path / "nothing.sock", b"abc", timeout=1)
 
 
+def test_a_user_who_may_not_open_the_socket_is_told_what_lets_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Slow, path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")  # which root never gets
+
+    monkeypatch.setattr(Slow, "connect", refuse)
+    monkeypatch.setattr("securefl.engines.apart.line.socket.socket", lambda *anything: Slow(b""))
+    with pytest.raises(RemoteProtocolError, match=r"--allow"):
+        ask("here", b"", timeout=1)
+
+
 def test_a_signal_ends_the_wait_though_it_interrupts_no_call(tmp_path: Path) -> None:
     # As one does that comes after Python has looked for signals and before it begins to wait.
     def stop(number: int, _: object) -> None:

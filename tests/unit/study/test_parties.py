@@ -428,6 +428,13 @@ def test_a_plan_file_that_was_changed_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_another_user_is_told_whose_folder_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders.init(tmp_path / "p", made(), part(made(), SERVER, tmp_path / "counters"))
+    monkeypatch.setattr("os.access", lambda path, how: False)  # tests may run as root, who may read all
+    with pytest.raises(ConfigError, match=r"Run the command as that user"):
+        plan_file.read(tmp_path / "p")
+
+
 def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     for study in (CLEAR, TWO_SERVER):
         of = made(study)
