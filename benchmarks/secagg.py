@@ -42,11 +42,12 @@ from flower_secagg import flower
 from numpy.typing import NDArray
 from two_server import two_server
 
+from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.grid import Grid
 from securefl.core.hiding import Hide
 from securefl.core.machine import Step
-from securefl.core.release import NO_COST, SERVER, Release, ReleaseKey
+from securefl.core.release import SERVER, Release, ReleaseKey
 from securefl.core.wire import Header, decode
 from securefl.messages import client_name
 from securefl.secagg import (

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from securefl.accounting.budget import Budget
 from securefl.accounting.chain import Head, head, move, replay
-from securefl.accounting.events import dump_charge
+from securefl.accounting.events import NO_COST, UNPROTECTED, dump_charge
 from securefl.accounting.filed import Asked, Filed, by_holder
 from securefl.accounting.note import Note
 from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, row_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
-from securefl.core.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
+from securefl.core.release import _LEDGER_ONLY, Charge, Permit, Release, ReleaseKey
 from securefl.core.wire import Header, encode
 
 __all__ = ["Asked", "Head", "Ledger", "Terms", "now"]

@@ -15,6 +15,8 @@ from securefl.core.arrays import packed, unpacked
 from securefl.rounds import Kept
 from securefl.storage.database import Database, Kind, check, decoding, seal
 
+DIARY = "diary.sqlite"
+"""Its name in a party's folder."""
 KIND = Kind(
     name="diary",
     version=1,

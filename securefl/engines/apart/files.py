@@ -10,12 +10,12 @@ from pathlib import Path
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
 from securefl.core.errors import DataError
-from securefl.engines.apart.diary import Diary
+from securefl.engines.apart.diary import DIARY, Diary
 from securefl.storage.counter import Counter, Place, require_outside
 from securefl.storage.folder_lock import alone
 from securefl.storage.journal import Journal
 
-LEDGER, JOURNAL, DIARY = "ledger.sqlite", "acts.sqlite", "diary.sqlite"
+LEDGER, JOURNAL = "ledger.sqlite", "acts.sqlite"
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from securefl.accounting.events import NO_COST
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
-from securefl.core.release import KEY_HOLDER, NO_COST, SERVER, ReleaseKey
+from securefl.core.release import KEY_HOLDER, SERVER, ReleaseKey
 from securefl.engines.apart.entering import ENTERED, Enter, pack_enter
 from securefl.engines.apart.house import House, UpdateParty
 from securefl.engines.apart.line import ask
