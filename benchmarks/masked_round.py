@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.grid import Grid
 from securefl.core.hiding import Hide
 from securefl.core.machine import Step
-from securefl.core.release import NO_COST, SERVER, Release, ReleaseKey
+from securefl.core.release import SERVER, Release, ReleaseKey
 from securefl.core.wire import Header, decode
 from securefl.messages import client_name
 from securefl.secagg import (

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.grid import Grid
 from securefl.core.keys import SecretKey
-from securefl.core.release import KEY_HOLDER, NO_COST, SERVER, Release, ReleaseKey
+from securefl.core.release import KEY_HOLDER, SERVER, Release, ReleaseKey
 from securefl.core.signing import AgreementKey
 from securefl.core.wire import Header, decode
 from securefl.plan import Plan

@@ -9,8 +9,9 @@ from math import ceil, isinf, sqrt
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.accounting.composition import compose
+from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED
 from securefl.core.errors import ConfigError
-from securefl.core.release import EXPOSED, KEY_HOLDER, NO_COST, SERVER, UNPROTECTED, Charge
+from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.dp.gaussian import TAIL, discrete_event, share
 from securefl.plan import Plan
 from securefl.rounds import Sends

@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Final, Literal
 
-from securefl.accounting.store import Terms
+from securefl.accounting.store import Terms, require_delta
 from securefl.core.cohort import colluding, dropping
 from securefl.core.errors import ConfigError
 from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_missing
-from securefl.dp.calibration import require_delta
 
 CLEAR: Final = "clear"
 """The word for sums in which the server sees each contribution."""

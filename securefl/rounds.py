@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
 from securefl.core.errors import LocalProtocolError
@@ -20,6 +19,9 @@ from securefl.core.grid import Grid
 from securefl.core.legible import require_legible
 from securefl.core.release import Adjacency, Unit
 from securefl.profiles import Bounds, Query, Variant
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6
@@ -43,8 +45,7 @@ class Sends:
             that was trained on them. Removing one record moves such state without bound, so record-level
             epsilon is infinite, whatever `sensitivity` says of the rest. "nothing": only a model whose
             training is accounted.
-        training: the cost of the training before it, if a model was broadcast. Its unit is the record, to add
-            or remove.
+        training: the cost of the training before it, if a model was broadcast, per record added or removed.
         sensitivity: in L2, by (unit, adjacency). It is unbounded for a pair that is absent.
         bounded_by: by unit, what a study sets to bound it, as words behind "take": for whoever is refused.
         every: it is asked for in rounds whose number this divides. 0 is in no round.
@@ -291,8 +292,7 @@ class Answers:
     """The answers to an Ask. A client that stayed silent or was refused is absent.
 
     A survivor whose encrypted number could not be opened is absent from that number alone. If sums are
-    hidden, `each` comes from an exchange before theirs, so a client may have answered in one of the two
-    alone.
+    hidden, `each` comes from an exchange before theirs, so a client may have answered in one of the two.
     """
 
     survivors: tuple[int, ...]

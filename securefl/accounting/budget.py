@@ -11,10 +11,10 @@ from dp_accounting import DpEvent
 
 from securefl.accounting.alike import Counts
 from securefl.accounting.composition import Filter, Running, compose, fits
-from securefl.accounting.events import History, dump_charge, load_charge
+from securefl.accounting.events import NO_COST, UNPROTECTED, History, dump_charge, load_charge
 from securefl.accounting.store import Terms
 from securefl.core.errors import BudgetExceeded
-from securefl.core.release import NO_COST, UNPROTECTED, Charge
+from securefl.core.release import Charge
 
 # A long run has a new history every round. A full memory is emptied, which costs time and nothing else.
 _LARGEST_MEMORY = 4096

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from dp_accounting import (
     ComposedDpEvent,
@@ -33,6 +33,12 @@ from dp_accounting import (
 from securefl.core.errors import DataError, UnsupportedEvent
 from securefl.core.release import Charge
 
+NO_COST: Final = Charge(server=NoOpDpEvent(), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
+UNPROTECTED: Final = Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=NonPrivateDpEvent())
+EXPOSED: Final = Charge(
+    server=NonPrivateDpEvent(), key_holder=NonPrivateDpEvent(), others=NonPrivateDpEvent()
+)
+"""For an unprotected value with the key holder's noise, which it could take off a published total."""
 Stored = dict[str, Any]
 
 

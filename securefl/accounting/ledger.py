@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from securefl.accounting.budget import Budget
 from securefl.accounting.chain import Head, head, move, replay
-from securefl.accounting.events import dump_charge
+from securefl.accounting.events import NO_COST, UNPROTECTED, dump_charge
 from securefl.accounting.filed import Asked, Filed, by_holder
 from securefl.accounting.note import Note
 from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, row_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
-from securefl.core.release import _LEDGER_ONLY, NO_COST, UNPROTECTED, Charge, Permit, Release, ReleaseKey
+from securefl.core.release import _LEDGER_ONLY, Charge, Permit, Release, ReleaseKey
 from securefl.core.wire import Header, encode
 
 __all__ = ["Asked", "Head", "Ledger", "Terms", "now"]
@@ -279,10 +279,16 @@ class Ledger:
         """Every session that has a release."""
         return [bytes(row[0]) for row in self._db.rows("SELECT DISTINCT session FROM releases")]
 
-    def newest(self, session: bytes) -> int:
-        """The newest round of a session in which something was released, or 0."""
-        query = "SELECT COALESCE(MAX(round), 0) FROM releases WHERE session = ?"
-        return int(self._db.rows(query, (session,))[0][0])
+    def newest(self, session: bytes, holder: str | None = None) -> int:
+        """The newest round of a session in which something was released, or 0.
+
+        holder: of this one alone, by an index: the time does not grow with the releases of other sessions.
+        """
+        own = () if holder is None else (holder,)
+        query = "SELECT COALESCE(MAX(round), 0) FROM releases WHERE session = ?" + " AND holder = ?" * len(
+            own
+        )
+        return int(self._db.rows(query, (session, *own))[0][0])
 
     def rows(self) -> list[tuple[Any, ...]]:
         """(holder, session, round, stage, attempt, name, charge, state, at), in order of reservation.

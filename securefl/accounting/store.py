@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from sys import float_info
+from typing import Final
 
 from securefl.accounting.chain import Head, first, move, replay, whole
 from securefl.accounting.note import noted, noted_in
@@ -34,6 +35,16 @@ KIND = Kind(
     "begin a new run in another folder.",
 )
 IDENTITY = "identity"
+SMALLEST_DELTA: Final = float_info.min
+"""Below it floats lose digits, and 1 / delta is infinite. No meaningful delta is near it."""
+
+
+def require_delta(delta: float) -> None:
+    """Raises ConfigError unless delta is a probability that the accountants can compute with."""
+    if not 0 < delta < 1:
+        raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
+    if delta < SMALLEST_DELTA:
+        raise ConfigError(f"Expected delta >= {SMALLEST_DELTA:.3g}, got {delta}; take 1e-300, or 1e-10.")
 
 
 def now() -> str:
@@ -65,8 +76,7 @@ class Terms:
     adaptive: bool = False
 
     def __post_init__(self) -> None:
-        if not float_info.min <= self.delta < 1:  # below it floats lose their digits
-            raise ConfigError(f"Expected {float_info.min:.3g} <= delta < 1, got {self.delta}.")
+        require_delta(self.delta)
         if self.budget is not None and not self.budget >= 0:
             raise ConfigError(f"Expected a budget of epsilon >= 0, got {self.budget}.")
         if self.schedule is not None:

@@ -17,9 +17,9 @@ from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.processes import processors, scriptless
+from securefl.storage.folder_lock import alone
 from securefl.study.brought import Brought
 from securefl.study.config import slug
-from securefl.study.folder_lock import alone
 from securefl.study.interruption import Interruption
 from securefl.sweep import tradeoff
 from securefl.sweep.best import sentences

@@ -74,9 +74,9 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
     from securefl.accounting.events import History
     from securefl.accounting.figures import plain
     from securefl.accounting.listed import LARGEST_EVENTS, count_events
-    from securefl.dp import calibration
+    from securefl.accounting.store import require_delta
 
-    calibration.require_delta(delta)
+    require_delta(delta)
     text = read_text(events, LARGEST_EVENTS)
     try:
         # Counted before it is parsed: a text of brackets becomes a tree of many times its size.

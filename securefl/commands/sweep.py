@@ -64,8 +64,8 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     """
     from rich.console import Console
 
+    from securefl.storage.folder_lock import alone
     from securefl.study.config import slug
-    from securefl.study.folder_lock import alone
 
     found = find(study)
     out = out or Path("runs") / f"{slug(found.name)}-sweep"

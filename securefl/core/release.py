@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Final, Literal, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, final
 
 import numpy as np
-from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, UnaccountedRelease
 from securefl.core.keys import Guarded
 from securefl.core.legible import require_legible
 from securefl.core.sparse import sparse
+
+if TYPE_CHECKING:  # to load it takes seconds, which a command that only reads keys need not wait
+    from dp_accounting import DpEvent
 
 Unit = Literal["record", "client"]
 Adjacency = Literal["add-remove", "replace-one", "zero-out"]
@@ -57,14 +59,6 @@ class Charge:
 
     def by_party(self) -> Mapping[str, DpEvent]:
         return {SERVER: self.server, KEY_HOLDER: self.key_holder, OTHERS: self.others}
-
-
-NO_COST: Final = Charge(server=NoOpDpEvent(), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
-UNPROTECTED: Final = Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=NonPrivateDpEvent())
-EXPOSED: Final = Charge(
-    server=NonPrivateDpEvent(), key_holder=NonPrivateDpEvent(), others=NonPrivateDpEvent()
-)
-"""For an unprotected value with the key holder's noise, which it could take off a published total."""
 
 
 @dataclass(frozen=True, order=True)

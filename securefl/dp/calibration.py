@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from math import exp, inf, isfinite, log, sqrt
-from sys import float_info
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, get_sigma_gaussian
@@ -21,6 +20,7 @@ from scipy.optimize import brentq
 from securefl.accounting.composition import COARSE, compose, rdp_epsilon
 from securefl.accounting.composition import epsilon as cost
 from securefl.accounting.events import History
+from securefl.accounting.store import require_delta
 from securefl.core.errors import ConfigError
 from securefl.core.release import Adjacency
 
@@ -30,18 +30,6 @@ difference in the last bit refused schedules."""
 _MOST_EXTRA = 8.0
 """The search for an accountant's sigma ends at this multiple of the exact one."""
 Method = Literal["exact", "paper", "rdp", "pld"]
-
-
-SMALLEST_DELTA: Final = float_info.min
-"""Below it floats lose digits, and 1 / delta is infinite. No meaningful delta is near it."""
-
-
-def require_delta(delta: float) -> None:
-    """Raises ConfigError unless delta is a probability that the accountants can compute with."""
-    if not 0 < delta < 1:
-        raise ConfigError(f"Expected 0 < delta < 1, got {delta}.")
-    if delta < SMALLEST_DELTA:
-        raise ConfigError(f"Expected delta >= {SMALLEST_DELTA:.3g}, got {delta}; take 1e-300, or 1e-10.")
 
 
 def check_delta(delta: float, records: int, *, force: bool = False) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from securefl.core.errors import DataError
+from securefl.core.logs import to_stderr
 from securefl.published.catalogue import data_of, missing
 from securefl.published.standing import home, require_own
 from securefl.published.table import Part, Table
+from securefl.storage.folder_lock import alone
 from securefl.study.config import Arm
-from securefl.study.folder_lock import alone
-from securefl.study.interruption import Interruption, Stop, to_stderr
+from securefl.study.interruption import Interruption, Stop
 from securefl.study.results import Results
 from securefl.study.session import run_study
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -60,6 +61,26 @@ def write(path: Path, content: str | bytes, *, secret: bool = False) -> None:
     """Write complete content in the same way. Text becomes UTF-8."""
     with replacing(path, secret=secret) as target:
         target.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[None]:
+    """A folder to fill, made for its owner alone if there is none. An error leaves what was there before."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    before = set(folder.iterdir())
+    try:
+        yield
+    except BaseException:
+        for path in set(folder.iterdir()) - before:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        for path in new:
+            with suppress(OSError):  # somebody else has put something there meanwhile
+                path.rmdir()
+        raise
 
 
 def subfolder(path: Path) -> Path:

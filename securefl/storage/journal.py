@@ -94,10 +94,11 @@ class Journal:
         """Every session that a party has been in."""
         return [bytes(row[0]) for row in self._db.rows("SELECT DISTINCT session FROM parties")]
 
-    def newest(self, session: bytes) -> int:
-        """The newest round of a session that any party has seen, or 0."""
-        query = "SELECT COALESCE(MAX(round), 0) FROM parties WHERE session = ?"
-        return int(self._db.rows(query, (session,))[0][0])
+    def newest(self, session: bytes, party: str | None = None) -> int:
+        """The newest round of a session that any party has seen, or 0. party: or that this one has seen."""
+        own = () if party is None else (party,)
+        query = f"SELECT COALESCE(MAX(round), 0) FROM parties WHERE session = ?{' AND party = ?' * len(own)}"
+        return int(self._db.rows(query, (session, *own))[0][0])
 
     def close(self) -> None:
         self._db.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from securefl.core.logs import to_stderr
 from securefl.processes import SIGNALS
 
 _ONE_REQUEST = 0.1
@@ -38,11 +38,6 @@ class Stop(Protocol):
 
     def check(self) -> None:
         """Raises Interrupted if a request came."""
-
-
-def to_stderr(line: str) -> None:
-    """Print a line for a person."""
-    print(line, file=sys.stderr, flush=True)
 
 
 class Interruption:

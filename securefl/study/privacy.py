@@ -10,10 +10,11 @@ from typing import Literal
 
 from dp_accounting import DpEvent
 
+from securefl.accounting.store import require_delta
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
 from securefl.core.release import Adjacency, Unit, neighbours_missing
-from securefl.dp.calibration import check_training, multiplier_beside, require_delta, sigma
+from securefl.dp.calibration import check_training, multiplier_beside, sigma
 from securefl.plan import Plan
 from securefl.rounds import Sends
 from securefl.scores import require as require_scores

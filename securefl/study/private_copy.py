@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from securefl.core.errors import ConfigError
-from securefl.study.folder_lock import require_idle
+from securefl.storage.folder_lock import require_idle
 
 
 @contextmanager

@@ -10,19 +10,19 @@ from typing import Any
 
 from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
-from securefl.core.logs import logger
+from securefl.core.logs import logger, to_stderr
 from securefl.core.reading import near
 from securefl.plan import Plan
 from securefl.storage.files import write
+from securefl.storage.folder_lock import alone
 from securefl.storage.texts import read_text
 from securefl.study import results, run_report, world
 from securefl.study.brought import Brought
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
-from securefl.study.folder_lock import alone
 from securefl.study.hardware import devices, hardware_of, note
 from securefl.study.home import home_of, note_home
-from securefl.study.interruption import Interruption, Stop, to_stderr
+from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, side_by_side
 from securefl.study.places import placed
 from securefl.study.private_copy import private_copy

@@ -22,8 +22,8 @@ from securefl.commands.report import report
 from securefl.commands.run import run
 from securefl.commands.sweep import sweep
 from securefl.core.errors import ConfigError
+from securefl.storage.folder_lock import LOCK, alone
 from securefl.study.config import Arm
-from securefl.study.folder_lock import LOCK, alone
 from securefl.study.session import run_study
 
 MAIN = "from securefl.commands.main import main; main()"
@@ -128,7 +128,7 @@ def test_a_folder_that_cannot_be_written_says_where_else(folders: tuple[Path, Pa
     before = content(folder)
     done = told(folder)
     expected = (
-        f"securefl: {folder} cannot be written (Permission denied). Choose a folder that can be with --out.\n"
+        f"securefl: {folder} cannot be written (Permission denied). Permit it, or choose another folder.\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
     assert content(folder) == before

@@ -15,8 +15,8 @@ import pytest
 from support.tiny_study import FEDAVG, FEDPROF, newest, run, spied, study, text, world
 
 from securefl.core.errors import ConfigError
+from securefl.storage.folder_lock import LOCK
 from securefl.study.config import parse
-from securefl.study.folder_lock import LOCK
 from securefl.study.session import reopen, run_study
 from securefl.study.world import World, build
 

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tiny_orders import order
 
+from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.legible import is_legible
-from securefl.core.release import NO_COST, Delivered, Release, ReleaseKey
+from securefl.core.release import Delivered, Release, ReleaseKey
 from securefl.core.wire import Header, Limit, decode
 from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
 

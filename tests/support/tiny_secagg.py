@@ -12,11 +12,12 @@ import numpy as np
 from dp_accounting import GaussianDpEvent
 from numpy.typing import NDArray
 
+from securefl.accounting.events import NO_COST
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.hiding import Hide
 from securefl.core.keys import SecretKey
-from securefl.core.release import NO_COST, SERVER, Charge, Release, ReleaseKey
+from securefl.core.release import SERVER, Charge, Release, ReleaseKey
 from securefl.core.wire import Header
 from securefl.engines.drive import Drive, Traffic
 from securefl.engines.network import Faults, Network

@@ -18,10 +18,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support import second_two_server as second
 from support.second_secagg import Refused, Vector, fields, sha256, sign, x25519_public
 
+from securefl.accounting.events import NO_COST
 from securefl.core import agreement
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Share, Signature
-from securefl.core.release import KEY_HOLDER, NO_COST, SERVER, Delivered, Release, ReleaseKey
+from securefl.core.release import KEY_HOLDER, SERVER, Delivered, Release, ReleaseKey
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.core.wire import Header
 from securefl.plan import Plan

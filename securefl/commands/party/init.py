@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from securefl.commands.party.agreeing import agreed
 from securefl.commands.telling import find
 
 if TYPE_CHECKING:
@@ -107,5 +108,5 @@ def _agree(plan: Plan, stated: dict[str, Any], yes: bool) -> None:
     words = ", ".join(f"{name} {value}" for name, value in terms.items())
     without = f" {', '.join(plan.unprotected)} leave without noise." if plan.unprotected else ""
     click.echo(f"The study's terms: {words}, against {', '.join(plan.against)}.{without}", err=True)
-    if not click.confirm("The ledger will have them for ever, in every study. Agree?", err=True):
+    if not agreed("The ledger will have them for ever, in every study. Agree?"):
         raise ConfigError("Expected your agreement to the terms, got none: nothing was made.")

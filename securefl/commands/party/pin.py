@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.party.agreeing import agreed
+
 
 @click.command(epilog="Example:  securefl party pin P roster.jsonl")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
@@ -33,8 +35,8 @@ def pin(folder: Path, roster: Path, digest: str | None, yes: bool) -> None:
         )
     for member in pinned.members.values():
         click.echo(f"{member.name}  {fingerprint(member)}", err=True)
-    agreed = yes or digest is not None
-    if not agreed and not click.confirm(f"The digest is {found}. Do the others have it too?", err=True):
+    known = yes or digest is not None
+    if not known and not agreed(f"The digest is {found}. Do the others have it too?"):
         raise ConfigError("Expected a digest that all have, got none: nothing was pinned.")
     content = pinning.pin(folder, pinned, text)
     click.echo(f"{content.name}: pinned {len(pinned.members)} parties, digest {found}")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from securefl.commands.party.agreeing import agreed
+
 
 @click.command(epilog="Example:  securefl party recount P")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
@@ -20,6 +22,6 @@ def recount(folder: Path, yes: bool) -> None:
     from securefl.study.parties import folder as folders
 
     ask = "Is this folder the newest state of the party, never restored from a backup?"
-    if not yes and not click.confirm(ask, err=True):
+    if not yes and not agreed(ask):
         raise ConfigError("Expected your word that the folder is the newest, got none: nothing was changed.")
     click.echo(f"The counter begins anew: {folders.recount(folder)}")

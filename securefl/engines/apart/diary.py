@@ -15,6 +15,8 @@ from securefl.core.arrays import packed, unpacked
 from securefl.rounds import Kept
 from securefl.storage.database import Database, Kind, check, decoding, seal
 
+DIARY = "diary.sqlite"
+"""Its name in a party's folder."""
 KIND = Kind(
     name="diary",
     version=1,
@@ -81,6 +83,23 @@ class Diary:
             for *content, sealed in rows:
                 check(sealed, *content)
         return [(bytes(session), Entry(study, at)) for _, session, study, at, _ in rows]
+
+    def newest(self) -> tuple[int, bytes]:
+        """How many sessions were entered, and the last of them; 0 and no bytes before any."""
+        return self._session("ORDER BY number DESC LIMIT 1") or (0, b"")
+
+    def number(self, session: bytes) -> int:
+        """The number of a session, from 1 in the order in which they were entered; 0 for none of them."""
+        found = self._session("WHERE session = ?", (session,))
+        return 0 if found is None else found[0]
+
+    def _session(self, which: str, values: Sequence[bytes] = ()) -> tuple[int, bytes] | None:
+        row = self._db.row(f"SELECT number, session, study, at, seal FROM sessions {which}", values)
+        if row is None:
+            return None
+        with self._db.explaining():
+            check(row[-1], *row[:-1])
+        return int(row[0]), bytes(row[1])
 
     def enter(self, session: bytes, study: str) -> None:
         """Note a session, durably. What was kept in the one before is forgotten."""

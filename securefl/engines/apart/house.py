@@ -11,25 +11,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from socket import socket
-from threading import Event, Thread
+from socket import SHUT_RDWR, socket
+from threading import Thread
 from types import TracebackType
 
 import numpy as np
 
-from securefl.accounting.ledger import Ledger
 from securefl.core.agreement import Identity
 from securefl.core.errors import DataError
 from securefl.core.logs import logger
 from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.engines.apart import files
 from securefl.engines.apart.asking import ServerSide
 from securefl.engines.apart.computing import Outside
-from securefl.engines.apart.diary import Diary
-from securefl.engines.apart.line import Line, listening, serve
+from securefl.engines.apart.line import Line
 from securefl.engines.apart.resident import Resident
 from securefl.engines.apart.roster import Pinned
+from securefl.engines.apart.serving import listening, serve
 from securefl.engines.apart.updates import Updates
 from securefl.engines.party import Party
 from securefl.engines.party.clients import ClientParty
@@ -37,11 +38,12 @@ from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.messages import client_name
 from securefl.plan import Plan
 from securefl.rounds import Kept
+from securefl.storage.counter import Counter
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 
 _log = logger(__name__)
-_SOCKET = "party.sock"
+_SOCKET, _COUNTERS = "party.sock", "counters"
 _GOODBYE = 5.0
 # A party whose app has the records has none itself; an empty set would say that there is nothing to send.
 _ELSEWHERE = (np.zeros((1, 0)), np.zeros(1))
@@ -56,10 +58,13 @@ class UpdateParty:
         updates: what it may be asked for.
         pinned: its own roster.
         identity: its lasting keys.
-        folder: of ledger, journal and diary; None keeps them in memory, for tests.
-        patience: seconds that an app may compute for.
+        folder: of ledger, journal and diary, which are made where there are none.
+        counter: a folder outside that one, and outside its backups, that notes how far the party got.
+        patience: seconds that an app may compute for. So long all others wait: nobody who comes meanwhile
+            can end the computing, since a client that is made to fail is missing from a sum.
 
-    Raises ConfigError for a plan under which the updates can never leave.
+    Raises ConfigError for a plan under which the updates can never leave, for a folder or a counter that
+    another process holds, and for a counter that is lost. Raises DataError for an older copy of the folder.
     """
 
     def __init__(
@@ -69,7 +74,8 @@ class UpdateParty:
         updates: Updates,
         pinned: Pinned,
         identity: Identity,
-        folder: Path | None,
+        folder: Path,
+        counter: Path,
         *,
         patience: float = 3600.0,
     ) -> None:
@@ -77,29 +83,24 @@ class UpdateParty:
         self._name, self._plan, self._updates, self._identity = name, plan, updates, identity
         self._patience = patience
         self.outside = Outside()
-        self.ledger = Ledger(_in(folder, "ledger.sqlite"), plan.terms())
-        self._journal = Journal(_in(folder, "journal.sqlite"))
-        self.diary = Diary(_in(folder, "diary.sqlite"))
         self._clients = pinned.clients
-        self.resident = Resident(
-            name,
-            plan,
-            updates.digest,
-            pinned,
-            self.diary,
-            self._made,
-            newest=lambda session: max(self.ledger.newest(session), self._journal.newest(session)),
-        )
+        terms = None if name == KEY_HOLDER else plan.terms()
+        opened = files.held if files.there(folder) else files.begun
+        with ExitStack() as stack:
+            self.files = stack.enter_context(opened(name, folder, Counter(counter), terms))
+            diary, newest = self.files.diary, self.files.newest
+            self.resident = Resident(name, plan, updates.digest, pinned, diary, self._made, newest=newest)
+            self._open = stack.pop_all()
 
     def _made(self, kept: Mapping[int, Kept]) -> Party:
-        if self._name == KEY_HOLDER:
-            record = OwnRecord(KEY_HOLDER, self._journal, self._identity)
+        if self.files.ledger is None:
+            record = OwnRecord(KEY_HOLDER, self.files.journal, self._identity)
             return KeyHolderParty(self._plan, self._updates.sends(), record)
         return ClientParty(
             self._plan,
             self._updates.offers(self._plan, self.outside),
-            self.ledger,
-            self._journal,
+            self.files.ledger,
+            self.files.journal,
             {self._clients.index(self._name): _ELSEWHERE},
             rng=lambda number, who, ask: np.random.default_rng(0),
             kept=kept,
@@ -117,16 +118,20 @@ class UpdateParty:
             return answer
 
         with self.outside.at(ask):
-            return self.resident.answer(request)
+            reply = self.resident.answer(request)
+        self.files.note()
+        return reply
 
     def close(self) -> None:
-        for one in (self.ledger, self._journal, self.diary):
-            one.close()
+        self._open.close()
 
 
 def served(party: UpdateParty, listener: socket, *, allow: Collection[int]) -> None:
-    """Answer for a party until its listener is closed. allow: the users, by number, who may connect."""
-    serve(listener, party.handle, allow=allow, tell=party.diary.refuse)
+    """Answer for a party until its listener is closed. allow: the users, by number, who may connect.
+
+    The listener is made after the party: `listening` takes the socket of whoever runs in the same folder.
+    """
+    serve(listener, party.handle, allow=allow, tell=party.files.diary.refuse)
 
 
 class House:
@@ -135,8 +140,8 @@ class House:
     Args:
         plan, updates: of all of them.
         clients: how many there are.
-        folder: where their files are; a house that is opened again there goes on with its ledgers, under new
-            keys, in new sessions.
+        folder: where their files are, and their counters: it comes back whole from a backup, unseen. A house
+            that is opened again there goes on with its ledgers, under new keys, in new sessions.
     """
 
     def __init__(self, plan: Plan, updates: Updates, *, clients: int, folder: Path) -> None:
@@ -149,7 +154,7 @@ class House:
         self.server = ServerSide(
             plan=plan, pinned=self.pinned, record=OwnRecord(SERVER, Journal(), self._keys[SERVER])
         )
-        self._listeners = ExitStack()
+        self._listeners: list[socket] = []
         self._threads: list[Thread] = []
 
     def where(self, name: str) -> Path:
@@ -157,41 +162,44 @@ class House:
         return socket_of(self._folder, name)
 
     def __enter__(self) -> House:
-        for name in self._keys:
-            if name == SERVER:
-                continue
-            path, ready = self.where(name), Event()
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            listener = self._listeners.enter_context(listening(path))
-            self._threads.append(Thread(target=self._serve, args=(name, listener, ready), daemon=True))
-            self._threads[-1].start()
-            ready.wait()
+        try:
+            for name in set(self._keys) - {SERVER}:
+                listener: Future[socket] = Future()
+                self._threads.append(Thread(target=self._serve, args=(name, listener), daemon=True))
+                self._threads[-1].start()
+                self._listeners.append(listener.result())
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listeners.close()
+        self._end()
+
+    def _end(self) -> None:
+        for listener in self._listeners:
+            with suppress(OSError):
+                listener.shutdown(SHUT_RDWR)
         for thread in self._threads:
             thread.join(_GOODBYE)
 
-    def _serve(self, name: str, listener: socket, ready: Event) -> None:
-        # Made here: a database belongs to the thread that opened it.
+    def _serve(self, name: str, ready: Future[socket]) -> None:
+        path, counter = self.where(name), self._folder / _COUNTERS / name
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        own = (self._plan, self._updates, self.pinned, self._keys[name])
+        # All of it in this thread: a database belongs to the one that opened it.
         try:
-            folder = self.where(name).parent
-            party = UpdateParty(name, self._plan, self._updates, self.pinned, self._keys[name], folder)
-        finally:
-            ready.set()
-        try:
-            served(party, listener, allow={os.getuid()})
-        finally:
-            party.close()
+            with closing(UpdateParty(name, *own, path.parent, counter)) as party, listening(path) as listener:
+                ready.set_result(listener)
+                served(party, listener, allow={os.getuid()})
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
 
 
 def socket_of(folder: Path, name: str) -> Path:
     """Where a house in this folder has a party's socket."""
     return folder / name / _SOCKET
-
-
-def _in(folder: Path | None, name: str) -> Path | str:
-    return ":memory:" if folder is None else folder / name

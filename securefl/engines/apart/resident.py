@@ -129,14 +129,14 @@ class Resident:
         session = self._checked(enter)
         if self._host is not None and session == self._session:
             return
-        entered = [known for known, _ in self.diary.sessions()]
-        if session in entered[:-1]:
+        known, (newest, _) = self.diary.number(session), self.diary.newest()
+        if 0 < known < newest:
             raise RemoteProtocolError(
                 "Expected a new session, got one that was over when the party entered another: it is an old "
                 "request that somebody sends again, or the server began to use a nonce twice.",
                 sender=SERVER,
             )
-        if session not in entered:
+        if not known:
             if self._newest(session):
                 raise ConfigError(
                     "Expected a session that the diary knows, got one in which the ledger or the journal has "

@@ -11,7 +11,6 @@ and hides it. A message that asks for a result by itself is answered with a cons
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -25,7 +24,7 @@ from securefl.core.logs import logger
 from securefl.core.release import KEY_HOLDER
 from securefl.engines.apart.computing import Compute, Computed, answered
 from securefl.engines.apart.house import socket_of
-from securefl.engines.apart.line import Line
+from securefl.engines.apart.line import reached
 from securefl.engines.flower.records import Task
 from securefl.engines.flower.relay import relayed
 from securefl.messages import client_name
@@ -97,14 +96,11 @@ class _SecureApp(ClientApp):
             return "", Path(os.devnull)
 
     def _asked(self, path: Path, request: bytes, message: Message, context: Context) -> bytes:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(self._patience)
-            connection.connect(os.fspath(path))
-            line = Line(connection, patience=self._patience)
+        with reached(path, timeout=self._patience) as line:
 
             def ask(frame: bytes) -> bytes:
                 line.send(frame)
-                reply = line.receive(wait=self._patience)
+                reply = line.receive()
                 if reply is None:
                     raise RemoteProtocolError("Expected a reply, got the connection's end.", sender="party")
                 return reply

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
+from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED
 from securefl.accounting.ledger import Asked, Ledger
 from securefl.algorithm import Offer
 from securefl.charges import charge_of
 from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError
 from securefl.core.keys import SecretKey
-from securefl.core.release import EXPOSED, NO_COST, UNPROTECTED, Charge, Release, ReleaseKey
+from securefl.core.release import Charge, Release, ReleaseKey
 from securefl.engines.observer import Log
 from securefl.engines.party.computing import Computing, Task
 from securefl.messages import Order, client_name

@@ -2,7 +2,6 @@
 
 plan_file   what a party agreed to: its part, the study's arm and seed, its terms, the plan, the roster
 keys        its lasting keys, and their rotation
-counter     how far its ledger got, noted outside the folder
 folder      its files: made from a study, and opened
 pinning     the roster that it agreed to, and new keys
 made        the study's algorithm and records as this party has them, and the party that follows

@@ -11,30 +11,31 @@ run/                        the socket
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from securefl.accounting.ledger import Ledger
+from securefl.accounting.store import Terms
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.engines.apart.diary import Diary
+from securefl.engines.apart.files import LEDGER, Files, begun, held
 from securefl.engines.apart.roster import Pinned
-from securefl.storage.files import write
-from securefl.storage.journal import Journal
+from securefl.storage import counter as counters
+from securefl.storage.counter import Counter
+from securefl.storage.files import filling, write
+from securefl.storage.folder_lock import alone
 from securefl.study import config
 from securefl.study.config import Arm, Study
-from securefl.study.folder_lock import alone
 from securefl.study.home import note_home
-from securefl.study.parties import counter as counters
 from securefl.study.parties import keys, plan_file
-from securefl.study.parties.counter import Counter
 from securefl.study.parties.made import Made, OwnData, data_of
 from securefl.study.parties.pinning import pinned_of
 from securefl.study.parties.plan_file import HolderTerms, PlanFile
 
-LEDGER, JOURNAL, DIARY = "ledger.sqlite", "acts.sqlite", "diary.sqlite"
 STUDY = "study.toml"
 SOCKET = Path("run") / "party.sock"
 
@@ -65,37 +66,40 @@ def arm_of(study: Study, name: str | None) -> Arm:
 def init(folder: Path, made: Made, part: Part) -> PlanFile:
     """Make a party's folder. Whoever calls has shown the terms to its owner.
 
-    Raises ConfigError for a folder that is not new, and whatever the study or the records have wrong.
+    Everything is made, or nothing. Raises ConfigError for a folder that is not new, and whatever the study or
+    the records have wrong.
     """
     if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(
-            f"Expected a new folder, got {folder}, which has files. Choose another, or give a party that is "
-            "there another plan with --again."
-        )
+        raise ConfigError(f"Expected a new folder, got {folder}, which has files. {_instead(folder, part)}")
     if part.counter is not None:
         _require_new(part.counter, folder)
     own = _data(made, part.name, part.records)
-    folder.mkdir(parents=True, exist_ok=True)
-    # Its owner's alone, but for the way to the socket: its group may pass, and see nothing.
-    folder.chmod(0o710)
-    keys.make(folder, part.name)
-    journal, diary = Journal(folder / JOURNAL), Diary(folder / DIARY)
-    with ExitStack() as stack:
-        stack.callback(journal.close)
-        stack.callback(diary.close)
-        place = (part.counter or counters.default(journal.identity)).absolute()
-        counter = Counter(place)
-        counter.begin()
-        content = _content(made, part, place)
-        diary.bound("journal", journal.identity)
-        if own is not None:
-            ledger = stack.enter_context(_ledger(folder, content, counter))
-            diary.bound("ledger", ledger.identity)
-            diary.note_records(own.digest, "as the folder was made")
-    _write_study(folder, made.study)
-    # Last: a folder without it is not taken for a party's.
-    plan_file.write(folder, content)
+    place = (part.counter or counters.default(secrets.token_hex(16))).absolute()
+    content = _content(made, part, place)
+    with filling(folder), filling(place):
+        # Its owner's alone, but for the way to the socket: its group may pass, and see nothing.
+        folder.chmod(0o710)
+        keys.make(folder, part.name)
+        with begun(part.name, folder, Counter(place), _ledger_terms(content)) as files:
+            if own is not None:
+                files.diary.note_records(own.digest, "as the folder was made")
+        _write_study(folder, made.study)
+        # Last: a folder without it is not taken for a party's.
+        plan_file.write(folder, content)
     return content
+
+
+def _instead(folder: Path, part: Part) -> str:
+    """What to do about a folder that is not new."""
+    if not (folder / plan_file.NAME).is_file():
+        return (
+            "They are no party's: if they are of an init that was killed, remove them, with the counter that "
+            "it was given. Or choose another folder."
+        )
+    name = plan_file.read(folder).name
+    if name != part.name:
+        return f"They are of {name}. Choose another."
+    return f"They are of {name}, whose ledger and keys stay: give it another plan with --again."
 
 
 def _require_new(place: Path, folder: Path) -> None:
@@ -160,8 +164,9 @@ def _data(made: Made, name: str, records: Path | None) -> OwnData | None:
     return None
 
 
-def _ledger(folder: Path, content: PlanFile, counter: Counter) -> Ledger:
-    return Ledger(folder / LEDGER, content.terms.ledger(), counter=counter.ledger)
+def _ledger_terms(content: PlanFile) -> Terms | None:
+    """The terms of a client's ledger; None for others, who have none."""
+    return None if content.client is None else content.terms.ledger()
 
 
 def recount(folder: Path) -> Path:
@@ -175,8 +180,8 @@ def recount(folder: Path) -> Path:
                 "that is behind it is refused."
             )
         counter.begin()
-        if content.client is not None:
-            _ledger(folder, content, counter).close()
+        if (terms := _ledger_terms(content)) is not None:
+            Ledger(folder / LEDGER, terms, counter=counter.ledger).close()
         return counter.folder
 
 
@@ -185,22 +190,14 @@ def recount(folder: Path) -> Path:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """All that a party has, once its process holds it. ledger, data: a client's."""
+    """All that a party has, once its process holds it. data: a client's."""
 
     content: PlanFile
     made: Made
     pinned: Pinned
     identity: Identity
-    journal: Journal
-    diary: Diary
-    counter: Counter
-    ledger: Ledger | None
+    files: Files
     data: OwnData | None
-
-    def newest(self, session: bytes) -> int:
-        """The newest round of a session that ledger or journal know, or 0."""
-        released = 0 if self.ledger is None else self.ledger.newest(session)
-        return max(released, self.journal.newest(session))
 
 
 @contextmanager
@@ -213,48 +210,16 @@ def opened(folder: Path, *, new_records: str = "") -> Iterator[Opened]:
     """
     content = plan_file.read(folder)
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
-    counter = Counter(Path(content.counter))
-    counter.place()
-    with ExitStack() as stack:
-        stack.enter_context(alone(folder))
-        stack.enter_context(alone(counter.folder))
+    with held(content.name, folder, Counter(Path(content.counter)), _ledger_terms(content)) as files:
         study = config.read(folder / STUDY)
         made = Made.of(study, arm_of(study, content.arm), content.seed)
         made.require(content)
-        _require_there(folder, JOURNAL, DIARY, *((LEDGER,) if content.client is not None else ()))
-        journal, diary = Journal(folder / JOURNAL), Diary(folder / DIARY)
-        stack.callback(journal.close)
-        stack.callback(diary.close)
-        _require_bound(folder, diary, "journal", journal.identity)
-        data = ledger = None
+        data = None
         if content.client is not None:
             content.terms.require(made.plan, "this party")
-            ledger = stack.enter_context(_ledger(folder, content, counter))
-            _require_bound(folder, diary, "ledger", ledger.identity)
             data = data_of(made, content.client, content.records)
-            _note_records(diary, data, new_records)
-        party = Opened(content, made, pinned, identity, journal, diary, counter, ledger, data)
-        entered = diary.sessions()
-        counter.require(len(entered), party.newest(entered[-1][0]) if entered else 0)
-        yield party
-
-
-def _require_there(folder: Path, *names: str) -> None:
-    # To open one that is lost would begin it anew, and put an empty one where the newest is to go back.
-    lost = [name for name in names if not (folder / name).is_file()]
-    if lost:
-        raise DataError(
-            f"Expected the files that {folder} began with, got no {', '.join(lost)}. Put the newest back, "
-            "all of them from one time."
-        )
-
-
-def _require_bound(folder: Path, diary: Diary, name: str, identity: str) -> None:
-    if diary.bound(name, identity) != identity:
-        raise DataError(
-            f"Expected the {name} that this folder began with, got another in {folder}: it was lost, or put "
-            "there from another folder. Restore the folder from one backup."
-        )
+            _note_records(files.diary, data, new_records)
+        yield Opened(content, made, pinned, identity, files, data)
 
 
 def _note_records(diary: Diary, data: OwnData, new_records: str) -> None:

@@ -9,7 +9,7 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
 from securefl.engines.apart.roster import Pinned, fingerprint, read
 from securefl.storage.files import write
-from securefl.study.folder_lock import alone
+from securefl.storage.folder_lock import alone
 from securefl.study.parties import keys, plan_file
 from securefl.study.parties.plan_file import PlanFile
 

@@ -11,6 +11,7 @@ records                     a file of own records (.npz with x and y), empty for
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -112,6 +113,11 @@ def read(folder: Path) -> PlanFile:
     if not path.is_file():
         raise ConfigError(
             f"Expected a party's folder, got {folder}, which has no {NAME}. Make one: securefl party init."
+        )
+    if not os.access(path, os.R_OK):
+        raise ConfigError(
+            f"Expected to run as user {path.stat().st_uid}, whose party is in {folder}, got user "
+            f"{os.getuid()}, who may not read {NAME}. Run the command as that user."
         )
     try:
         return convert(PlanFile, toml(read_text(path)), "party")

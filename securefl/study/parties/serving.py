@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from securefl.core.release import KEY_HOLDER
-from securefl.engines.apart.line import MOST, Line, listening
-from securefl.engines.apart.line import serve as serve_line
+from securefl.engines.apart.line import MOST, Line
 from securefl.engines.apart.resident import Resident
+from securefl.engines.apart.serving import listening
+from securefl.engines.apart.serving import serve as serve_line
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.rounds import Kept
@@ -20,19 +21,19 @@ def resident_of(party: Opened) -> Resident:
     """The party over all its sessions, from what its process has opened: a client, or the key holder."""
 
     def make(kept: Mapping[int, Kept]) -> ClientParty | KeyHolderParty:
-        number = party.content.client
-        if number is None or party.data is None or party.ledger is None:
-            return party.made.key_holder(OwnRecord(KEY_HOLDER, party.journal, party.identity))
-        return party.made.client(number, party.data, party.ledger, party.journal, party.identity, kept)
+        number, files = party.content.client, party.files
+        if number is None or party.data is None or files.ledger is None:
+            return party.made.key_holder(OwnRecord(KEY_HOLDER, files.journal, party.identity))
+        return party.made.client(number, party.data, files.ledger, files.journal, party.identity, kept)
 
     return Resident(
         party.content.name,
         party.made.plan,
         party.made.work,
         party.pinned,
-        party.diary,
+        party.files.diary,
         make,
-        newest=party.newest,
+        newest=party.files.newest,
     )
 
 
@@ -41,10 +42,7 @@ def answering(party: Opened, resident: Resident) -> Callable[[bytes], bytes]:
 
     def answer(request: bytes) -> bytes:
         reply = resident.answer(request)
-        # Of the session that the diary has last: one that could not be begun is not the resident's.
-        if entered := party.diary.sessions():
-            # Whoever has the reply could otherwise have this party forget, by a backup, that it was here.
-            party.counter.note(len(entered), party.newest(entered[-1][0]))
+        party.files.note()
         return reply
 
     return answer
@@ -66,4 +64,4 @@ def serve(
 
     with listening(socket) as listener:
         ready()
-        serve_line(listener, handle, allow=allow, tell=party.diary.refuse, most=most)
+        serve_line(listener, handle, allow=allow, tell=party.files.diary.refuse, most=most)

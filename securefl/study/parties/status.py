@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from securefl.accounting.figures import plain
-from securefl.accounting.statement import statement
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.release import PARTIES
-from securefl.engines.apart.diary import Diary
+from securefl.engines.apart.diary import DIARY, Diary
 from securefl.engines.apart.roster import fingerprint
+from securefl.storage.counter import Counter
 from securefl.study.parties import keys, plan_file
-from securefl.study.parties.counter import Counter
-from securefl.study.parties.folder import DIARY, LEDGER
 
 _SHOWN = 10
 
@@ -74,6 +72,10 @@ def _wrong(content: plan_file.PlanFile) -> str:
 
 
 def _spent(folder: Path, content: plan_file.PlanFile) -> dict[str, Any]:
+    # The accountant takes seconds to load, and who has no ledger needs none.
+    from securefl.accounting.statement import statement
+    from securefl.engines.apart.files import LEDGER
+
     if not (folder / LEDGER).is_file():
         raise DataError(
             f"Expected the party's ledger at {folder / LEDGER}, got none. Put the newest one back."

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import dump_charge, dump_event, load_charge, load_event
+from securefl.accounting.events import NO_COST, UNPROTECTED, dump_charge, dump_event, load_charge, load_event
 from securefl.core.errors import UnsupportedEvent
-from securefl.core.release import NO_COST, UNPROTECTED, Charge
+from securefl.core.release import Charge
 
 multipliers = st.floats(1e-300, 1e300, allow_nan=False, allow_infinity=False)
 events = st.one_of(

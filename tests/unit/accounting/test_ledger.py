@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from support.tiny_orders import order
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import steps_event
+from securefl.accounting.events import NO_COST, UNPROTECTED, steps_event
 from securefl.accounting.figures import brief
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import (
@@ -33,16 +33,7 @@ from securefl.core.errors import (
     UnaccountedRelease,
     UnsupportedEvent,
 )
-from securefl.core.release import (
-    KEY_HOLDER,
-    NO_COST,
-    OTHERS,
-    SERVER,
-    UNPROTECTED,
-    Charge,
-    Release,
-    ReleaseKey,
-)
+from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge, Release, ReleaseKey
 from securefl.core.wire import Header, Limit, decode
 from securefl.messages import Contribution, Order
 
@@ -349,7 +340,8 @@ import numpy as np
 from securefl.accounting.figures import brief
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.messages import Contribution
-from securefl.core.release import UNPROTECTED, Release, ReleaseKey
+from securefl.accounting.events import UNPROTECTED
+from securefl.core.release import Release, ReleaseKey
 from securefl.core.wire import Header
 
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)

@@ -72,6 +72,19 @@ def test_terms_are_shown_and_agreed_to() -> None:
     assert not Path("q").exists()
 
 
+def test_where_nobody_can_answer_a_question_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    call("init a study.toml --client 0 --yes")
+    asking = ("init p study.toml --client 1", "recount a")
+    for words in asking:
+        with pytest.raises(ConfigError, match="--yes"):
+            call(words, "")
+    monkeypatch.setattr("sys.stdin", None)  # closed, as some shells and services leave it
+    for words in asking:
+        with pytest.raises(ConfigError, match="--yes"):
+            party(words.split(), standalone_mode=False)
+    assert not Path("p").exists()
+
+
 def test_terms_that_the_holder_states_are_not_asked_for_and_hold() -> None:
     stated = "--unit record --adjacency replace-one --delta 1e-4 --budget inf"
     assert call(f"init p study.toml --client 0 {stated}").exit_code == 0

@@ -38,6 +38,15 @@ def test_no_page_of_help_loads_what_takes_seconds() -> None:
     assert found.stdout.split() == []
 
 
+def test_who_only_reads_keys_and_plans_does_not_wait_for_the_accountant() -> None:
+    code = (
+        "import sys; from securefl.study.parties import keys, pinning, status; "
+        "print('dp_accounting' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False"]
+
+
 def test_the_list_has_the_sentence_of_every_command() -> None:
     said = CliRunner().invoke(cli, ["--help"], terminal_width=200).output
     context = click.Context(cli)

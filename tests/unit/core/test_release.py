@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefl.accounting.events import NO_COST, UNPROTECTED
 from securefl.core.errors import LocalProtocolError, UnaccountedRelease
-from securefl.core.release import NO_COST, UNPROTECTED, Permit, Release, ReleaseKey
+from securefl.core.release import Permit, Release, ReleaseKey
 
 SECRET = 1234.5678
 

@@ -11,9 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from support.tiny_orders import order
 
+from securefl.accounting.events import UNPROTECTED
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.core.keys import PublicKey, SecretKey, Share, Signature
-from securefl.core.release import UNPROTECTED, Delivered, Release, ReleaseKey
+from securefl.core.release import Delivered, Release, ReleaseKey
 from securefl.core.wire import MAGIC, Header, Limit, decode, encode, message, peek
 from securefl.messages import Broadcast, Contribution, OpenReply, OpenRequest, Order
 

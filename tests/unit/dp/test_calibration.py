@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from securefl.accounting.store import SMALLEST_DELTA
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.dp import calibration
@@ -102,7 +103,7 @@ def test_a_delta_that_floats_cannot_hold_is_refused_everywhere(delta: float, tmp
             refused()
 
 
-@pytest.mark.parametrize("delta", [calibration.SMALLEST_DELTA, 1e-300, 1e-30])
+@pytest.mark.parametrize("delta", [SMALLEST_DELTA, 1e-300, 1e-30])
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
 def test_the_smallest_deltas_are_computed_with(delta: float, epsilon: float) -> None:
     sigma = calibration.sigma(epsilon, delta, releases=3, sensitivity=2.0)

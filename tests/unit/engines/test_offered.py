@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefl.accounting.events import steps_event
+from securefl.accounting.events import NO_COST, steps_event
 from securefl.accounting.ledger import Asked, Ledger, Terms
 from securefl.algorithm import Job
 from securefl.charges import reach
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.grid import Grid
-from securefl.core.release import NO_COST, ReleaseKey
+from securefl.core.release import ReleaseKey
 from securefl.engines.door import Door, Given
 from securefl.plan import Plan
 from securefl.protect import protect

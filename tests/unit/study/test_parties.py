@@ -123,6 +123,39 @@ def test_a_part_that_the_study_has_not_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "p").exists()
 
 
+def test_an_init_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, home, counters = made(), tmp_path / "new" / "p", tmp_path / "counters"
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        folders.init(home, of, part(of, "client-0000", tmp_path / "file"))
+    for where in ("folder._write_study", "keys.make", "plan_file.write"):
+        with monkeypatch.context() as failing:
+            failing.setattr(f"securefl.study.parties.{where}", fail)
+            with pytest.raises(DataError):
+                folders.init(home, of, part(of, "client-0000", counters))
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    home.mkdir(parents=True)  # an empty folder of the owner's stays
+    with monkeypatch.context() as failing:
+        failing.setattr("securefl.study.parties.plan_file.write", fail)
+        with pytest.raises(DataError):
+            folders.init(home, of, part(of, "client-0000", counters))
+    assert list(home.iterdir()) == []
+    folders.init(home, of, part(of, "client-0000", counters))
+    assert (counters / "client-0000").stat().st_mode & 0o777 == 0o700
+    assert home.stat().st_mode & 0o777 == 0o710
+
+
+def test_a_folder_that_is_not_new_says_what_to_do(tmp_path: Path) -> None:
+    of = made()
+    folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "counters"))
+    for name, said in (("client-0000", "--again"), ("client-0001", "are of client-0000. Choose another")):
+        with pytest.raises(ConfigError, match=said):
+            folders.init(tmp_path / "p", of, part(of, name, tmp_path / "elsewhere"))
+    (tmp_path / "p" / "party.toml").unlink()
+    with pytest.raises(ConfigError, match="an init that was killed"):
+        folders.init(tmp_path / "p", of, part(of, "client-0000", tmp_path / "elsewhere"))
+
+
 # Backups ----------------------------------------------------------------------------------------
 
 
@@ -179,6 +212,31 @@ def test_a_ledger_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
         assert not (home / name).exists()
     with pytest.raises(DataError, match="Put the newest one back"):
         status(home)
+
+
+def test_a_journal_from_a_backup_is_refused_alone_too(tmp_path: Path) -> None:
+    enrolled(tmp_path, MASKED)
+    home = tmp_path / "client-0000"
+    copied(home, tmp_path / "backup")
+    played(tmp_path, MASKED)
+    for file in home.glob("acts.sqlite*"):
+        file.unlink()
+    shutil.copy(tmp_path / "backup" / "acts.sqlite", home)
+    with pytest.raises(DataError, match="older copy"), folders.opened(home):
+        pass
+
+
+def test_what_a_request_costs_does_not_grow_with_the_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrolled(tmp_path)
+    with folders.opened(tmp_path / "client-0000") as party:
+        answer, looked = answering(party, resident_of(party)), []
+        monkeypatch.setattr("securefl.engines.apart.diary.check", lambda *parts: looked.append(parts))
+        for number in range(30):
+            party.files.diary.enter(number.to_bytes(32, "big"), "a session")
+            answer(b"anything")
+    assert len(looked) == 30
 
 
 def test_a_journal_or_diary_of_another_folder_is_refused(tmp_path: Path) -> None:
@@ -368,6 +426,13 @@ def test_a_plan_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     (home / "party.toml").write_text(text)
     with folders.opened(home):
         pass
+
+
+def test_another_user_is_told_whose_folder_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders.init(tmp_path / "p", made(), part(made(), SERVER, tmp_path / "counters"))
+    monkeypatch.setattr("os.access", lambda path, how: False)  # tests may run as root, who may read all
+    with pytest.raises(ConfigError, match=r"Run the command as that user"):
+        plan_file.read(tmp_path / "p")
 
 
 def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 from support.trained_bodies import PLAN, run, study, world
 
+from securefl.accounting.events import UNPROTECTED
 from securefl.charges import charge_of
 from securefl.core.errors import ConfigError
-from securefl.core.release import UNPROTECTED
 from securefl.dp.noise import Source
 from securefl.protect import noise
 from securefl.protocols.fedlog.options import FedLog

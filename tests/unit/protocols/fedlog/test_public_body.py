@@ -13,11 +13,11 @@ from scipy import stats
 from support.tiny_fedlog import BOUNDED, UNIT, study, world
 from support.tiny_study import plain
 
+from securefl.accounting.events import UNPROTECTED
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm import Job
 from securefl.charges import charge_of
 from securefl.core.errors import ConfigError
-from securefl.core.release import UNPROTECTED
 from securefl.plan import Plan
 from securefl.protect import noise
 from securefl.protocols.fedlog.bodies import Public

@@ -17,12 +17,12 @@ import pytest
 from support.read_only import bound_by_modes, content, forbid_writing
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.study.folder_lock import LOCK, Holder, alone, require_idle
+from securefl.storage.folder_lock import LOCK, Holder, alone, require_idle
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from securefl.study.folder_lock import alone
+from securefl.storage.folder_lock import alone
 with alone(Path(sys.argv[1])):
     forked = os.fork() if "fork" in sys.argv else -1
     if forked == 0 and "leave" in sys.argv:
@@ -68,7 +68,7 @@ def test_a_folder_is_held_once_and_given_back(tmp_path: Path, said: list[str]) -
     assert (
         f"{folder} is in use by process {os.getpid()} on {holder.host} ({holder.command}, since 2" in message
     )
-    assert "Wait for it, stop it, or choose another folder with --out." in message
+    assert "Wait for it, stop it, or choose another folder." in message
     require_idle(folder)
     with alone(folder, said.append):
         pass
@@ -153,7 +153,7 @@ def test_what_is_no_file_is_not_locked(what: str, tmp_path: Path) -> None:
         (errno.ENOLCK, "cannot lock files (No locks available)"),
         (errno.EOPNOTSUPP, "cannot lock files"),
         (errno.ENOSPC, "the disk is full"),
-        (errno.EROFS, "cannot be written (Read-only file system). Choose a folder that can be with --out."),
+        (errno.EROFS, "cannot be written (Read-only file system). Permit it, or choose another folder."),
     ],
 )
 def test_what_cannot_be_locked_is_said(
@@ -227,6 +227,6 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     )
     last = done.stderr.strip().splitlines()[-1]
     assert last.endswith(
-        f"{folder} cannot be written (Permission denied). Choose a folder that can be with --out."
+        f"{folder} cannot be written (Permission denied). Permit it, or choose another folder."
     )
     assert content(folder) == {}

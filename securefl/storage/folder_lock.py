@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.study.interruption import to_stderr
+from securefl.core.logs import to_stderr
 
 LOCK = ".lock"
 _LONGEST = 4096
@@ -77,7 +77,7 @@ def alone(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None
     if file is None:
         raise ConfigError(
             f"Expected a free folder: {folder} is in use by {_named(folder)}: one process at a time runs "
-            "there. Wait for it, stop it, or choose another folder with --out."
+            "there. Wait for it, stop it, or choose another folder."
         )
     try:
         if (left := _noted(file.number)) is not None:
@@ -178,12 +178,12 @@ def _refusal(folder: Path, error: OSError) -> DataError:
         case errno.ENOLCK | errno.ENOSYS | errno.EOPNOTSUPP:
             said = (
                 f"{folder} is on a file system that cannot lock files ({why}), so a second process could run "
-                "there unseen. Choose a folder elsewhere with --out."
+                "there unseen. Choose a folder elsewhere."
             )
         case errno.ENOSPC | errno.EDQUOT:
             said = f"{folder}: the disk is full ({why}). Make room, and run the same command again."
         case _:
-            said = f"{folder} cannot be written ({why}). Choose a folder that can be with --out."
+            said = f"{folder} cannot be written ({why}). Permit it, or choose another folder."
     return DataError(said)
 
 

@@ -1,0 +1,119 @@
+"""A party's counter: a folder outside its own, with notes of how far ledger, journal and sessions got.
+
+A party's folder that is restored from a backup has an older ledger and an older journal. They do not know
+what left since, or what was done. The counter does: such a folder is refused. The counter belongs where the
+folder's backup does not reach. Two copies of a folder have one counter, which one process holds at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from securefl.core.errors import ConfigError, DataError
+from securefl.storage.database import seal
+
+_LEDGER, _PLACE = "ledger.head", "place"
+_NUMBER = 8
+
+
+def default(name: str) -> Path:
+    """`$XDG_STATE_HOME/securefl/NAME`, by default in `~/.local/state`."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    root = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
+    return root / "securefl" / name
+
+
+def require_outside(counter: Path, folder: Path) -> None:
+    """Raises ConfigError for a counter inside the folder, where it would be restored with it."""
+    if folder.resolve() in (counter.resolve(), *counter.resolve().parents):
+        raise ConfigError(
+            f"Expected a counter outside {folder}, got {counter}: a backup of the folder would bring it back "
+            "too, and could not be told from the newest state. Name another place with --counter."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """How far a party got.
+
+    Attributes:
+        sessions: how many it entered.
+        released, acted: the newest round of the last of them in its ledger and in its journal, or 0.
+    """
+
+    sessions: int = 0
+    released: int = 0
+    acted: int = 0
+
+    def reaches(self, noted: Place) -> bool:
+        """Whether a party that was at `noted` can be here now."""
+        if self.sessions != noted.sessions:
+            return self.sessions > noted.sessions
+        return self.released >= noted.released and self.acted >= noted.acted
+
+    def __str__(self) -> str:
+        return f"{self.sessions} sessions, {self.released} and {self.acted} rounds"
+
+
+class Counter:
+    """The notes in a counter's folder.
+
+    Attributes:
+        ledger: the file in which the ledger notes its head (see `accounting.note`).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ledger = folder / _LEDGER
+
+    @property
+    def there(self) -> bool:
+        """Whether it was begun, and is not lost."""
+        return (self.folder / _PLACE).is_file()
+
+    def begin(self) -> None:
+        """Make the folder, for its owner alone, before the party's first session."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.note(Place())
+
+    def note(self, place: Place) -> None:
+        """Note how far the party got."""
+        body = b"".join(number.to_bytes(_NUMBER, "little") for number in astuple(place))
+        file = os.open(self.folder / _PLACE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.pwrite(file, body + seal("place", body), 0)  # of one length, so in one piece
+        finally:
+            os.close(file)
+
+    def place(self) -> Place:
+        """What was noted last. Raises ConfigError where the note is gone."""
+        path = self.folder / _PLACE
+        if not self.there:
+            raise ConfigError(
+                f"Expected the party's counter at {self.folder}, got none. Put it back. If it is lost, and "
+                "you know that the party's folder was never restored from a backup, begin it anew: securefl "
+                "party recount, or Counter.begin for a party of your own program."
+            )
+        content = path.read_bytes()
+        body = content[: 3 * _NUMBER]
+        if content[3 * _NUMBER :] != seal("place", body):
+            raise DataError(f"{path} is not as it was written. Put the newest one back.")
+        return Place(
+            sessions=int.from_bytes(body[:_NUMBER], "little"),
+            released=int.from_bytes(body[_NUMBER : 2 * _NUMBER], "little"),
+            acted=int.from_bytes(body[2 * _NUMBER :], "little"),
+        )
+
+    def require(self, own: Place) -> None:
+        """Raises DataError for a party that got less far than was noted."""
+        noted = self.place()
+        if not own.reaches(noted):
+            raise DataError(
+                f"Expected a party that got as far as its counter {self.folder} has noted ({noted} of the "
+                f"last in ledger and journal), got one of {own}: its folder is an older copy, such as from a "
+                "backup, and does not know what it did since. Put the newest folder back. If it is lost, "
+                "what it did is unknown: begin a new folder with new keys, and count the budget of these "
+                "records as spent."
+            )
