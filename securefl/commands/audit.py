@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def audit(device: Wanted, as_json: bool) -> None:
-    """Try to catch every mechanism at giving away more than it claims (under a minute).
+    """Try to catch every mechanism at giving away more than it claims (one or two minutes).
 
     For each: a search for records that move it more than its sensitivity, its noise against the claimed law,
     and a lower bound on epsilon by telling two neighbouring data sets apart; for private training (DP-SGD)
@@ -42,7 +42,7 @@ def audit(device: Wanted, as_json: bool) -> None:
         if not as_json:
             at = f"at delta {found['delta']:g}"
             click.echo(
-                f"{found['name']:45} claimed epsilon {found['claimed']:7.4f} {at:15} "
+                f"{found['name']:51} claimed epsilon {found['claimed']:7.4f} {at:15} "
                 f"at least {found['lower']:7.4f}   {found['verdict']}"
             )
     if as_json:
