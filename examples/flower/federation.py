@@ -15,38 +15,16 @@ Its processes have a namespace, too: Ray starts some in groups of their own, and
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from credentials import node_key, tls
+from network import ANSWERED, alone, ended, register, submit, superlink, supernode
 from parties import make_parties, parts, serve_parties, tell
-from processes import BIN, Federation, federation
+from processes import Federation, federation
 
 HERE = Path(__file__).resolve().parent
-ANSWERED = "Sent successfully"
-"""What a SuperNode's log says of each reply."""
-ENDED = "Finished task"
-"""What a SuperLink's log says of a run that is over."""
-ALONE = (
-    *("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--map-root-user"),
-    *("sh", "-c", 'ip link set lo up && exec "$@"', "sh"),
-)
-"""Runs a command where there is no network but loopback, and no process but its own."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def run_config(own: Federation) -> str:
@@ -57,39 +35,13 @@ def run_config(own: Federation) -> str:
 
 def deploy(own: Federation, names: Mapping[str, tuple[str, ...]], simulation: bool) -> None:
     """A SuperLink with TLS, registered SuperNodes or simulated ones, and the run submitted to it."""
-    keys, port = own.folder / "keys", free_port()
     others = [name for name in names if name != "server"]
-    tls(keys)
-    own.start(
-        "superlink",
-        BIN / "flower-superlink",
-        *("--host", "127.0.0.1", "--port", str(port)),
-        *("--ssl-ca-certfile", keys / "ca.pem"),
-        *("--ssl-certfile", keys / "server.pem", "--ssl-keyfile", keys / "server.key"),
-        *(("--simulation",) if simulation else ("--enable-supernode-auth",)),
-        "--disable-runtime-dependency-installation",
-    )
-    home = own.folder / "flwr"
-    home.mkdir()
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\n'
-        f'root-certificates = "{keys / "ca.pem"}"\n'
-    )
-    own.wait("superlink", lambda: answers(port))
+    port = superlink(own, simulation=simulation)
     for name in [] if simulation else others:
-        node_key(keys, name)
-        own.run(BIN / "flwr", "supernode", "register", keys / f"{name}.pub", "here")
+        register(own, name)
         path = own.folder / "parties" / name / "run" / "party.sock"
-        own.start(
-            f"node of {name}",
-            BIN / "flower-supernode",
-            *("--superlink", f"127.0.0.1:{port}", "--root-certificates", keys / "ca.pem"),
-            *("--auth-supernode-private-key", keys / name),
-            *("--host", "127.0.0.1", "--port", str(free_port())),
-            *("--node-config", f'party="{name}" socket="{path}"'),
-        )
-    simulated = ("--federation-config", f"num-supernodes={len(others)}") if simulation else ()
-    own.run(BIN / "flwr", "run", HERE, "here", "--run-config", run_config(own), *simulated)
+        supernode(own, name, port, f'party="{name}" socket="{path}"')
+    submit(own, HERE, run_config(own), simulated=len(others) if simulation else 0)
 
 
 def kill_in_round_2(own: Federation, node: str) -> None:
@@ -114,8 +66,8 @@ def main() -> None:
     parser.add_argument("--kill", metavar="NAME")
     parser.add_argument("--simulation", action="store_true")
     chosen = parser.parse_args()
-    if chosen.simulation and {name for _, name in socket.if_nameindex()} != {"lo"}:
-        os.execvp(ALONE[0], [*ALONE, sys.executable, *sys.argv])
+    if chosen.simulation:
+        alone()
     folder = chosen.out.resolve()
     if folder.exists() and any(folder.iterdir()):
         sys.exit(f"Expected a new folder, got {folder}, which has files. Remove it, or name another: --out.")
@@ -129,8 +81,7 @@ def main() -> None:
         print("Running.", flush=True)
         if chosen.kill:
             kill_in_round_2(own, f"node of {chosen.kill}")
-        # A SuperLink outlives its run, whichever way that ends.
-        own.wait("superlink", lambda: ENDED in own.said("superlink"))
+        ended(own)
         print(told(own), end="")
         if "report " not in told(own):
             sys.exit(f"The run ended without a report:\n{own.said('superlink')[-4000:]}")
