@@ -1,6 +1,6 @@
 """Flower's FedAvg on masked sums, on this machine: a SuperLink and three nodes, or Flower's simulation.
 
-    python examples/flower_secure_grid/federation.py [--installed | --simulation] [--out DIR]
+    python examples/flower_secure_grid/federation.py [--installed | --simulation] [--rounds N] [--out DIR]
 
 By default the nodes are Flower's SuperNodes, which run the app that the SuperLink ships. --installed: nodes
 that run the app of this folder, and stay loaded. --simulation: Flower's simulation, in a network of its own.
@@ -61,6 +61,7 @@ def main() -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--installed", action="store_true")
     how.add_argument("--simulation", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/secure_grid"))
     chosen = parser.parse_args()
     if chosen.simulation:
@@ -69,7 +70,7 @@ def main() -> None:
     if folder.exists() and any(folder.iterdir()):
         sys.exit(f"Expected a new folder, got {folder}, which has files. Remove it, or name another: --out.")
     folder.mkdir(parents=True, exist_ok=True)
-    out, config = folder / "result.json", f'out="{folder}/result.json" deadline=120.0'
+    out, config = folder / "result.json", f'out="{folder}/result.json" rounds={chosen.rounds} deadline=120.0'
     with federation(folder) as own:
         port = superlink(own, simulation=chosen.simulation)
         if chosen.simulation:

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     parser.add_argument("--party", required=True)
     parser.add_argument("--socket", required=True)
     given = parser.parse_args()
-    logging.basicConfig(level=logging.INFO)
+    logging.basicConfig()  # warnings alone: httpx tells of every look for messages
     serve(
         app,
         superlink=given.superlink,

@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-from grid_app.task import PLAN, UPDATES
+from grid_app.terms import PLAN, UPDATES
 
 from securefl.engines.apart import roster
 from securefl.engines.apart.house import UpdateParty, served

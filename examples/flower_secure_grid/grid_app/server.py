@@ -13,7 +13,8 @@ from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
-from grid_app.task import CLIENTS, PLAN, UPDATES, start
+from grid_app.task import CLIENTS, start
+from grid_app.terms import PLAN, UPDATES
 from securefl.core.release import SERVER
 from securefl.engines.apart import roster
 from securefl.engines.apart.asking import ServerSide

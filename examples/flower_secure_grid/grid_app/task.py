@@ -1,4 +1,4 @@
-"""What all parties have the same: the plan, what may leave a client, and a softmax regression on digits."""
+"""A softmax regression on the digits, dealt out to three clients."""
 
 from __future__ import annotations
 
@@ -6,22 +6,8 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
-from sklearn.datasets import load_digits
-
-from securefl.engines.apart.updates import Updates
-from securefl.plan import Plan
 
 CLIENTS = 3
-PLAN = Plan(
-    sum="masked",
-    corrupt=0.0,
-    dropout=0.34,
-    delta=1e-5,
-    schedule=20,
-    unprotected=("update", "evaluation"),
-    largest_count=600,
-)
-UPDATES = Updates(metrics=("loss",), evaluation=("accuracy",))
 Vectors = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -31,6 +17,9 @@ def start() -> ArrayRecord:
 
 def records(number: int) -> tuple[Vectors, Vectors, Vectors, Vectors]:
     """A client's records, and those that it keeps to evaluate on. In a deployment: its own file."""
+    # A stock node loads this module for every message, and few of them train.
+    from sklearn.datasets import load_digits
+
     x, y = load_digits(return_X_y=True)
     x, y = np.hstack([x / 16, np.ones((len(x), 1))])[number::CLIENTS], y[number::CLIENTS]
     held = len(x) // 5
