@@ -28,5 +28,8 @@ class Either(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         if message.metadata.message_type == "train":
             return inner(message, context)
-        folder = Path(str((context.node_config | context.run_config)["house"]))
+        folder = Path(str((context.node_config | context.run_config)["house"]))  # as simulated or started
         return secure(inner, beside=in_house(folder, CLIENTS))(message, context)
+
+
+app = Either()

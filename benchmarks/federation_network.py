@@ -59,7 +59,7 @@ def simulation() -> Iterator[Run]:
 
 
 @contextmanager
-def _nodes(start: Callable[[Federation, int, int], None]) -> Iterator[Run]:
+def _nodes(app: str) -> Iterator[Run]:
     there = list[int]()
     with started(simulated=False) as (own, port):
 
@@ -67,7 +67,8 @@ def _nodes(start: Callable[[Federation, int, int], None]) -> Iterator[Run]:
             # The key holder's node comes last, and only when it has something to do.
             for number in range(len(there), nodes_of(how)):
                 register(own, f"node-{number}")
-                start(own, port, number)
+                config = f'partition-id={number} house="{own.folder}/house"'
+                supernode(own, f"node-{number}", port, config, app=app, at=HERE)
                 there.append(number)
             return run(own, how, size, rounds)
 
@@ -75,19 +76,8 @@ def _nodes(start: Callable[[Federation, int, int], None]) -> Iterator[Run]:
 
 
 def stock_nodes() -> AbstractContextManager[Run]:
-    def start(own: Federation, port: int, number: int) -> None:
-        supernode(own, f"node-{number}", port, f"partition-id={number} num-partitions={CLIENTS}")
-
-    return _nodes(start)
+    return _nodes("")
 
 
 def installed_nodes() -> AbstractContextManager[Run]:
-    def start(own: Federation, port: int, number: int) -> None:
-        keys = own.folder / "keys"
-        own.start(
-            f"node of node-{number}",
-            *(sys.executable, APP / "node.py", f"127.0.0.1:{port}", keys / "ca.pem"),
-            *(keys / f"node-{number}", str(number), own.folder / "house"),
-        )
-
-    return _nodes(start)
+    return _nodes("federation_client:app")

@@ -10,6 +10,7 @@ from pathlib import Path
 from credentials import node_key, tls
 from processes import BIN, Federation
 
+HERE = Path(__file__).resolve().parent
 ANSWERED = "Sent successfully"
 """What a SuperNode's log says of each reply."""
 ENDED = "Finished task"
@@ -67,14 +68,19 @@ def register(own: Federation, name: str) -> None:
     own.run(BIN / "flwr", "supernode", "register", own.folder / "keys" / f"{name}.pub", "here")
 
 
-def supernode(own: Federation, name: str, port: int, config: str) -> None:
-    """Start the stock node of a party."""
+def supernode(own: Federation, name: str, port: int, config: str, *, app: str = "", at: Path = HERE) -> None:
+    """Start the node of a party: Flower's, or one that runs this app, whose module is in the folder `at`."""
+    modules = os.pathsep.join([str(at), os.environ.get("PYTHONPATH", "")])
+    command = (
+        ("env", f"PYTHONPATH={modules}", sys.executable, HERE / "node.py", app)
+        if app
+        else (BIN / "flower-supernode", "--host", "127.0.0.1", "--port", str(free_port()))
+    )
     own.start(
         f"node of {name}",
-        BIN / "flower-supernode",
+        *command,
         *("--superlink", f"127.0.0.1:{port}", "--root-certificates", own.folder / "keys" / "ca.pem"),
         *("--auth-supernode-private-key", own.folder / "keys" / name),
-        *("--host", "127.0.0.1", "--port", str(free_port())),
         *("--node-config", config),
     )
 

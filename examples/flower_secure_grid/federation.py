@@ -45,15 +45,8 @@ def nodes(own: Federation, port: int, installed: bool) -> None:
     for name in NAMES:
         register(own, name)
         socket = own.folder / "parties" / name / "run" / "party.sock"
-        if not installed:
-            supernode(own, name, port, f'securefl-party="{name}" securefl-socket="{socket}"')
-            continue
-        own.start(
-            f"node of {name}",
-            *(sys.executable, HERE / "node.py", "--superlink", f"127.0.0.1:{port}"),
-            *("--root-certificates", own.folder / "keys" / "ca.pem", "--key", own.folder / "keys" / name),
-            *("--party", name, "--socket", socket),
-        )
+        config = f'securefl-party="{name}" securefl-socket="{socket}"'
+        supernode(own, name, port, config, app="grid_app.client:app" if installed else "", at=HERE)
 
 
 def main() -> None:
