@@ -1,6 +1,6 @@
 """What a round costs by how messages travel, how sums are summed, and how large the model is.
 
-    python benchmarks/federation.py [CARRIER ...] [--rounds N] [--out FILE]
+    python benchmarks/federation.py [CARRIER ...] [--sums SUM ...] [--rounds N] [--out FILE]
 
 Three clients train nothing: each adds a constant to a model of 262 kB or 4 MB. The sum is clear, masked
 or two-server; "plain" is Flower's own FedAvg without us.
@@ -13,7 +13,7 @@ installed nodes  the same SuperLink, and nodes of securefl.engines.flower.instal
 
 The latter three run in a network and among processes of their own (`unshare`, Linux). CPU is that of all
 processes together, idle ones too, by client and round. The figures are medians of the rounds after the first.
-Rows of other carriers in FILE stay.
+Other rows in FILE stay.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def measured(run: Run, how: str, size: int, rounds: int) -> tuple[str, str]:
     return cpu, wall
 
 
-def rows_of(carrier: str, rounds: int) -> Iterator[dict[str, str]]:
+def rows_of(carrier: str, sums: Iterable[str], rounds: int) -> Iterator[dict[str, str]]:
     with CARRIERS[carrier]() as run:
-        for how in SUMS:
+        for how in sums:
             for payload, size in PAYLOADS.items():
                 if (carrier, how) == ("one process", "plain"):
                     continue
@@ -182,6 +182,7 @@ def write(out: Path, rows: Iterable[dict[str, str]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("carriers", nargs="*", default=[], help=f"among: {', '.join(CARRIERS)}")
+    parser.add_argument("--sums", nargs="+", choices=SUMS, default=SUMS)
     parser.add_argument("--rounds", type=int, default=4, help="of each run; 2 at least")
     parser.add_argument("--out", type=Path, help="a CSV file")
     given = parser.parse_args()
@@ -197,7 +198,7 @@ def main() -> None:
         alone()
     for carrier in wanted:
         try:
-            for row in rows_of(carrier, given.rounds):
+            for row in rows_of(carrier, [one for one in SUMS if one in given.sums], given.rounds):
                 if given.out:
                     write(given.out, [row])
         except RuntimeError as error:
