@@ -1,4 +1,4 @@
-"""One party of this app, run by the owner of the records as a user of its own.
+"""One party of this app: its keys, its ledger and its process, under a user of its own.
 
     python party.py enrol FOLDER NAME     make its keys, and print its line for the roster
     python party.py serve FOLDER NAME [USER]
@@ -24,7 +24,8 @@ from securefl.study.parties import keys
 
 
 def enrol(folder: Path, name: str) -> str:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o710)  # its group passes through to the socket, and reads nothing
     return roster.line_of(keys.make(folder, name).member())
 
 
