@@ -44,31 +44,31 @@ def started(strategy: Any, grid: Any, rounds: int = 2) -> Any:
     return strategy.start(grid, start(), num_rounds=rounds, train_config=ConfigRecord(dict(CONFIG)))
 
 
-FAMILY: dict[str, tuple[Any, float]] = {
-    "FedAvg": (FedAvg, 1e-6),
-    "FedProx": (lambda: FedProx(proximal_mu=0.1), 1e-6),
-    "FedAvgM": (lambda: FedAvgM(server_learning_rate=0.8, server_momentum=0.5), 2e-6),
-    # Steps of these are quotients of updates: where an update is near 0, its rounding counts for more.
-    "FedAdagrad": (FedAdagrad, 1e-5),
-    "FedAdam": (FedAdam, 1e-5),
-    "FedYogi": (FedYogi, 1e-5),
+FAMILY: dict[str, Any] = {
+    "FedAvg": FedAvg,
+    "FedProx": lambda: FedProx(proximal_mu=0.1),
+    "FedAvgM": lambda: FedAvgM(server_learning_rate=0.8, server_momentum=0.5),
+    "FedAdagrad": FedAdagrad,
+    "FedAdam": FedAdam,
+    "FedYogi": FedYogi,
 }
-"""How a strategy is made, and how far from Flower's own model it may end, in any entry."""
+WITHIN = 1e-6
+"""How far from Flower's own model one on sums may end, in any entry. Rounding moves it by some 2e-7."""
 CASES = [
-    *((plan, "FedAvg") for plan in (CLEAR, TWO)),
+    *((plan, "FedAvg") for plan in (CLEAR, replace(TWO, sum="ckks"), TWO)),
     *((MASKED, name) for name in FAMILY),
 ]
 
 
 @pytest.mark.parametrize(("plan", "name"), CASES, ids=lambda one: one if isinstance(one, str) else one.sum)
 def test_a_strategy_ends_in_the_model_that_it_ends_in_without(plan: Any, name: str, tmp_path: Path) -> None:
-    strategy, within = FAMILY[name]
+    strategy = FAMILY[name]
     expected = started(strategy(), plain())
     own = strategy()
     with House(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         result = started(own, grid_of(house, own, secured(tmp_path)))
     assert values(result).dtype == values(expected).dtype
-    np.testing.assert_allclose(values(result), values(expected), atol=within, rtol=0)
+    np.testing.assert_allclose(values(result), values(expected), atol=WITHIN, rtol=0)
     for asked in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
         for number, metrics in getattr(result, asked).items():
             wanted = getattr(expected, asked)[number]
