@@ -3,7 +3,7 @@
     stock SuperNode of Flower 1.41              this node
     runs the app that the SuperLink ships       runs the app that it was started with
     starts a process for every message          is one process
-    looks for messages every three seconds      looks ten times a second
+    looks for messages every three seconds      looks more often while messages come
 
 Whoever controls the SuperLink then controls messages, and no code on the node. Its key is registered, and TLS
 spoken, as for a stock one. The Fleet API is internal to Flower: with another version the node does not start.
@@ -38,7 +38,7 @@ from securefl.engines.flower.relay import CODE, UNANSWERED
 
 FLOWER: Final = "1.41.0"
 """The version of Flower whose Fleet API this node speaks."""
-_POLL: Final = 0.1
+_SHORTEST, _LONGEST, _SHARE = 0.1, 3.0, 0.1
 _log = logger(__name__)
 Config = Mapping[str, bool | int | float | str]
 
@@ -79,15 +79,23 @@ def serve(
     ) as link:
         node = Node(app, link, dict(node_config), dict(run_config or {}))
         ready()
+        last = monotonic()
         while not stop():
-            if not node.turn():
-                sleep(_POLL)
+            if node.turn():
+                last = monotonic()
+            else:
+                sleep(pause(monotonic() - last))
         return
     # Flower's connection logs what ended it, and says nothing else.
     raise RemoteProtocolError(
         f"Expected answers of the SuperLink at {superlink}, got an error, as logged. Start the node again.",
         sender="superlink",
     )
+
+
+def pause(idle: float) -> float:
+    """Seconds until the next look, so many after the last message: waiting takes a tenth longer by it."""
+    return min(_LONGEST, max(_SHORTEST, _SHARE * idle))
 
 
 def _private(key: Path) -> EllipticCurvePrivateKey:

@@ -19,7 +19,7 @@ from support.grid_double import GridDouble
 
 from securefl.core.errors import ConfigError
 from securefl.engines.flower import installed
-from securefl.engines.flower.installed import Node, serve
+from securefl.engines.flower.installed import Node, pause, serve
 from securefl.engines.flower.relay import UNANSWERED
 
 assert GridDouble  # imported for its identity of this process, without which Flower makes no message
@@ -153,3 +153,7 @@ def test_a_key_that_is_none_is_refused_before_anything_is_asked(tmp_path: Path) 
     (tmp_path / "key").write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     with pytest.raises(ConfigError, match="ECDSA"):
         started(tmp_path / "key")
+
+
+def test_a_node_that_waits_long_looks_less_often() -> None:
+    assert [pause(idle) for idle in (0.0, 1.0, 10.0, 30.0, 3600.0)] == [0.1, 0.1, 1.0, 3.0, 3.0]
