@@ -1,6 +1,7 @@
 """What a round costs by how messages travel, how sums are summed, and how large the model is.
 
-    python benchmarks/federation.py [CARRIER ...] [--sums SUM ...] [--rounds N] [--out FILE]
+    python benchmarks/federation.py [CARRIER ...] [--sums SUM ...] [--payloads P ...] [--rounds N]
+        [--out FILE]
 
 Three clients train nothing: each adds a constant to a model of 262 kB or 4 MB. The sum is clear, masked
 or two-server; "plain" is Flower's own FedAvg without us.
@@ -24,7 +25,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import pairwise
@@ -156,13 +157,15 @@ def measured(run: Run, how: str, size: int, rounds: int) -> tuple[str, str]:
     return cpu, wall
 
 
-def rows_of(carrier: str, sums: Iterable[str], rounds: int) -> Iterator[dict[str, str]]:
+def rows_of(
+    carrier: str, sums: Iterable[str], payloads: Sequence[str], rounds: int
+) -> Iterator[dict[str, str]]:
     with CARRIERS[carrier]() as run:
         for how in sums:
-            for payload, size in PAYLOADS.items():
+            for payload in payloads:
                 if (carrier, how) == ("one process", "plain"):
                     continue
-                cpu, wall = measured(run, how, size, rounds)
+                cpu, wall = measured(run, how, PAYLOADS[payload], rounds)
                 print(f"{carrier:16} {how:11} {payload:7} CPU {cpu:>9} ms  wall {wall:>9} ms", flush=True)
                 yield dict(zip(FIELDS, (carrier, how, payload, cpu, wall), strict=True))
 
@@ -183,6 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("carriers", nargs="*", default=[], help=f"among: {', '.join(CARRIERS)}")
     parser.add_argument("--sums", nargs="+", choices=SUMS, default=SUMS)
+    parser.add_argument("--payloads", nargs="+", choices=PAYLOADS, default=list(PAYLOADS))
     parser.add_argument("--rounds", type=int, default=4, help="of each run; 2 at least")
     parser.add_argument("--out", type=Path, help="a CSV file")
     given = parser.parse_args()
@@ -196,9 +200,10 @@ def main() -> None:
         parser.error(f"expected 2 rounds or more, got {given.rounds}: the first does not count")
     if OUTSIDE.keys() & set(wanted):
         alone()
+    sums = [one for one in SUMS if one in given.sums]  # in this order: two-server needs one node more
     for carrier in wanted:
         try:
-            for row in rows_of(carrier, [one for one in SUMS if one in given.sums], given.rounds):
+            for row in rows_of(carrier, sums, given.payloads, given.rounds):
                 if given.out:
                     write(given.out, [row])
         except RuntimeError as error:

@@ -16,6 +16,11 @@ from pathlib import Path
 from federation_client import CLIENTS
 from federation_rounds import Mark
 
+from securefl.core.release import KEY_HOLDER
+from securefl.engines.apart.house import socket_of
+from securefl.engines.flower.secure_app import PARTY, SOCKET
+from securefl.messages import client_name
+
 HERE = Path(__file__).resolve().parent
 APP = HERE / "federation_app"
 sys.path.append(str(HERE.parent / "examples" / "flower"))
@@ -67,7 +72,8 @@ def _nodes(app: str) -> Iterator[Run]:
             # The key holder's node comes last, and only when it has something to do.
             for number in range(len(there), nodes_of(how)):
                 register(own, f"node-{number}")
-                config = f'partition-id={number} house="{own.folder}/house"'
+                name = client_name(number) if number < CLIENTS else KEY_HOLDER
+                config = f'{PARTY}="{name}" {SOCKET}="{socket_of(own.folder / "house", name)}"'
                 supernode(own, f"node-{number}", port, config, app=app, at=HERE)
                 there.append(number)
             return run(own, how, size, rounds)
