@@ -1,12 +1,20 @@
 """What a round costs by how messages travel, how sums are summed, and how large the model is.
 
-    python benchmarks/federation.py [CARRIER ...] [--out FILE]
+    python benchmarks/federation.py [CARRIER ...] [--sums SUM ...] [--payloads P ...] [--rounds N]
+        [--out FILE]
 
-Carriers: "one process" (`securefl.Door`) and "messages" (Flower's messages, apps and our parties behind their
-sockets, in one process too). Three clients train nothing: each adds a constant to a model of 262 kB or 4 MB.
-The sum is in the clear, masked or two-server; "plain" is Flower's own FedAvg without us. CPU is that of
-server, clients and parties together, by client and round. The figures are medians of the rounds after the
-first. Ratios are of CPU.
+Three clients train nothing: each adds a constant to a model of 262 kB or 4 MB. The sum is clear, masked
+or two-server; "plain" is Flower's own FedAvg without us.
+
+one process      securefl.Door
+messages         Flower's messages and apps, and our parties behind their sockets, in one process too
+simulation       Flower's, on Ray
+stock nodes      a SuperLink with TLS and its SuperNodes, which start a process for every message
+installed nodes  the same SuperLink, and nodes of securefl.engines.flower.installed
+
+The latter three run in a network and among processes of their own (`unshare`, Linux). CPU is that of all
+processes together, idle ones too, by client and round. The figures are medians of the rounds after the first.
+Other rows in FILE stay.
 """
 
 from __future__ import annotations
@@ -17,34 +25,28 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from federation_client import CLIENTS, Either
+from federation_network import Run, alone, installed_nodes, simulation, stock_nodes
+from federation_rounds import SUMS, UPDATES, Mark, of_this_process, plan_of, rounds_of
+from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
 
 from securefl.engines.apart.house import House
-from securefl.engines.apart.updates import UPDATE, Updates
+from securefl.engines.apart.updates import UPDATE
 from securefl.engines.door import Door, Given
-from securefl.engines.flower.secure_app import in_house, secure
-from securefl.engines.flower.secure_grid import SecureGrid
-from securefl.plan import Plan
 from securefl.rounds import Ask, Sends, Sum, Value
 
-CLIENTS, ROUNDS = 3, 4
 PAYLOADS = {"262 kB": 65_536, "4 MB": 1_048_576}
-SUMS = ("plain", "clear", "masked", "two-server")
-CARRIERS = ("one process", "messages")
 FIELDS = ["carrier", "sum", "payload", "cpu_ms", "wall_ms"]
-UPDATES = Updates()
 QUIET = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -53,68 +55,31 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-Marks = list[tuple[float, float]]
-"""CPU and wall time at the end of every round."""
 
 
-def plan_of(how: str) -> Plan:
-    hidden: dict[str, Any] = {} if how == "clear" else {"corrupt": 0.0, "dropout": 0.34}
-    return Plan(
-        sum=how, delta=1e-5, schedule=ROUNDS, unprotected=(UPDATE,), public_count=1, least_cohort=2, **hidden
-    )
+# Carriers in this process ---------------------------------------------------------------------------
 
 
-def mark() -> tuple[float, float]:
-    return process_time(), perf_counter()
+@contextmanager
+def one_process() -> Iterator[Run]:
+    def run(how: str, size: int, rounds: int) -> list[Mark]:
+        sends = Sends(name=UPDATE, how="sum", reveals="its update")
+        given = Given(sends, lambda job: Value(clear=np.full(size, 0.5)))
+        records = [(np.ones((1, 1)), np.zeros(1))] * CLIENTS
+        ask = Ask(
+            cohort=tuple(range(CLIENTS)), broadcast=np.zeros(size, np.float32), sums=(Sum(sends, size),)
+        )
+        marks = [of_this_process()]
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Door(plan_of(how), [given], records, ledger=Path(folder) / "ledger.sqlite") as door,
+        ):
+            for _ in range(rounds):
+                assert door.ask(ask).survivors
+                marks.append(of_this_process())
+        return marks
 
-
-# Carriers -------------------------------------------------------------------------------------------
-
-
-def in_one_process(how: str, size: int, folder: Path) -> Marks:
-    sends = Sends(name=UPDATE, how="sum", reveals="its update")
-    given = Given(sends, lambda job: Value(clear=np.full(size, 0.5)))
-    records = [(np.ones((1, 1)), np.zeros(1))] * CLIENTS
-    ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(size, np.float32), sums=(Sum(sends, size),))
-    marks = [mark()]
-    with Door(plan_of(how), [given], records, ledger=folder / "ledger.sqlite") as door:
-        for _ in range(ROUNDS):
-            assert door.ask(ask).survivors
-            marks.append(mark())
-    return marks
-
-
-def app_of() -> ClientApp:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        came = message.content.array_records["arrays"]
-        own = {name: Array(array.numpy() + np.float32(0.5)) for name, array in came.items()}
-        metrics = MetricRecord({"num-examples": 1})
-        return Message(RecordDict({"arrays": ArrayRecord(own), "metrics": metrics}), reply_to=message)
-
-    return app
-
-
-def rounds_of(grid: Grid, how: str, size: int, house: House | None) -> Marks:
-    """FedAvg on this grid, or on ours over it."""
-    marks = [mark()]
-
-    def ended(number: int, arrays: ArrayRecord) -> None:
-        if number:
-            marks.append(mark())
-
-    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
-    if house is None:
-        own: Grid = grid
-    else:
-        own = SecureGrid(grid, strategy, UPDATES, house.server, deadline=300.0)
-    marks[0] = mark()
-    start = ArrayRecord({"w": Array(np.zeros(size, np.float32))})
-    result = strategy.start(own, start, num_rounds=ROUNDS, evaluate_fn=ended)
-    assert float(result.arrays["w"].numpy()[0]) == 0.5 * ROUNDS, "a round was lost"
-    return marks
+    yield run
 
 
 class Messages(Grid):
@@ -155,39 +120,74 @@ class Messages(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def by_messages(how: str, size: int, folder: Path) -> Marks:
-    def node(app: ClientApp, number: int) -> Callable[[Message], Message]:
-        context = Context(1, number + 1, {"partition-id": number}, RecordDict(), {})
-        return lambda message: app(message, context)
+@contextmanager
+def messages() -> Iterator[Run]:
+    def run(how: str, size: int, rounds: int) -> list[Mark]:
+        def node(number: int) -> Callable[[Message], Message]:
+            config = {"partition-id": number, "house": folder}
+            context = Context(1, number + 1, config, RecordDict(), {})
+            return lambda message: app(message, context)
 
-    if how == "plain":
-        return rounds_of(Messages({k + 1: node(app_of(), k) for k in range(CLIENTS)}), how, size, None)
-    app = secure(app_of(), beside=in_house(folder, CLIENTS))
-    nodes = CLIENTS + (how == "two-server")
-    with House(plan_of(how), UPDATES, clients=CLIENTS, folder=folder) as house:
-        return rounds_of(Messages({k + 1: node(app, k) for k in range(nodes)}), how, size, house)
+        app = Either()
+        with tempfile.TemporaryDirectory() as folder:
+            if how == "plain":
+                own = Messages({k + 1: node(k) for k in range(CLIENTS)})
+                return rounds_of(own, how, size, rounds, None, of_this_process)
+            nodes = CLIENTS + (how == "two-server")
+            with House(plan_of(how), UPDATES, clients=CLIENTS, folder=Path(folder)) as house:
+                own = Messages({k + 1: node(k) for k in range(nodes)})
+                return rounds_of(own, how, size, rounds, house, of_this_process)
+
+    yield run
 
 
-RUNS = dict(zip(CARRIERS, (in_one_process, by_messages), strict=True))
+INSIDE = {"one process": one_process, "messages": messages}
+OUTSIDE = {"simulation": simulation, "stock nodes": stock_nodes, "installed nodes": installed_nodes}
+CARRIERS = {**INSIDE, **OUTSIDE}
 
 
 # Figures --------------------------------------------------------------------------------------------
 
 
-def measured(carrier: str, how: str, payload: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        marks = RUNS[carrier](how, PAYLOADS[payload], Path(folder))
-    each = [
-        ((b[0] - a[0]) * 1e3 / CLIENTS, (b[1] - a[1]) * 1e3 / CLIENTS)
-        for a, b in pairwise(marks[1:])  # the first round imports and connects
-    ]
-    cpu, wall = (f"{median(one[at] for one in each):.1f}" for at in (0, 1))
-    return dict(zip(FIELDS, (carrier, how, payload, cpu, wall), strict=True))
+def measured(run: Run, how: str, size: int, rounds: int) -> tuple[str, str]:
+    """CPU and wall time of a client and a round, in ms."""
+    marks = run(how, size, rounds)[1:]  # the first round imports and connects
+    each = [[(b - a) * 1e3 / CLIENTS for a, b in zip(*pair, strict=True)] for pair in pairwise(marks)]
+    cpu, wall = (f"{median(one):.1f}" for one in zip(*each, strict=True))
+    return cpu, wall
+
+
+def rows_of(
+    carrier: str, sums: Iterable[str], payloads: Sequence[str], rounds: int
+) -> Iterator[dict[str, str]]:
+    with CARRIERS[carrier]() as run:
+        for how in sums:
+            for payload in payloads:
+                if (carrier, how) == ("one process", "plain"):
+                    continue
+                cpu, wall = measured(run, how, PAYLOADS[payload], rounds)
+                print(f"{carrier:16} {how:11} {payload:7} CPU {cpu:>9} ms  wall {wall:>9} ms", flush=True)
+                yield dict(zip(FIELDS, (carrier, how, payload, cpu, wall), strict=True))
+
+
+def write(out: Path, rows: Iterable[dict[str, str]]) -> None:
+    """The rows, in place of the file's own of the same carrier, sum and payload."""
+    before = list(csv.DictReader(out.open())) if out.exists() else []
+    known = {(row["carrier"], row["sum"], row["payload"]): row for row in [*before, *rows]}
+    order = [list(CARRIERS), list(SUMS), list(PAYLOADS)]
+    places = sorted(known, key=lambda at: [names.index(name) for names, name in zip(order, at, strict=True)])
+    with out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(known[place] for place in places)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("carriers", nargs="*", default=[], help=f"among: {', '.join(CARRIERS)}")
+    parser.add_argument("--sums", nargs="+", choices=SUMS, default=SUMS)
+    parser.add_argument("--payloads", nargs="+", choices=PAYLOADS, default=list(PAYLOADS))
+    parser.add_argument("--rounds", type=int, default=4, help="of each run; 2 at least")
     parser.add_argument("--out", type=Path, help="a CSV file")
     given = parser.parse_args()
     if not QUIET.keys() <= os.environ.keys():  # the libraries read it when they are imported
@@ -196,25 +196,18 @@ def main() -> None:
     wanted = given.carriers or list(CARRIERS)
     if unknown := sorted(set(wanted) - set(CARRIERS)):
         parser.error(f"expected carriers among {', '.join(CARRIERS)}, got {', '.join(unknown)}")
-    rows = []
-    for payload in PAYLOADS:
-        for carrier in wanted:
-            clear = 0.0
-            for how in SUMS:
-                if how == "plain" and carrier == "one process":
-                    continue
-                row = measured(carrier, how, payload)
-                rows.append(row)
-                took = float(row["cpu_ms"])
-                clear = took if how == "clear" else clear
-                ratio = f"{took / clear:.1f} x clear" if clear else ""
-                said = f"CPU {row['cpu_ms']:>8} ms  wall {row['wall_ms']:>8} ms"
-                print(f"{payload:8} {carrier:12} {how:11} {said}  {ratio}", flush=True)
-    if given.out:
-        with given.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
+    if given.rounds < 2:
+        parser.error(f"expected 2 rounds or more, got {given.rounds}: the first does not count")
+    if OUTSIDE.keys() & set(wanted):
+        alone()
+    sums = [one for one in SUMS if one in given.sums]  # in this order: two-server needs one node more
+    for carrier in wanted:
+        try:
+            for row in rows_of(carrier, sums, given.payloads, given.rounds):
+                if given.out:
+                    write(given.out, [row])
+        except RuntimeError as error:
+            print(f"{carrier}: no more figures: {error}", flush=True)
 
 
 if __name__ == "__main__":

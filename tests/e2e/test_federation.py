@@ -84,6 +84,12 @@ def test_a_supernode_is_killed_and_the_others_sum_comes_out(tmp_path: Path) -> N
     assert "round 2: answered [0, 1]" in said
 
 
+def test_nodes_of_an_installed_app_carry_the_same_rounds(tmp_path: Path) -> None:
+    said, rounds = run(tmp_path / "f", "--installed")
+    assert [row["answered"] for row in rounds] == ["3", "3"]
+    assert "refused" not in said
+
+
 @pytest.mark.skipif(
     subprocess.run(["unshare", "--net", "--map-root-user", "true"], check=False).returncode != 0,
     reason="no network namespaces here, and Ray listens on all interfaces without one",

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.core.errors import DataError, RemoteProtocolError
 from securefl.engines.apart.frames import is_of, other, packed, parts_of
-from securefl.rounds import Float32s, Floats
 
 Kind = Literal["train", "evaluate"]
 Ask = Callable[[bytes], bytes]
@@ -47,15 +47,15 @@ class Compute:
     round: int
     metrics: tuple[str, ...]
     task: bytes = field(repr=False)
-    broadcast: Float32s = field(repr=False)
+    broadcast: NDArray[np.float32] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
     """What came of it: the trained values float64 (d,), or none of an evaluation; metrics float64 (m,)."""
 
-    values: Floats = field(repr=False)
-    metrics: Floats = field(repr=False)
+    values: NDArray[np.float64] = field(repr=False)
+    metrics: NDArray[np.float64] = field(repr=False)
     examples: float = field(repr=False)
 
 

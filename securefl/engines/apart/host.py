@@ -25,7 +25,7 @@ class Host:
     def answer(self, request: bytes) -> bytes:
         """What the party says to a request. RemoteProtocolError for one that no server makes.
 
-        After an error the party is where it was. A peer that wronged it is named in `party.log`.
+        After an error the party is where it was. `noted` has what was refused without one.
         """
         turn, key = unpack(request, sender=SERVER), b""
         out: list[Parcel] = []
@@ -42,6 +42,14 @@ class Host:
         if self.party.drive is not None:
             out += _worked(self.party.drive)
         return pack_sent(Sent(key=key, parcels=tuple((parcel.to, parcel.data) for parcel in out)))
+
+    def noted(self) -> list[str]:
+        """For its owner: what it refused of a peer's message, and why it abstained, since the last time."""
+        own, drive = self.party.log.take(), self.party.drive
+        blamed: dict[str, str] = {} if drive is None else drive.traffic.blamed
+        reasons = [f"{sender}: {why}" for sender, why in blamed.items()]
+        blamed.clear()
+        return [*reasons, *own.abstained.values()]
 
     def _drive(self) -> Drive:
         if self.party.drive is None:

@@ -7,7 +7,8 @@
     Enter, of one that is over  refused: a replay
     Turn                        goes to the session at hand; refused before any
 
-A reply to whatever is refused is one constant frame. The owner finds the reason in the diary.
+A reply to whatever is refused is one constant frame. The owner finds the reason in the diary. With it
+stands why a message within a turn was refused, or why the party abstained.
 """
 
 from __future__ import annotations
@@ -112,6 +113,8 @@ class Resident:
                 sender=SERVER,
             )
         reply = self._host.answer(request)
+        for why in self._host.noted():
+            self.diary.refuse(why)
         self._keep(self._host.party)
         return reply
 

@@ -10,6 +10,8 @@ strategies      which of them need no more than a mean
 records         a model's record as one vector, and how it becomes a record again
 secure_app      the client's side: an app whose results leave through its party alone
 study_strategy  a study's own rounds as a strategy
+
+installed       a node that runs the app of its own machine, and none that the SuperLink ships
 """
 
 from __future__ import annotations

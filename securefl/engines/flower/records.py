@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
+from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
-from securefl.rounds import Float32s, Floats
 
 _FLOATS: Final = ("float16", "float32", "float64")
 _VALUES = (bool, int, float, str)
@@ -46,7 +46,7 @@ class Layout:
     def size(self) -> int:
         return sum(prod(shape) for _, _, shape in self.parts)
 
-    def flat(self, arrays: ArrayRecord) -> Floats:
+    def flat(self, arrays: ArrayRecord) -> NDArray[np.float64]:
         """The record as float64 (d,). ValueError for a record of another layout."""
         own = {name: shape for name, _, shape in self.parts}
         came = {name: tuple(array.shape) for name, array in arrays.items()}
@@ -55,7 +55,7 @@ class Layout:
         # In the order of this layout: an app may build its record in another.
         return np.concatenate([arrays[name].numpy().astype(np.float64).ravel() for name in own])
 
-    def record(self, values: Floats | Float32s) -> ArrayRecord:
+    def record(self, values: NDArray[np.float64] | NDArray[np.float32]) -> ArrayRecord:
         """The vector (d,) as a record."""
         arrays, at = {}, 0
         for name, dtype, shape in self.parts:

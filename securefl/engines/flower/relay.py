@@ -18,7 +18,8 @@ from securefl.engines.flower.exchange import FRAME
 from securefl.engines.flower.nodes import HELLO, said
 
 UNANSWERED: Final = "The party gave no answer."
-_CODE: Final = 2  # Flower's, for an app that raised an exception
+CODE: Final = 2
+"""Flower's, for an app that raised an exception."""
 _log = logger(__name__)
 
 
@@ -42,4 +43,4 @@ def relayed(message: Message, name: str, ask: Callable[[bytes], bytes]) -> Messa
         _log.warning("Expected a message of type %s or %s, got another.", FRAME, HELLO)
     except Exception as error:
         _log.warning("%s: no answer: %s", name, error)
-    return Message(Error(_CODE, UNANSWERED), reply_to=message)
+    return Message(Error(CODE, UNANSWERED), reply_to=message)

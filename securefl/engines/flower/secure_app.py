@@ -21,13 +21,10 @@ from flwr.clientapp import ClientApp
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.core.release import KEY_HOLDER
 from securefl.engines.apart.computing import Compute, Computed, answered
-from securefl.engines.apart.house import socket_of
 from securefl.engines.apart.line import reached
 from securefl.engines.flower.records import Task
 from securefl.engines.flower.relay import relayed
-from securefl.messages import client_name
 
 PARTY: Final = "securefl-party"
 SOCKET: Final = "securefl-socket"
@@ -50,6 +47,11 @@ def by_node_config(context: Context) -> tuple[str, Path]:
 
 def in_house(folder: Path, clients: int) -> Beside:
     """In a simulation: the parties of a `House` in this folder, by partition. One more is the key holder."""
+    # A node that has its party beside it needs no house, and stock nodes load this module for every message:
+    # a house takes seconds to load.
+    from securefl.core.release import KEY_HOLDER
+    from securefl.engines.apart.house import socket_of
+    from securefl.messages import client_name
 
     def beside(context: Context) -> tuple[str, Path]:
         number = int(context.node_config["partition-id"])

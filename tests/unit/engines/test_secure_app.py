@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from support.flower_apps import (
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
+from securefl.engines.apart.diary import Diary
 from securefl.engines.apart.house import House, socket_of
 from securefl.engines.apart.updates import Updates
 from securefl.engines.flower.envelopes import wrapped
@@ -132,6 +136,11 @@ BAD = {
 def test_a_client_whose_app_returns_no_update_is_left_out(change: Any, tmp_path: Path) -> None:
     result = run(tmp_path, [inner(0), inner(1, change), inner(2)])
     np.testing.assert_allclose(vector(result), mean_of(0, 2), atol=1e-6)
+    why = []
+    for k in range(CLIENTS):
+        with closing(Diary(socket_of(tmp_path, client_name(k)).parent / "diary.sqlite")) as diary:
+            why.append([entry.text for entry in diary.refusals()])
+    assert [len(own) for own in why] == [0, 1, 0], "its owner reads why, and nobody else does"
 
 
 def test_a_huge_number_of_examples_counts_as_the_plans_largest(tmp_path: Path) -> None:
@@ -282,3 +291,10 @@ def test_updates_that_could_never_leave_are_refused_at_start(
 def test_updates_that_mean_nothing_are_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError):
         Updates(**wrong)
+
+
+def test_a_node_s_modules_load_without_the_party_s() -> None:
+    """Stock nodes load them for every message: with torch and TenSEAL that took three seconds."""
+    code = "import sys; from securefl.engines.flower import relay, secure_app; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"torch", "scipy", "tenseal", "dp_accounting"} & set(loaded.split())

@@ -44,27 +44,37 @@ def started(strategy: Any, grid: Any, rounds: int = 2) -> Any:
     return strategy.start(grid, start(), num_rounds=rounds, train_config=ConfigRecord(dict(CONFIG)))
 
 
-@pytest.mark.parametrize("plan", [CLEAR, MASKED, TWO], ids=["clear", "masked", "two-server"])
-@pytest.mark.parametrize(
-    ("strategy", "within"),
-    [(FedAvg, 1e-6), (lambda: FedProx(proximal_mu=0.1), 1e-6), (FedAdam, 1e-5)],
-    ids=["FedAvg", "FedProx", "FedAdam"],
-)
-def test_a_strategy_ends_in_the_model_that_it_ends_in_without(
-    plan: Any, strategy: Any, within: float, tmp_path: Path
-) -> None:
+FAMILY: dict[str, Any] = {
+    "FedAvg": FedAvg,
+    "FedProx": lambda: FedProx(proximal_mu=0.1),
+    "FedAvgM": lambda: FedAvgM(server_learning_rate=0.8, server_momentum=0.5),
+    "FedAdagrad": FedAdagrad,
+    "FedAdam": FedAdam,
+    "FedYogi": FedYogi,
+}
+WITHIN = 1e-6
+"""How far from Flower's own model one on sums may end, in any entry. Rounding moves it by some 2e-7."""
+CASES = [
+    *((plan, "FedAvg") for plan in (CLEAR, replace(TWO, sum="ckks"), TWO)),
+    *((MASKED, name) for name in FAMILY),
+]
+
+
+@pytest.mark.parametrize(("plan", "name"), CASES, ids=lambda one: one if isinstance(one, str) else one.sum)
+def test_a_strategy_ends_in_the_model_that_it_ends_in_without(plan: Any, name: str, tmp_path: Path) -> None:
+    strategy = FAMILY[name]
     expected = started(strategy(), plain())
     own = strategy()
     with House(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         result = started(own, grid_of(house, own, secured(tmp_path)))
     assert values(result).dtype == values(expected).dtype
-    np.testing.assert_allclose(values(result), values(expected), atol=within, rtol=0)
-    for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
-        for number, metrics in getattr(result, name).items():
-            wanted = getattr(expected, name)[number]
+    np.testing.assert_allclose(values(result), values(expected), atol=WITHIN, rtol=0)
+    for asked in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
+        for number, metrics in getattr(result, asked).items():
+            wanted = getattr(expected, asked)[number]
             assert set(metrics) == set(wanted) - {"secret"}
             assert all(abs(metrics[key] - wanted[key]) < 2e-6 for key in metrics)
-        assert set(getattr(result, name)) == {1, 2}
+        assert set(getattr(result, asked)) == {1, 2}
 
 
 class Custom(FedAvg):
@@ -85,12 +95,6 @@ def test_flowers_wrappers_for_noise_are_refused_by_name() -> None:
     wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2)
     with pytest.raises(ConfigError, match=r"got DifferentialPrivacyServerSideFixedClipping.*the plan's"):
         admitted(wrapped, evaluates=True)
-
-
-@pytest.mark.parametrize("strategy", [FedAvgM, FedAdagrad, FedYogi], ids=lambda one: one.__name__)
-def test_the_others_of_the_family_are_admitted(strategy: Any) -> None:
-    own = strategy()
-    assert admitted(own, evaluates=True) is own
 
 
 def test_evaluation_that_the_plan_does_not_have_is_refused_before_anything() -> None:

@@ -1,0 +1,1 @@
+"""Flower's own FedAvg on masked sums, as a Flower app."""

@@ -1,0 +1,50 @@
+"""One party of this app: its keys, its ledger and its process, under a user of its own.
+
+    python party.py enrol FOLDER NAME     make its keys, and print its line for the roster
+    python party.py serve FOLDER NAME [USER]
+        serve it on FOLDER/run/party.sock to this user, or to its own, by the roster in FOLDER/roster.jsonl
+
+The line goes to the others out of band, and so does the roster: compare fingerprints before you serve.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import sys
+from pathlib import Path
+
+from grid_app.terms import PLAN, UPDATES
+
+from securefl.engines.apart import roster
+from securefl.engines.apart.house import UpdateParty, served
+from securefl.engines.apart.line import listening
+from securefl.study.parties import keys
+
+
+def enrol(folder: Path, name: str) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o710)  # its group passes through to the socket, and reads nothing
+    return roster.line_of(keys.make(folder, name).member())
+
+
+def serve(folder: Path, name: str, user: int) -> None:
+    pinned = roster.read(folder / "roster.jsonl")
+    party = UpdateParty(name, PLAN, UPDATES, pinned, keys.read(folder, name), folder)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with listening(folder / "run" / "party.sock") as listener:
+        print(f"{name} serves on {folder / 'run' / 'party.sock'}.", flush=True)
+        served(party, listener, allow={user})
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["enrol", folder, name]:
+            print(enrol(Path(folder), name))
+        case ["serve", folder, name]:
+            serve(Path(folder), name, os.getuid())
+        case ["serve", folder, name, user]:
+            serve(Path(folder), name, pwd.getpwnam(user).pw_uid)
+        case _:
+            sys.exit(__doc__)
