@@ -134,7 +134,7 @@ def by_epsilon(own: pd.DataFrame) -> list[str]:
 
 def test_heads() -> None:
     said = [row for row in cells("Heads on frozen features") if row[1] in PARTITIONS and row[0].isdigit()]
-    groups = list(heads().groupby(level=[0, 1, 2, 3], sort=False))
+    groups = list(heads().loc[["distributed"]].groupby(level=[0, 1, 2, 3], sort=False))
     assert len(said) == len(groups)
     for (clients, partition, records, *numbers), (key, own) in zip(said, groups, strict=True):
         assert ("distributed", int(clients), PARTITIONS[partition], int(records.replace(",", ""))) == key
@@ -163,18 +163,22 @@ def test_how_good_the_rule_for_heads_is(file: str, of: str) -> None:
 
 
 def test_heads_under_other_noise() -> None:
-    found = pd.read_csv(RESULTS / "heads_other_noise.csv", comment="#")
-    means = (
-        found[found["arm"] == "auto"].groupby(["place", "partition", "records", "epsilon"])["accuracy"].mean()
-    )
     said = [row for row in cells("Heads on frozen features") if row[0] in ("central", "local")]
-    assert len(said) == len(means.groupby(level=[0, 1, 2]))
-    for noise, partition, records, *numbers in said:
-        own = means[noise, partition, int(records.replace(",", ""))]
-        assert numbers == [
-            f"{own[epsilon]:.3f}" if epsilon in own.index else "–"
-            for epsilon in (0.25, 1.0, 8.0, float("inf"))
-        ]
+    groups = [
+        (key, own) for key, own in heads().groupby(level=[0, 1, 2, 3], sort=False) if key[0] != "distributed"
+    ]
+    assert len(said) == len(groups)
+    for (noise, records, *numbers), (key, own) in zip(said, groups, strict=True):
+        assert (noise, 20, PARTITIONS["3 shards"], int(records.replace(",", ""))) == key
+        assert numbers == by_epsilon(own)
+
+
+def test_training_from_scratch_beside_heads() -> None:
+    found = pd.read_csv(RESULTS / "heads_from_scratch.csv", comment="#")
+    own = found.set_index(["arm.protocol", "privacy.epsilon"])["final_accuracy"]
+    for name, protocol in (("FedAvg", "fedavg"), ("FedLog, body by DP-SGD", "fedlog")):
+        (row,) = [row for row in cells("Heads on frozen features") if row[0] == name]
+        assert row[1:] == [f"{own[protocol, epsilon]:.3f}" for epsilon in (1.0, 4.0, 8.0)]
 
 
 def test_the_day_and_the_versions_of_the_peers() -> None:
