@@ -173,6 +173,16 @@ def test_heads_under_other_noise() -> None:
         assert numbers == by_epsilon(own)
 
 
+def test_logistic_regression_beside_heads() -> None:
+    found = pd.read_csv(RESULTS / "heads_logistic.csv", comment="#")
+    assert (found["epsilon_true"] <= found["privacy.epsilon"]).all()
+    best = found.groupby(["data.records", "privacy.epsilon"])["final_accuracy"].max()
+    said = [row for row in cells("Heads on frozen features") if len(row) == 3 and row[0][0].isdigit()]
+    for (records, *numbers), count in zip(said, (3_000, 10_000, 50_000), strict=True):
+        assert int(records.replace(",", "")) == count
+        assert numbers == [f"{best[count, epsilon]:.3f}" for epsilon in (1.0, 8.0)]
+
+
 def test_training_from_scratch_beside_heads() -> None:
     found = pd.read_csv(RESULTS / "heads_from_scratch.csv", comment="#")
     own = found.set_index(["arm.protocol", "privacy.epsilon"])["final_accuracy"]
