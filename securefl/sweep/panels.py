@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,6 +13,8 @@ from securefl.sweep.tradeoff import Series
 _WIDTH, _HEIGHT = 9.0, 4.6
 _OF_PANEL = (3.0, 2.5)
 """Inches of a figure with one panel, and of one panel among several."""
+_LETTERS = 11
+"""Letters of a title to an inch."""
 Panel = tuple[str, ...]
 
 
@@ -34,19 +37,24 @@ def panelled(series: Sequence[Series], what: str) -> tuple[Figure, dict[Panel, A
             axes = places[down, right]
             if column + row in there:
                 made[column + row] = axes
-                _dress(axes, column, row, what if right == 0 else "")
+                axes.set_title(_title(column, row, size[0] / len(columns)), fontsize=9)
+                _dress(axes, what if right == 0 else "")
             else:
                 axes.set_visible(False)
     return figure, made
 
 
-def _dress(axes: Axes, column: Panel, row: Panel, what: str) -> None:
+def _title(column: Panel, row: Panel, inches: float) -> str:
+    """The panel's words in lines that fit its width: longer ones would run into the next panel's."""
+    parts = filter(None, (", ".join(column), ", ".join(row)))
+    return "\n".join(fill(part, int(inches * _LETTERS)) for part in parts)
+
+
+def _dress(axes: Axes, what: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#E3E3E3", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.set_ylabel(what)
-    title = "\n".join(filter(None, (", ".join(column), ", ".join(row))))
-    axes.set_title(title, fontsize=9)
 
 
 def along(made: Mapping[Panel, Axes], what: str) -> None:

@@ -1,0 +1,33 @@
+"""Panels of a figure stand apart: their titles too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from securefl.sweep.panels import Panel, panelled
+from securefl.sweep.tradeoff import Series
+
+
+class Placed:
+    """A series as far as its panel."""
+
+    def __init__(self, panel: Panel) -> None:
+        self.panel = panel
+
+
+LONG = ("noise in shares of the clients", "100 clients", "Dirichlet 0.3")
+
+
+@pytest.mark.parametrize("columns", [2, 3, 5])
+def test_long_titles_do_not_run_into_each_other(columns: int) -> None:
+    series: Sequence[Series] = [Placed((f"{k},000 records", *LONG)) for k in range(columns)]  # type: ignore[misc]
+    figure, made = panelled(series, "accuracy")
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    boxes = [axes.title.get_window_extent(canvas.get_renderer()) for axes in made.values()]
+    assert len(boxes) == columns
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
