@@ -28,6 +28,10 @@ _LENGTH = struct.Struct("<Q")
 _CHUNK = 2**20
 
 
+def _unheld(count: int) -> None:
+    """Count nothing: a carrier has asked for what comes, and the heads of frames are small."""
+
+
 class Line:
     """One connection: whole frames, each way. RemoteProtocolError for whatever is not one.
 
@@ -35,7 +39,7 @@ class Line:
         most: the longest frame.
         patience: seconds for one frame, from its first byte.
         until: when everything on this line must be over, by `time.monotonic`.
-        hold: is told how many bytes came, as they come. It raises where there is no room for them.
+        hold: is told how many bytes of a frame came, as they come. It raises where there is no room for them.
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class Line:
         most: int = MOST,
         patience: float = PATIENCE,
         until: float = inf,
-        hold: Callable[[int], None] = lambda count: None,
+        hold: Callable[[int], None] = _unheld,
     ) -> None:
         self._connection = connection
         self._most = most
@@ -89,7 +93,7 @@ class Line:
             (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size, until))
             if length > self._most:
                 raise refusal(f"Expected a frame of at most {self._most} bytes, got a claim of {length}.")
-            return self._exactly(length, until)
+            return self._exactly(length, until, self._hold)
         except OSError as error:
             raise _lost(error) from None
 
@@ -97,14 +101,14 @@ class Line:
         """The next frame, or None, as for `begins`."""
         return self.frame() if self.begins(wait=wait) else None
 
-    def _exactly(self, count: int, until: float) -> bytes:
+    def _exactly(self, count: int, until: float, hold: Callable[[int], None] = _unheld) -> bytes:
         came = bytearray()
         while len(came) < count:
             self._connection.settimeout(_left(until))
             piece = self._connection.recv(min(_CHUNK, count - len(came)))
             if not piece:
                 raise refusal(f"Expected {count} more bytes of a frame, got {len(came)} and the end.")
-            self._hold(len(piece))
+            hold(len(piece))
             came += piece
         return bytes(came)
 

@@ -251,6 +251,32 @@ def test_frames_on_all_connections_together_have_a_limit(tmp_path: Path) -> None
         assert ask(path, b"x" * 2**12, timeout=5) == b"x" * 2**12
 
 
+def test_two_of_the_longest_frames_have_room_together(tmp_path: Path) -> None:
+    """Though the first is still being answered: their heads do not count."""
+    begun, go = Event(), Event()
+
+    def handle(line: Line, request: bytes) -> bytes:
+        begun.set()
+        assert go.wait(10)
+        return request[:1]
+
+    told: list[str] = []
+    with listening(tmp_path / "run" / "s") as listener:
+        keep = {"allow": OWN, "tell": told.append, "most": 2**20}
+        thread = Thread(target=serve, args=(listener, handle), kwargs=keep)
+        thread.start()
+        with connected(tmp_path / "run" / "s") as first, connected(tmp_path / "run" / "s") as second:
+            for one in (first, second):
+                Line(one).send(b"x" * 2**20)
+                taken(one)
+            assert begun.wait(10)
+            go.set()
+            assert Line(first).receive() == Line(second).receive() == b"x"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+    assert told == []
+
+
 def test_a_request_of_a_carrier_that_is_gone_is_dropped_and_one_at_work_is_finished(tmp_path: Path) -> None:
     heard: list[bytes] = []
     told: list[str] = []
