@@ -15,6 +15,8 @@ from securefl.processes import SIGNALS
 
 _ONE_REQUEST = 0.1
 """Seconds in which a second signal counts as the first: timeout(1) sends one to a process and its group."""
+_SOON = 1.0
+"""Seconds that the end waits for a line to be printed, which nobody may be reading."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -56,6 +58,7 @@ class Interruption:
         self._at_hand = ""
         self._heard: tuple[int, float] | None = None
         self._old: dict[int, Any] = {}
+        self._saying: threading.Thread | None = None
 
     @property
     def asked(self) -> bool:
@@ -86,6 +89,8 @@ class Interruption:
     def check(self) -> None:
         """Raises Interrupted if a signal came."""
         if self._heard is not None:
+            if self._saying is not None:
+                self._saying.join(_SOON)  # what is said of the end comes after it
             raise Interrupted(self._heard[0])
 
     def _hear(self, number: int, _: object) -> None:
@@ -95,7 +100,8 @@ class Interruption:
         first, self._heard = self._heard is None, (number, now)
         if first and self._at_hand:
             line = f"Stopping after {self._at_hand}; once more to stop at once."
-            threading.Thread(target=self._say, args=(line,), daemon=True).start()
+            self._saying = threading.Thread(target=self._say, args=(line,), daemon=True)
+            self._saying.start()
             return
         # Cleaning up may hang in foreign code. The next signal then ends the process itself.
         for each in self._old:

@@ -47,6 +47,25 @@ def test_the_first_signal_lets_what_is_at_hand_finish(number: signal.Signals, cl
     assert lines == ["Stopping after this round; once more to stop at once."]
 
 
+def test_what_is_said_of_the_end_comes_behind(clock: object) -> None:
+    lines: list[str] = []
+    go = threading.Event()
+
+    def say(line: str) -> None:
+        assert go.wait(10)
+        lines.append(line)
+
+    with Interruption(say) as stop:
+        with stop.finishing("this round"):
+            signal.raise_signal(signal.SIGTERM)
+        threading.Timer(0.1, go.set).start()
+        with pytest.raises(Interrupted):
+            stop.check()
+        lines.append("Go on with: ...")
+    assert len(lines) == 2
+    assert lines[-1] == "Go on with: ..."
+
+
 def test_a_signal_while_nothing_is_at_hand_stops_at_once(clock: object) -> None:
     with Interruption(quiet) as stop:
         with stop.finishing("this round"):
