@@ -23,7 +23,7 @@ from pathlib import Path
 
 from network import ANSWERED, alone, ended, register, submit, superlink, supernode
 from parties import make_parties, parts, serve_parties, tell
-from processes import Federation, federation
+from processes import Federation, federation, new_folder
 
 HERE = Path(__file__).resolve().parent
 
@@ -74,10 +74,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.simulation:
         alone()
-    folder = chosen.out.resolve()
-    if folder.exists() and any(folder.iterdir()):
-        sys.exit(f"Expected a new folder, got {folder}, which has files. Remove it, or name another: --out.")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = new_folder(chosen.out)
     names = parts(chosen.study)
     with federation(folder) as own:
         make_parties(own, chosen.study, names)

@@ -91,6 +91,15 @@ class Federation:
             process.wait()
 
 
+def new_folder(out: Path) -> Path:
+    """Make the folder of a federation. Exits if it is there and has files: two runs would mix in it."""
+    folder = out.resolve()
+    if folder.exists() and any(folder.iterdir()):
+        sys.exit(f"Expected a new folder, got {folder}, which has files. Remove it, or name another: --out.")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 @contextmanager
 def federation(folder: Path) -> Iterator[Federation]:
     """A federation whose processes are ended on the way out, be it by SIGTERM or Ctrl-C."""

@@ -21,7 +21,7 @@ sys.path.append(str(HERE.parent / "flower"))
 from grid_app.task import CLIENTS  # noqa: E402
 from network import alone, ended, register, submit, superlink, supernode  # noqa: E402
 from party import enrol  # noqa: E402
-from processes import Federation, federation  # noqa: E402
+from processes import Federation, federation, new_folder  # noqa: E402
 
 NAMES = [f"client-{k:04}" for k in range(CLIENTS)]
 
@@ -59,10 +59,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.simulation:
         alone()
-    folder = chosen.out.resolve()
-    if folder.exists() and any(folder.iterdir()):
-        sys.exit(f"Expected a new folder, got {folder}, which has files. Remove it, or name another: --out.")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = new_folder(chosen.out)
     out, config = folder / "result.json", f'out="{folder}/result.json" rounds={chosen.rounds} deadline=120.0'
     with federation(folder) as own:
         port = superlink(own, simulation=chosen.simulation)

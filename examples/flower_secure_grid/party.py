@@ -13,13 +13,14 @@ import os
 import pwd
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from grid_app.terms import PLAN, UPDATES
 
 from securefl.engines.apart import roster
 from securefl.engines.apart.house import UpdateParty, served
-from securefl.engines.apart.line import listening
+from securefl.engines.apart.serving import listening
 from securefl.study.parties import keys
 
 
@@ -31,9 +32,14 @@ def enrol(folder: Path, name: str) -> str:
 
 def serve(folder: Path, name: str, user: int) -> None:
     pinned = roster.read(folder / "roster.jsonl")
-    party = UpdateParty(name, PLAN, UPDATES, pinned, keys.read(folder, name), folder)
+    identity = keys.read(folder, name)
+    # Beside the folder, so that a backup of the folder does not bring it back too.
+    counter = folder.with_name(f"{folder.name}.counter")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with listening(folder / "run" / "party.sock") as listener:
+    with (
+        closing(UpdateParty(name, PLAN, UPDATES, pinned, identity, folder, counter)) as party,
+        listening(folder / "run" / "party.sock") as listener,
+    ):
         print(f"{name} serves on {folder / 'run' / 'party.sock'}.", flush=True)
         served(party, listener, allow={user})
 

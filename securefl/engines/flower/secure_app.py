@@ -122,7 +122,7 @@ class _SecureApp(ClientApp):
             asked = Message(content, reply_to=message)
             asked.metadata.message_type = compute.kind
             return _result(self._inner(asked, context), task, compute)
-        except Exception:
+        except Exception:  # the app is anybody's code, and the text of its error is for this node alone
             _log.exception("The app gave no result to %s in round %d.", compute.kind, compute.round)
             return None
 
