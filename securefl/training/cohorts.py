@@ -25,10 +25,11 @@ from securefl.core.errors import DataError
 from securefl.training.chunks import UNIT
 from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
-from securefl.training.losses import records, require_records
+from securefl.training.losses import require_records
 from securefl.training.private_cohorts import SLOTS, fit_privately, require_alike, stack_of
 from securefl.training.stack import Back, Stack, stackable
 from securefl.training.task import Problem
+from securefl.training.tensors import as_tensor
 from securefl.training.threads import one_thread
 
 MOST_ROWS: Final = 1024
@@ -158,55 +159,70 @@ def _batches(fits: Sequence[Fit]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     Rows without a record are zero and weigh nothing. A record weighs 1 / (records of its mini-batch).
     """
     problem, rows = fits[0].problem, _rows_of(fits[0].problem)
-    columns = [records(fit.job.x, fit.job.y, problem.loss) for fit in fits]
-    columns = [(x.flatten(1), y) for x, y in columns]
-    draws = [list(_places(len(fit.job.x), problem.local, fit.job.rng)) for fit in fits]
+    columns = [(fit.job.x.reshape(len(fit.job.x), -1), fit.job.y) for fit in fits]
+    sizes = [_sizes(len(y), problem.local.batches(len(y)), problem.local.batch_size) for _, y in columns]
+    orders = [_order(len(fit.job.x), problem.local, fit.job.rng) for fit in fits]
     # Several steps are gathered at a time: small ones would take longer to gather than to compute.
-    steps = min(max(map(len, draws)), max(1, _GATHERED // (SLOTS * rows * columns[0][0].shape[1])))
-    for at in range(0, max(map(len, draws)), steps):
-        x, y = (column.new_empty((SLOTS, steps * rows, *column.shape[1:])) for column in columns[0])
-        weights = torch.zeros(SLOTS, steps * rows)
-        x[len(fits) :] = y[len(fits) :] = 0
-        here = [own[at : at + steps] for own in draws]
-        for slot, (own, (inputs, targets)) in enumerate(zip(here, columns, strict=True)):
-            if not own:
-                x[slot] = y[slot] = 0
-                continue
-            places, own_weights = _rows(tuple(map(len, own)), rows)
-            chosen = torch.cat(own)
-            _gather(inputs, chosen, places, x[slot])
-            _gather(targets, chosen, places, y[slot])
-            weights[slot, : len(own_weights)] = own_weights
-        for step in range(max(map(len, here))):
-            part = slice(step * rows, (step + 1) * rows)
-            yield x[:, part], y[:, part], weights[:, part]
+    most = max(map(len, sizes))
+    steps = min(most, max(1, _GATHERED // (SLOTS * rows * columns[0][0].shape[1])))
+    for at in range(0, most, steps):
+        # tensors, whose memory is aligned, written to as arrays
+        block = [
+            as_tensor(column[:0]).new_empty((SLOTS, steps * rows, *column.shape[1:])) for column in columns[0]
+        ]
+        block.append(torch.empty(SLOTS, steps * rows))
+        x, y, weights = (part.numpy() for part in block)
+        x[len(fits) :] = y[len(fits) :] = weights[len(fits) :] = 0
+        for slot, (own, order, (inputs, targets)) in enumerate(zip(sizes, orders, columns, strict=True)):
+            first, last, places, weights[slot] = _places(own, at, steps, rows)
+            _gather(inputs, order[first:last], places, x[slot])
+            _gather(targets, order[first:last], places, y[slot])
+        for step in range(min(steps, most - at)):
+            yield tuple(part[:, step * rows : (step + 1) * rows] for part in block)  # type: ignore[misc]
 
 
-def _gather(column: Tensor, chosen: Tensor, places: Tensor, to: Tensor) -> None:
-    """Put the chosen records into these rows, and zeros into all others."""
-    n = len(chosen)
-    if int(places[-1]) == n - 1:  # no gaps: nothing is copied twice
-        torch.index_select(column, 0, chosen, out=to[:n])
-        to[n:] = 0
+def _gather(
+    column: NDArray[Any], chosen: NDArray[np.int64], places: NDArray[np.int64] | None, to: NDArray[Any]
+) -> None:
+    """Put the chosen records into these rows, and zeros into all others. Without places into the first."""
+    if places is None:
+        # "clip" writes at once, where "raise" keeps a copy; every place is one of a permutation
+        np.take(column, chosen, 0, out=to[: len(chosen)], mode="clip")
+        to[len(chosen) :] = 0
     else:
-        to.zero_().index_copy_(0, places, column[chosen])
+        to[...] = 0
+        to[places] = column[chosen]
+
+
+def _order(n: int, config: LocalTraining, rng: np.random.Generator) -> NDArray[np.int64]:
+    """A client's n records in the order in which it trains on them, pass after pass."""
+    shuffled = list(passes(n, config, rng))
+    return shuffled[0] if len(shuffled) == 1 else np.concatenate(shuffled)
 
 
 @lru_cache(maxsize=256)
-def _rows(sizes: tuple[int, ...], rows: int) -> tuple[Tensor, Tensor]:
-    """The row of each record of these mini-batches, and the rows' weights: both must only be read.
+def _sizes(n: int, batches: int, size: int) -> tuple[int, ...]:
+    """The records of each mini-batch. The last one of a pass may have fewer."""
+    of_a_pass = [min(size, n - at) for at in range(0, n, size)]
+    return tuple(of_a_pass[number % len(of_a_pass)] for number in range(batches))
+
+
+@lru_cache(maxsize=256)
+def _places(
+    sizes: tuple[int, ...], at: int, steps: int, rows: int
+) -> tuple[int, int, NDArray[np.int64] | None, NDArray[np.float32]]:
+    """Where the records of mini-batches `at` to `at + steps` stand: both arrays must only be read.
 
     Every mini-batch begins at a multiple of `rows`.
+
+    Returns:
+        The first record and the one after the last, in the order of training; their rows, None for the first
+        rows without a gap; and all rows' weights.
     """
-    weights = torch.zeros(len(sizes), rows)
-    for own, size in zip(weights, sizes, strict=True):
+    here = sizes[at : at + steps]
+    weights = np.zeros((steps, rows), np.float32)
+    for own, size in zip(weights, here, strict=False):
         own[:size] = 1 / size
-    return torch.cat(
-        [torch.arange(at * rows, at * rows + n) for at, n in enumerate(sizes)]
-    ), weights.flatten()
-
-
-def _places(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Each mini-batch's places among a client's n records."""
-    for order in passes(n, config, rng):
-        yield from torch.split(order, config.batch_size)
+    first, count = sum(sizes[:at]), sum(here)
+    places = np.flatnonzero(weights)
+    return first, first + count, None if count == 0 or places[-1] == count - 1 else places, weights.ravel()

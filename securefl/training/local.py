@@ -179,16 +179,16 @@ def _batches(
     """Mini-batches of freshly shuffled passes."""
     # gathered once a pass, which is faster than once a mini-batch
     size = config.batch_size
-    for order in passes(len(inputs), config, rng):
-        order = order.to(inputs.device)
+    for shuffled in passes(len(inputs), config, rng):
+        order = torch.from_numpy(shuffled).to(inputs.device)
         yield from zip(torch.split(inputs[order], size), torch.split(targets[order], size), strict=True)
 
 
-def passes(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[Tensor]:
+def passes(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     """The records of each pass in their shuffled order. The last pass may be cut short."""
     left = config.batches(n)
     while left > 0:
-        order = torch.from_numpy(rng.permutation(n)[: left * config.batch_size])
+        order = rng.permutation(n)[: left * config.batch_size]
         left -= -(-len(order) // config.batch_size)
         yield order
 

@@ -39,7 +39,9 @@ def stacked(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     outputs, inputs = weight.shape[1:]
     more, wider = -outputs % LINE, -inputs % LINE
     if more or wider:
-        x, weight = pad(x, (0, wider)), pad(weight, (0, wider, 0, more))
+        weight = pad(weight, (0, wider, 0, more))
+    if wider:
+        x = pad(x, (0, wider))
     found = torch.bmm(x, weight.transpose(1, 2))[..., :outputs]
     return found if bias is None else found + bias[:, None]
 
