@@ -53,6 +53,7 @@ class Ledger:
         self._clock = clock
         self._db = connect(path, terms, counter)
         self._link: Head | None = None
+        self._fresh: set[ReleaseKey] = set()
         self._filed = Filed(self._db, self._newest)
         self._budget = Budget(self._filed, terms)
         try:
@@ -70,6 +71,7 @@ class Ledger:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Change all or nothing, durably, and note the new head."""
+        self._fresh.clear()
         try:
             with self._db.transaction():
                 self._link = begun = head(self._db.rows)
@@ -129,11 +131,8 @@ class Ledger:
     ) -> Mapping[str, BudgetExceeded]:
         """Reserve a wave of charges durably. Of each holder it reserves all charges, or none.
 
-        A key that was used before with this very charge is not charged again. It can only be sent again with
-        the same content, which tells nothing new.
-
-        Args:
-            asked: which of the declared asks each key answers. A key without one is not counted.
+        A key that was used before with this charge is not charged again: only the same content can be sent.
+        asked: which of the declared asks each key answers. A key without one is not counted.
 
         Returns:
             The refused holders, each with the reason: its budget or schedule does not bear the charges, its
@@ -173,8 +172,7 @@ class Ledger:
     def _insert(self, key: ReleaseKey, charge: Charge, asked: Asked) -> None:
         parts = (*row_of(key), dump_charge(charge), asked.introduction, asked.number, self._clock())
         link = self._link = self._newest().then(*parts)
-        # `_stands` asked before anything of this wave was written. A key that the wave names twice is refused
-        # here, by the table's UNIQUE.
+        # `_stands` asked before this wave was written. The table's UNIQUE refuses a key that it names twice.
         try:
             self._db.run(
                 "INSERT INTO releases VALUES (?, NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'')",
@@ -186,12 +184,15 @@ class Ledger:
                 "once."
             ) from None
         self._filed.add(key.holder, key.name, dump_charge(charge), link.count)
+        self._fresh.add(key)
 
     def repeats(self, release: Release) -> bool:
         """Whether this release may be sent: it was never sent, or it says what it said before.
 
         A release without noise and in the clear may be sent again with any content: its charge is infinite.
         """
+        if release.key in self._fresh:  # of this wave: no restart lies between, and `send` looks again
+            return True
         row = self._db.row(f"SELECT committed, content FROM releases WHERE {KEY}", row_of(release.key))
         return row is None or row[0] is None or bytes(row[1]) == release.content
 
@@ -211,8 +212,7 @@ class Ledger:
             UnaccountedRelease: a release was not reserved, was reserved with another charge, or was sent
                 before with another content.
         """
-        # Commit before encoding, in this order: a crash in between counts a release that never left. The
-        # other order would let bytes leave that no ledger knows.
+        # In this order: the other one would let bytes leave that no ledger knows, by a crash in between.
         releases = [release for _, body in outbox for release in Release.all_in(body)]
         permit = self._commit(releases) if releases else None
         return [encode(header, body, permit) for header, body in outbox]
@@ -285,9 +285,8 @@ class Ledger:
         holder: of this one alone, by an index: the time does not grow with the releases of other sessions.
         """
         own = () if holder is None else (holder,)
-        query = "SELECT COALESCE(MAX(round), 0) FROM releases WHERE session = ?" + " AND holder = ?" * len(
-            own
-        )
+        where = "session = ?" if holder is None else "session = ? AND holder = ?"
+        query = f"SELECT COALESCE(MAX(round), 0) FROM releases WHERE {where}"
         return int(self._db.rows(query, (session, *own))[0][0])
 
     def rows(self) -> list[tuple[Any, ...]]:

@@ -17,7 +17,7 @@ def stream(seed: int, *labels: str | int) -> np.random.Generator:
     # processes.
     name = "\x1f".join(str(part) for part in (seed, *labels))
     words = np.frombuffer(hashlib.sha256(name.encode()).digest(), dtype="<u4")
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words.tolist())))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
 def client_stream(seed: int, number: int, client: int, ask: int = 0) -> np.random.Generator:

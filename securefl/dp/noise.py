@@ -23,13 +23,19 @@ class Source(Guarded):
     """
 
     def __init__(self, key: SecretKey | None = None) -> None:
-        # The key is used for one stream and never again, so the nonce may be zero. Seeds of torch and numpy
-        # are no source: whoever knows the seed of an experiment could take the noise off.
-        self._key = key or SecretKey(os.urandom(32))
+        self._given = key
+
+    # Both at the first word: most of the values that leave without noise have a source all the same.
+
+    @cached_property
+    def _key(self) -> SecretKey:
+        # Seeds of torch and numpy are no source: whoever knows the seed of an experiment could take the noise
+        # off.
+        return self._given or SecretKey(os.urandom(32))
 
     @cached_property
     def _stream(self) -> CipherContext:
-        # At the first word: most of the values that leave without noise have a source all the same.
+        # The key is used for one stream and never again, so the nonce may be zero.
         return Cipher(algorithms.ChaCha20(self._key.reveal(), bytes(16)), mode=None).encryptor()
 
     def restarted(self) -> Source:

@@ -114,9 +114,9 @@ class Network:
     def _post(self, parcels: Sequence[Parcel]) -> None:
         faults, rng = self._faults, self._rng
         for parcel in parcels:
-            data = parcel.data
             if self._tamper is not None:
-                data = self._tamper(parcel.sender, parcel.to, data)
+                data = self._tamper(parcel.sender, parcel.to, parcel.data)
+                parcel = Parcel(parcel.sender, parcel.to, data)
             copies = 1 + (rng.random() < faults.duplicate) if faults.duplicate else 1
             # Each copy is lost or slow by itself, as on a real network.
             for _ in range(copies):
@@ -126,5 +126,4 @@ class Network:
                 # Up to twice the patience, so that some messages miss the deadline and reach the next
                 # exchange.
                 extra = int(rng.integers(1, 2 * faults.patience)) if slow else 0
-                arrives = Parcel(parcel.sender, parcel.to, data)
-                self._posted.append(_Posted(arrives, self._tick + 1 + extra))
+                self._posted.append(_Posted(parcel, self._tick + 1 + extra))

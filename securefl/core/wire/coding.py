@@ -3,8 +3,7 @@
 All is little-endian. Every length is checked against the bytes that are left before anything is allocated.
 Nothing may follow the last field. The caller of `decode` says how many bytes a message may have, and how many
 elements all its tuples together: an empty element takes a few bytes here and hundreds as an object. There is
-one byte string per message: decode(encode(m)) = m and no other bytes decode to m. How the fields of a class
-are written and read is worked out once.
+one byte string per message: decode(encode(m)) = m and no other bytes decode to m.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, TypeVar, get_origin
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError, UnaccountedRelease
 from securefl.core.legible import is_legible
 from securefl.core.release import Delivered, Permit, Release
-from securefl.core.wire.kinds import KEYS, Header, Limit, Spec, declared, element
+from securefl.core.wire.kinds import KEYS, Header, Limit, Spec, element, scalar
 
 MAGIC = b"SFL\x01"
 _DTYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
@@ -38,36 +37,38 @@ _Read = Callable[["_Reader"], Any]
 def encode(header: Header, body: Any, permit: Permit | None = None) -> bytes:
     """The bytes of `body`. Raises `UnaccountedRelease` for a release outside the permit."""
     spec: Spec = body.__wire__
-    if len(header.session) != 32:
-        raise LocalProtocolError(f"Expected a session of 32 bytes, got {len(header.session)}.")
-    kind = spec.kind.encode("ascii")
-    out: _Parts = [
-        MAGIC,
-        _pack("B", len(kind)),
-        kind,
-        _pack("H", spec.version),
-        header.session,
-        _pack("IHH", header.round, header.attempt, header.stage),
-    ]
+    out: _Parts = [_head(spec.kind, spec.version, header)]
     for name, write in _fields(body.__class__, _writer):
         write(out, getattr(body, name), permit)
     return b"".join(out)
 
 
+@lru_cache(maxsize=64)
+def _head(kind: str, version: int, header: Header) -> bytes:
+    """What a message of this kind at this place begins with."""
+    if len(header.session) != 32:
+        raise LocalProtocolError(f"Expected a session of 32 bytes, got {len(header.session)}.")
+    name = kind.encode("ascii")
+    place = (header.session, header.round, header.attempt, header.stage)
+    return b"".join([MAGIC, _pack("B", len(name)), name, _pack("H32sIHH", version, *place)])
+
+
 @cache
 def _fields(cls: Any, how: Callable[[Any], T]) -> tuple[tuple[str, T], ...]:
-    """The fields of a message class, each with how it is written, or read."""
-    # Once a class: to look into a type hint takes longer than to write or read a field.
+    """The fields of a message class, each with how it is written, or read. They are looked into once."""
     return tuple((name, how(hint)) for name, hint in cls.__wire__.fields)
+
+
+@lru_cache(maxsize=256)
+def _struct(layout: str) -> struct.Struct:
+    return struct.Struct("<" + layout)
 
 
 def _pack(layout: str, *values: Any) -> bytes:
     try:
-        return struct.pack("<" + layout, *values)
-    except struct.error as error:
-        raise LocalProtocolError(
-            f"Expected values of the layout {layout!r}, got {values}: {error}."
-        ) from None
+        return _struct(layout).pack(*values)
+    except struct.error as bad:
+        raise LocalProtocolError(f"Expected values of layout {layout!r}, got {values}: {bad}.") from None
 
 
 def _writer(hint: Any) -> _Write:
@@ -79,7 +80,7 @@ def _writer(hint: Any) -> _Write:
     if hint in KEYS:
         return partial(_write_key, hint)
     if get_origin(hint) is np.ndarray:
-        return partial(_write_declared, hint)
+        return partial(_write_declared, scalar(hint))
     raise LocalProtocolError(f"Expected a field of a type that has an encoding, got {hint}.")
 
 
@@ -116,19 +117,17 @@ def _write_release(out: _Parts, value: Any, permit: Permit | None) -> None:
     _write_block(out, sealed)
 
 
-def _write_declared(hint: Any, out: _Parts, value: NDArray[Any], permit: Permit | None) -> None:
-    if not declared(hint, value.dtype):
-        raise LocalProtocolError(f"Expected an array as {hint}, got {value.dtype}.")
+def _write_declared(kind: Any, out: _Parts, value: NDArray[Any], permit: Permit | None) -> None:
+    if not issubclass(value.dtype.type, kind):
+        raise LocalProtocolError(f"Expected an array of {kind.__name__}, got {value.dtype}.")
     _write_array(out, value)
 
 
 def _write_array(out: _Parts, value: NDArray[Any]) -> None:
     code = value.dtype.newbyteorder("<").str
     if code not in _DTYPES or value.ndim > _MAX_DIMENSIONS:
-        raise LocalProtocolError(
-            f"Expected an array of {', '.join(_DTYPES)} with at most {_MAX_DIMENSIONS} dimensions, got "
-            f"{value.dtype} with {value.ndim}."
-        )
+        expected = f"an array of {', '.join(_DTYPES)} with at most {_MAX_DIMENSIONS} dimensions"
+        raise LocalProtocolError(f"Expected {expected}, got {value.dtype} with {value.ndim}.")
     # in one byte order and layout, so that equal arrays have equal bytes; copied once, into the message
     raw = np.ascontiguousarray(value, dtype=code).data
     out += [_pack("BB", _DTYPES.index(code), value.ndim), _pack(f"{value.ndim}I", *value.shape), raw]
@@ -147,44 +146,47 @@ _WRITERS: Mapping[Any, _Write] = {
 
 
 class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data, self._size, self._at = memoryview(data), len(data), 0
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self._data, self._size, self._at = memoryview(data), len(data), at
         self.elements = 0  # how many more may come
 
     def count(self) -> int:
         """The number of elements of a tuple, checked before any of them is made."""
-        count = self.length()
+        (count,) = self.unpack("I")
         if count > self.elements:
             raise _Bad(f"{count} elements came where at most {self.elements} more are expected")
         self.elements -= count
-        return count
+        return int(count)
+
+    def _next(self, count: int) -> int:
+        """Where the next `count` bytes begin, which are there."""
+        begin, end = self._at, self._at + count
+        if end > self._size:
+            raise _Bad(f"expected {count} more bytes, {self.left} are left")
+        self._at = end
+        return begin
 
     def take(self, count: int) -> memoryview:
-        end = self._at + count
-        if end > self._size:
-            raise _Bad(f"expected {count} more bytes, {self.left()} are left")
+        begin = self._next(count)
         # a view, not a copy: nothing is allocated for bytes that turn out to be wrong
-        piece = self._data[self._at : end]
-        self._at = end
-        return piece
+        return self._data[begin : begin + count]
 
     def unpack(self, layout: str) -> tuple[Any, ...]:
-        return struct.unpack("<" + layout, self.take(struct.calcsize("<" + layout)))
-
-    def length(self) -> int:
-        return int.from_bytes(self.take(4), "little")
+        made = _struct(layout)
+        return made.unpack_from(self._data, self._next(made.size))
 
     def block(self) -> bytes:
         """Bytes with their length in front."""
-        return bytes(self.take(self.length()))
+        return bytes(self.take(*self.unpack("I")))
 
     def text(self, layout: str) -> str:
         """Text with its length in front, in this layout."""
         try:
-            return bytes(self.take(*self.unpack(layout))).decode()
+            return str(self.take(*self.unpack(layout)), "utf-8")
         except UnicodeDecodeError:
             raise _Bad("text is not UTF-8") from None
 
+    @property
     def left(self) -> int:
         return self._size - self._at
 
@@ -223,24 +225,23 @@ def _read_header(reader: _Reader) -> tuple[str, int, Header]:
 
 
 def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
-    reader = _Reader(data)
-    kind, version, came = _read_header(reader)
-    # Whole headers are compared: a message replayed from another session, round or attempt is refused here,
-    # before any machine sees it.
-    if came != header:
-        raise _Bad(f"it belongs at {came.place()} of its session, not at {header.place()} of this one")
     for cls, most in kinds.items():
         spec: Spec = cls.__wire__  # type: ignore[attr-defined]
-        if (spec.kind, spec.version) != (kind, version):
+        # A message replayed from another session, round or attempt is refused before a machine sees it.
+        if not data.startswith(head := _head(spec.kind, spec.version, header)):
             continue
         if len(data) > most.bytes:
-            raise _Bad(f"a {kind!r} has at most {most.bytes} bytes here, this one has {len(data)}")
+            raise _Bad(f"a {spec.kind!r} has at most {most.bytes} bytes here, this one has {len(data)}")
+        reader = _Reader(data, len(head))
         reader.elements = most.elements
         fields = _fields(cls, _reader)  # type: ignore[arg-type]  # a class is hashable
         values = {name: read(reader) for name, read in fields}
-        if reader.left():
-            raise _Bad(f"{reader.left()} bytes follow the last field")
+        if reader.left:
+            raise _Bad(f"{reader.left} bytes follow the last field")
         return cls(**values)
+    kind, version, came = _read_header(_Reader(data))
+    if came != header:
+        raise _Bad(f"it belongs at {came.place()} of its session, not at {header.place()} of this one")
     expected = [cls.__wire__.kind for cls in kinds]  # type: ignore[attr-defined]
     raise _Bad(f"a {kind!r} of version {version} came where {expected} are due")
 
@@ -251,7 +252,7 @@ def _reader(hint: Any) -> _Read:
         return _tuple_reader(element(hint))
     if hint in KEYS:
         return lambda reader: hint(reader.block())
-    return _READERS.get(hint) or partial(_read_declared, hint)
+    return _READERS.get(hint) or partial(_read_declared, scalar(hint))
 
 
 def _tuple_reader(hint: Any) -> _Read:
@@ -261,9 +262,9 @@ def _tuple_reader(hint: Any) -> _Read:
     return lambda reader: tuple([item(reader) for _ in range(reader.count())])
 
 
-def _read_declared(hint: Any, reader: _Reader) -> NDArray[Any]:
+def _read_declared(kind: Any, reader: _Reader) -> NDArray[Any]:
     array = _read_array(reader)
-    if not declared(hint, array.dtype):
+    if not issubclass(array.dtype.type, kind):
         raise _Bad(f"an array of {array.dtype} where another type is declared")
     return array
 

@@ -87,7 +87,7 @@ def element(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is tuple else hint
 
 
-def declared(hint: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a field of type `NDArray[scalar]` may hold this dtype."""
-    scalar = get_args(get_args(hint)[1])[0]
-    return scalar is Any or issubclass(dtype.type, scalar)
+def scalar(hint: Any) -> Any:
+    """The class of an array's scalars, where a field's type is `NDArray[scalar]`."""
+    found = get_args(get_args(hint)[1])[0]
+    return np.generic if found is Any else found

@@ -186,6 +186,7 @@ def test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing(p
         said = release(key(), content=b"fingerprint")
         assert ledger.repeats(said)
         first = send(ledger, said)
+        assert not ledger.repeats(release(key(), content=b"another"))
         spent = ledger.epsilon("a", SERVER)
     with Ledger(path, replace(TERMS, budget=None)) as ledger:
         assert ledger.reserve([(key(), GAUSSIAN)]) == {}
@@ -195,6 +196,16 @@ def test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing(p
             assert not ledger.repeats(other)
             with pytest.raises(UnaccountedRelease, match="another content"):
                 send(ledger, other)
+
+
+def test_a_release_that_another_process_sent_in_between_is_sent_in_its_words_alone(path: Path) -> None:
+    with Ledger(path, TERMS) as ledger, Ledger(path, TERMS) as other:
+        ledger.reserve([(key(), GAUSSIAN)])
+        other.reserve([(key(), GAUSSIAN)])
+        first = send(other, release(key(), content=b"theirs"))
+        with pytest.raises(UnaccountedRelease, match="another content"):
+            send(ledger, release(key(), content=b"ours"))
+        assert send(ledger, release(key(), content=b"theirs")) == first
 
 
 @pytest.mark.parametrize("charge", [UNPROTECTED, NO_COST])
