@@ -18,7 +18,7 @@ from securefl.storage.read_only import read
 
 KIND = Kind(
     name="checkpoint",
-    version=4,  # 4: what changed in a round, in place of a number for every client
+    version=5,  # 4: what changed in a round, in place of a number for every client; 5: safetensors
     tables=(
         "CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
         "CREATE TABLE rounds (round INTEGER PRIMARY KEY, record TEXT NOT NULL, seal BLOB NOT NULL) STRICT",

@@ -19,7 +19,7 @@ DIARY = "diary.sqlite"
 """Its name in a party's folder."""
 KIND = Kind(
     name="diary",
-    version=1,
+    version=2,  # 2: safetensors
     tables=(
         "CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB NOT NULL) STRICT",
         "CREATE TABLE sessions (number INTEGER PRIMARY KEY, session BLOB UNIQUE NOT NULL, "

@@ -130,7 +130,6 @@ IN_MEMORY = {
     ("securefl/processes.py", "open"),
     ("securefl/storage/files.py", "fdopen"),
     ("securefl/he/ring.py", "write_bytes"),
-    ("securefl/core/arrays.py", "savez"),
     ("securefl/commands/features.py", "savez"),
     ("securefl/training/embedding.py", "savez"),
     ("securefl/study/run_report.py", "to_json"),

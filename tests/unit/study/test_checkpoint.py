@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from support.tiny_study import same_state
 
 from securefl.algorithm import State
-from securefl.core.errors import DataError, LocalProtocolError
+from securefl.core.errors import ConfigError, DataError, LocalProtocolError
 from securefl.study.checkpoint import Checkpoint
 
 
@@ -83,12 +84,22 @@ def test_what_cannot_be_stored_leaves_the_old_round(tmp_path: Path) -> None:
     assert len(records) == 1
 
 
-def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "c.sqlite"
-    with Checkpoint(path) as checkpoint:
-        checkpoint.save(1, State(np.zeros(1, np.float32), {"bad": np.array([object()])}), {})
-        with pytest.raises(DataError, match="allow_pickle=False"):
+def test_pickled_arrays_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can write the file can seal a pickle too."""
+    pickled = io.BytesIO()
+    np.savez(pickled, broadcast=np.array([object()]))
+    with Checkpoint(tmp_path / "c.sqlite") as checkpoint:
+        monkeypatch.setattr("securefl.study.checkpoint.packed", lambda arrays: pickled.getvalue())
+        checkpoint.save(1, state(1), {})
+        with pytest.raises(DataError, match="damaged.*SafetensorError"):
             checkpoint.load()
+
+
+def test_objects_are_not_written(tmp_path: Path) -> None:
+    with Checkpoint(tmp_path / "c.sqlite") as checkpoint:
+        with pytest.raises(ConfigError, match="'memory.bad', got object"):
+            checkpoint.save(1, State(np.zeros(1, np.float32), {"bad": np.array([object()])}), {})
+        assert checkpoint.load() == (None, [])
 
 
 def test_a_state_without_its_round_is_never_seen(tmp_path: Path) -> None:
