@@ -102,10 +102,10 @@ class Sum:
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """A client's value before protection: integers of its grid, or float64 vectors that no noise can be on.
+    """A client's value before protection: integers of its grid, or vectors of floats that no noise can be on.
 
     `integers` are in units of the grid of its `sends`. Noise is put on nothing else: rounding afterwards
-    would add to the sensitivity. A float64 vector of a sum is all `clear`.
+    would add to the sensitivity. The floats of a sum are all `clear`, of float64 or, as models, of float32.
     `keep` stays on the client's device, in place of the state kept before. None leaves that state as it is.
     `after_noise`, if there is one, makes the value from the integers times the grid's step. It runs after
     noise was added, if the plan adds any, so it is post-processing.
@@ -113,7 +113,7 @@ class Value:
     """
 
     integers: NDArray[np.int64] | None = None
-    clear: Floats = field(default_factory=lambda: np.zeros(0))
+    clear: NDArray[np.floating[Any]] = field(default_factory=lambda: np.zeros(0))
     hidden: Floats = field(default_factory=lambda: np.zeros(0))
     keep: Kept | None = None
     after_noise: Callable[[Floats], Value] | None = None
@@ -133,7 +133,7 @@ class Value:
                 f"{self.integers.shape}. Put the records on the grid one by one (`dp.clipping.to_grid`)."
             )
 
-    def floats(self, grid: Grid) -> Floats:
+    def floats(self, grid: Grid) -> NDArray[np.floating[Any]]:
         """The value in the clear, without noise: integers times the step of this grid."""
         return self.clear if self.integers is None else self.integers.astype(np.float64) * grid.step
 

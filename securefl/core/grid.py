@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +36,20 @@ class Grid:
         return int(np.rint(ratio)) if np.isfinite(ratio) else 2**31
 
     def quantise(self, values: Floats, weight: float = 1.0) -> NDArray[np.int32]:
-        """Weight times values (d,) as grid integers (d,).
+        """Weight times values (d,) as grid integers (d,). The product is taken in the values' own precision.
 
         Raises DataError for a product that is not finite or out of bounds.
         """
         # One product: by a power of two it is rounded where the product with the weight alone would be.
         with np.errstate(over="ignore"):
-            scaled = values * (weight / self.step)
-        # Of a nan, both ends are nan, and nothing is true of it.
+            scaled = values * float(weight / self.step)
+        # Of a nan, both ends are nan, and nothing is true of it. Compared as Python's floats: in float32 the
+        # room could be rounded up.
         room = self.bound / self.step
-        if not (-room <= scaled.min(initial=0.0) and scaled.max(initial=0.0) <= room):
+        if not (-room <= float(scaled.min(initial=0.0)) and float(scaled.max(initial=0.0)) <= room):
             raise DataError(self._why_not(values))
-        return np.rint(scaled, out=scaled).astype(np.int32)
+        numbers: NDArray[np.int32] = np.rint(scaled, out=scaled).astype(np.int32)
+        return numbers
 
     def _why_not(self, values: Floats) -> str:
         # The messages name no value: they may be logged, and the values are a client's.

@@ -42,3 +42,20 @@ def test_the_values_stay_as_they_are() -> None:
     values = np.array([1.0, 2.0])
     Grid().quantise(values, 0.5)
     assert values.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.1, 1 / 3])
+def test_a_float32_is_off_by_its_own_rounding_at_most(weight: float) -> None:
+    rng = np.random.default_rng(1)
+    values = (rng.uniform(-500, 500, 20_000) * 10.0 ** rng.integers(-9, 1, 20_000)).astype(np.float32)
+    exact = weight * values.astype(np.float64) * 2.0**21
+    off = np.abs(Grid().quantise(values, weight) - exact)
+    assert np.all(off <= 0.5 + 2.0**-23 * np.abs(exact))
+    assert np.abs(exact).max() > 2**24  # where a float32 has no half steps any more
+
+
+def test_a_float32_that_rounds_onto_the_bound_does_not_pass_it() -> None:
+    grid = Grid(step=1.0, bound=2.0**31 - 1)
+    assert grid.quantise(np.array([2.0**31 - 128], np.float32)).tolist() == [2**31 - 128]
+    with pytest.raises(DataError, match="within"):
+        grid.quantise(np.array([2.0**31], np.float32))

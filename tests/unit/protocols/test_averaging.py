@@ -288,9 +288,8 @@ def test_an_update_is_the_trained_model_less_the_broadcast(problem: Problem) -> 
         mine = job(problem, number)
         model = problem.model.build(problem.shape, problem.outputs, problem.seed)
         train(model, mine.x, mine.y, problem.local, "cross_entropy", np.random.default_rng(1), number - 1)
-        expected = to_vector(model).astype(np.float64) - problem.initial
         value = Update(problem).compute(job(problem, number)).clear
-        np.testing.assert_array_equal(value, expected)
+        np.testing.assert_array_equal(value, to_vector(model) - problem.initial)
         assert np.abs(value).max() > 0
 
 
