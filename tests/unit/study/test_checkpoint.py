@@ -91,13 +91,13 @@ def test_pickled_arrays_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with Checkpoint(tmp_path / "c.sqlite") as checkpoint:
         monkeypatch.setattr("securefl.study.checkpoint.packed", lambda arrays: pickled.getvalue())
         checkpoint.save(1, state(1), {})
-        with pytest.raises(DataError, match="damaged.*SafetensorError"):
+        with pytest.raises(DataError, match=r"damaged.*SafetensorError"):
             checkpoint.load()
 
 
 def test_objects_are_not_written(tmp_path: Path) -> None:
     with Checkpoint(tmp_path / "c.sqlite") as checkpoint:
-        with pytest.raises(ConfigError, match="'memory.bad', got object"):
+        with pytest.raises(ConfigError, match=r"'memory.bad', got object"):
             checkpoint.save(1, State(np.zeros(1, np.float32), {"bad": np.array([object()])}), {})
         assert checkpoint.load() == (None, [])
 
