@@ -9,6 +9,9 @@ an order that rotates. Nobody evaluates in a timed round. Printed are medians ov
 CPU that a client takes in a round, over all processes of a contestant, and their ratio to the plain loop's in
 the same round.
 
+securefl plays in one process, as the others do, and with LeNet-5 in a process a core too, which is its
+default: wall time falls, and two processes take more CPU time where their cores share a cache.
+
 Two things show that the work is the same. First all clients take part in one round with a whole client as the
 batch, so that no order can matter: the models must agree within TOLERANCE. And after the timed rounds the
 models' test losses stand beside the times.
@@ -30,7 +33,7 @@ from statistics import median
 from time import perf_counter
 
 import numpy as np
-from contestants.players import PLAIN, Player, Times, facts, joined, rotated
+from contestants.players import PLAIN, SHARED, Player, Times, facts, joined, rotated
 from contestants.turns import Cell
 from numpy.typing import NDArray
 
@@ -144,7 +147,8 @@ def timed(players: Sequence[Player], cell: Cell, folder: Path) -> list[Row]:
     began = perf_counter()
     work, world = work_of(cell, folder / "work.npz")
     work.write()
-    times, models = played(players, cell, work.path)
+    here = [player for player in players if player.name != SHARED or cell.kind == "lenet5"]
+    times, models = played(here, cell, work.path)
     losses = {name: world.problem.evaluate(model).loss for name, model in models.items()}
     rows = [row(cell, name, times, losses[name]) for name in times]
     print(f"\n{cell.name}: {rows[0].rounds} rounds, {perf_counter() - began:.0f} s with the set-up")
@@ -157,16 +161,17 @@ def timed(players: Sequence[Player], cell: Cell, folder: Path) -> list[Row]:
     return rows
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(found: Sequence[Row]) -> str:
     """The rows as docs/results.md has them: contestants down, cells across."""
-    cells = list(dict.fromkeys(one.cell for one in rows))
-    names = list(dict.fromkeys(one.contestant for one in rows))
-    at = {(one.contestant, one.cell): one for one in rows}
+    cells = list(dict.fromkeys(one.cell for one in found))
+    names = list(dict.fromkeys(one.contestant for one in found))
+    at = {(one.contestant, one.cell): one for one in found}
     lines = [["", *cells], ["---"] * (1 + len(cells))]
     lines.append([f"{PLAIN}, ms", *(_digits(at[PLAIN, cell].cpu_ms) for cell in cells)])
     for name in names:
         if name != PLAIN:
-            ratios = (f"{at[name, cell].over_plain:.2f}" for cell in cells)
+            rows = [at.get((name, cell)) for cell in cells]
+            ratios = ("-" if one is None else f"{one.over_plain:.2f}" for one in rows)
             lines.append([f"{name} / {PLAIN}", *ratios])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -1,6 +1,6 @@
 """securefl: a study's arm as `securefl run` plays it, with ledger, journal and checkpoint on disk.
 
-Only the evaluation after each round is left out.
+Only the evaluation after each round is left out. It has one process, as the others have.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PACKAGES = ("securefl", "torch")
 SEED = 1
 
 
-def study(cell: Cell) -> Study:
-    """The cell as a study's file says it."""
+def study(cell: Cell, runtime: str = "workers = 1") -> Study:
+    """The cell as a study's file says it. runtime: a line of its section [runtime]."""
     hidden = "" if cell.hidden is None else f"hidden = {list(cell.hidden)}"
     return parse(f"""
         [study]
@@ -43,6 +43,8 @@ def study(cell: Cell) -> Study:
         clients = {cell.clients}
         records = {cell.clients * cell.records}
         partition = {{ kind = "iid" }}
+        [runtime]
+        {runtime}
         [model]
         kind = "{cell.kind}"
         {hidden}
@@ -102,9 +104,9 @@ def _require_same(cell: Cell, work: Work, world: World) -> None:
         raise SystemExit(f"Expected the study's first model in {work.path}, got another.")
 
 
-def play(cell: Cell, work: Work, turns: Turns) -> NDArray[np.float32]:
+def play(cell: Cell, work: Work, turns: Turns, runtime: str = "workers = 1") -> NDArray[np.float32]:
     single_thread()
-    asked = study(cell)
+    asked = study(cell, runtime)
     world = build(asked, SEED)
     _require_same(cell, work, world)
     (arm,) = asked.arms

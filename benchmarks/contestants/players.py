@@ -15,6 +15,7 @@ from typing import IO, Any, TypeVar
 
 HERE = Path(__file__).parents[1]
 PLAIN = "plain loop"
+SHARED = "securefl, a process a core"
 Key = TypeVar("Key")
 
 
@@ -35,6 +36,7 @@ def contestants() -> tuple[Contestant, ...]:
     return (
         Contestant(PLAIN, "plain", sys.executable),
         Contestant("securefl", "ours", sys.executable),
+        Contestant(SHARED, "ours_shared", sys.executable),
         Contestant("pfl-research", "pfl", python("PFL_PYTHON")),
         Contestant("Flower on Ray", "flower", python("FLOWER_PYTHON")),
     )

@@ -140,7 +140,7 @@ class Stack:
     def descend(self, back: Back, rate: float) -> None:
         """One step of plain SGD, w <- w - rate * gradient, of all slots."""
         # In one product with the weights: gradients on their own would be written and read once more.
-        for (given, slope), (weight, bias) in zip(back.layers, self.views(self.values), strict=True):
+        for (given, slope), (weight, bias) in zip(back.layers, self._layers[: self._trained], strict=True):
             weight.baddbmm_(slope.transpose(1, 2), given, alpha=-rate)
             bias.sub_(slope.sum(1), alpha=rate)
 
@@ -235,11 +235,11 @@ def _views(of: Tensor, size: tuple[int, int], place: tuple[int, int]) -> tuple[T
 def _cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The slope of the weighted losses, and the losses."""
     # `log_softmax` takes more than twice the time for rows as short as these.
-    shifted = outputs - outputs.amax(2, keepdim=True)
-    logs = shifted - shifted.exp().sum(2, keepdim=True).log_()
-    losses = -logs.gather(2, y[:, :, None])[:, :, 0]
-    slope = logs.exp_().scatter_add_(2, y[:, :, None], torch.full((*y.shape, 1), -1.0))
-    return slope.mul_(weights[:, :, None]), losses
+    shifted, label = outputs - outputs.amax(2, keepdim=True), y[:, :, None]
+    slope = shifted.exp()
+    whole = slope.sum(2, keepdim=True)
+    slope.div_(whole).scatter_add_(2, label, torch.full(label.shape, -1.0))
+    return slope.mul_(weights[:, :, None]), (whole.log_() - shifted.gather(2, label))[:, :, 0]
 
 
 def _mse(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
