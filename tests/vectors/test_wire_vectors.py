@@ -74,7 +74,7 @@ def defects(good: bytes) -> dict[str, bytes]:
     kind_at, version_at, session_at = 5, 10, 12
     return {
         "another_magic": b"XXX\x01" + good[4:],
-        "another_format_version": good[:3] + b"\x02" + good[4:],
+        "another_format_version": good[:3] + b"\x01" + good[4:],
         "another_kind": good[:kind_at] + b"ordeR" + good[kind_at + 5 :],
         "another_kind_version": good[:version_at] + b"\x01\x00" + good[version_at + 2 :],
         "another_session": good[:session_at] + b"\xff" + good[session_at + 1 :],

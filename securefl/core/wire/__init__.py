@@ -3,6 +3,8 @@
 A message is a frozen dataclass marked with `message`. Its bytes are
 
     "SFL" version | kind | kind version | session | round | attempt | stage | field | field ...
+
+Numbers of an array begin at a multiple of their size, behind zeros.
 """
 
 from securefl.core.wire.coding import MAGIC, decode, encode, peek

@@ -1,9 +1,10 @@
 """The bytes of a message: strict, bounded and without pickle.
 
-All is little-endian. Every length is checked against the bytes that are left before anything is allocated.
-Nothing may follow the last field. The caller of `decode` says how many bytes a message may have, and how many
-elements all its tuples together: an empty element takes a few bytes here and hundreds as an object. There is
-one byte string per message: decode(encode(m)) = m and no other bytes decode to m.
+All is little-endian. Numbers of an array begin at a multiple of their size: elsewhere they take twice as long
+to read. Every length is checked against the bytes that are left before anything is allocated. Nothing may
+follow the last field. The caller of `decode` says how many bytes a message may have, and how many elements
+all its tuples together: an empty element takes a few bytes here and hundreds as an object. There is one byte
+string per message: decode(encode(m)) = m and no other bytes decode to m.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from securefl.core.legible import is_legible
 from securefl.core.release import Delivered, Permit, Release
 from securefl.core.wire.kinds import KEYS, Header, Limit, Spec, element, scalar
 
-MAGIC = b"SFL\x01"
+MAGIC = b"SFL\x02"
 _DTYPES = ("|u1", "<i4", "<i8", "<f4", "<f8")
 _FORMS = ("open", "masked", "encrypted", "sparse")
 _MAX_DIMENSIONS = 4
@@ -126,11 +127,11 @@ def _write_declared(kind: Any, out: _Parts, value: NDArray[Any], permit: Permit 
 def _write_array(out: _Parts, value: NDArray[Any]) -> None:
     code = value.dtype.newbyteorder("<").str
     if code not in _DTYPES or value.ndim > _MAX_DIMENSIONS:
-        expected = f"an array of {', '.join(_DTYPES)} with at most {_MAX_DIMENSIONS} dimensions"
-        raise LocalProtocolError(f"Expected {expected}, got {value.dtype} with {value.ndim}.")
+        raise LocalProtocolError(f"Expected an array with an encoding, got {value.ndim} axes of {code}.")
+    out += [_pack("BB", _DTYPES.index(code), value.ndim), _pack(f"{value.ndim}I", *value.shape)]
     # in one byte order and layout, so that equal arrays have equal bytes; copied once, into the message
-    raw = np.ascontiguousarray(value, dtype=code).data
-    out += [_pack("BB", _DTYPES.index(code), value.ndim), _pack(f"{value.ndim}I", *value.shape), raw]
+    raw = np.ascontiguousarray(value, dtype=code).reshape(-1).view(np.uint8).data
+    out += [bytes(-sum(map(len, out)) % value.itemsize), raw]
 
 
 _WRITERS: Mapping[Any, _Write] = {
@@ -146,9 +147,9 @@ _WRITERS: Mapping[Any, _Write] = {
 
 
 class _Reader:
-    def __init__(self, data: bytes, at: int = 0) -> None:
-        self._data, self._size, self._at = memoryview(data), len(data), at
-        self.elements = 0  # how many more may come
+    def __init__(self, data: bytes, at: int = 0, elements: int = 0) -> None:
+        self._data, self._size, self.at = memoryview(data), len(data), at
+        self.elements = elements  # how many more may come
 
     def count(self) -> int:
         """The number of elements of a tuple, checked before any of them is made."""
@@ -160,10 +161,10 @@ class _Reader:
 
     def _next(self, count: int) -> int:
         """Where the next `count` bytes begin, which are there."""
-        begin, end = self._at, self._at + count
+        begin, end = self.at, self.at + count
         if end > self._size:
             raise _Bad(f"expected {count} more bytes, {self.left} are left")
-        self._at = end
+        self.at = end
         return begin
 
     def take(self, count: int) -> memoryview:
@@ -188,7 +189,7 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        return self._size - self._at
+        return self._size - self.at
 
 
 class _Bad(Exception):
@@ -201,11 +202,7 @@ def peek(data: bytes, sender: str) -> Header:
 
 
 def decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
-    """Decode a message that belongs at `header` and is one of `kinds`.
-
-    Raises:
-        RemoteProtocolError: the bytes have another place, kind, version, length or content.
-    """
+    """Decode a message that belongs at `header` and is one of `kinds`. RemoteProtocolError for others."""
     return _guarded(lambda: _decode(data, header, kinds), sender)
 
 
@@ -232,8 +229,7 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
             continue
         if len(data) > most.bytes:
             raise _Bad(f"a {spec.kind!r} has at most {most.bytes} bytes here, this one has {len(data)}")
-        reader = _Reader(data, len(head))
-        reader.elements = most.elements
+        reader = _Reader(data, len(head), most.elements)
         fields = _fields(cls, _reader)  # type: ignore[arg-type]  # a class is hashable
         values = {name: read(reader) for name, read in fields}
         if reader.left:
@@ -242,8 +238,8 @@ def _decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit]) -> T:
     kind, version, came = _read_header(_Reader(data))
     if came != header:
         raise _Bad(f"it belongs at {came.place()} of its session, not at {header.place()} of this one")
-    expected = [cls.__wire__.kind for cls in kinds]  # type: ignore[attr-defined]
-    raise _Bad(f"a {kind!r} of version {version} came where {expected} are due")
+    due = [cls.__wire__.kind for cls in kinds]  # type: ignore[attr-defined]
+    raise _Bad(f"a {kind!r} of version {version} came where {due} are due")
 
 
 def _reader(hint: Any) -> _Read:
@@ -284,6 +280,8 @@ def _read_array(reader: _Reader) -> NDArray[Any]:
     if code >= len(_DTYPES) or dimensions > _MAX_DIMENSIONS:
         raise _Bad(f"an array of type {code} with {dimensions} dimensions")
     shape, dtype = reader.unpack(f"{dimensions}I"), np.dtype(_DTYPES[code])
+    if any(reader.take(-reader.at % dtype.itemsize)):
+        raise _Bad("bytes in front of an array that are not 0")
     raw = reader.take(math.prod(shape) * dtype.itemsize)
     try:
         return np.frombuffer(raw, dtype=dtype).reshape(shape)

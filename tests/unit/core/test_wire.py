@@ -176,7 +176,7 @@ def test_a_kind_or_version_that_is_not_due_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="'order' of version 4 came"):
         decode(encode(HERE, NewerOrder(wants=(), weight=1.0)), HERE, {Order: MANY}, "server")
     with pytest.raises(RemoteProtocolError, match="version's mark"):
-        decode(b"SFL\x02" + encode(HERE, ORDER)[4:], HERE, {Order: MANY}, "server")
+        decode(b"SFL\x01" + encode(HERE, ORDER)[4:], HERE, {Order: MANY}, "server")
 
 
 def test_a_message_over_its_byte_cap_is_refused() -> None:
@@ -256,8 +256,8 @@ def assert_refused_in_little_memory(kind: Any, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "element"),
     [
-        (Broadcast, b"\3\1" + bytes(4) + bytes(4), b"\4\1" + bytes(4)),
-        (Broadcast, b"\3\1" + bytes(4), b"\0\0"),
+        (Broadcast, b"\3\1" + bytes(4) + bytes(2) + bytes(4), b"\4\1" + bytes(4) + bytes(2)),
+        (Broadcast, b"\3\1" + bytes(4) + bytes(2), b"\0\0"),
         (Order, b"", b"\0\0"),
         (Order, bytes(4 + 4 + 8 + 8 + 8), bytes(8)),
         (OpenRequest, bytes(8), bytes(4)),
@@ -289,6 +289,24 @@ def test_the_elements_of_all_tuples_of_a_message_count_together() -> None:
     assert decode(data, HERE, {Order: Limit(len(data), held)}, "server") == ORDER
     with pytest.raises(RemoteProtocolError, match="2 elements came where at most 1 more are expected"):
         decode(data, HERE, {Order: Limit(len(data), held - 1)}, "server")
+
+
+def test_numbers_begin_at_a_multiple_of_their_size() -> None:
+    arrays = (np.ones(3), np.zeros(0), np.arange(2.0))
+    for names in (("a", "b", "c"), ("ab", "c", "d")):
+        data = encode(HERE, Broadcast(model=np.ones(3, np.float32), names=names, arrays=arrays))
+        got = decode(data, HERE, {Broadcast: MANY}, "server")
+        assert got.model.flags.aligned
+        assert all(array.flags.aligned for array in got.arrays)
+        assert all(map(np.array_equal, got.arrays, arrays))
+
+
+def test_what_stands_in_front_of_numbers_is_zero() -> None:
+    data = encode(HERE, Broadcast(model=np.ones(3, np.float32), names=(), arrays=()))
+    at = data.index(np.ones(3, "<f4").tobytes()) - 1
+    assert data[at - 1 : at + 1] == bytes(2)
+    with pytest.raises(RemoteProtocolError, match="not 0"):
+        decode(data[:at] + b"\1" + data[at + 1 :], HERE, {Broadcast: MANY}, "server")
 
 
 def test_decoded_arrays_do_not_write_into_the_message() -> None:
