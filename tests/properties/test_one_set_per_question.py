@@ -420,7 +420,7 @@ def test_without_a_rule_the_same_sequences_open_the_sum_of_few(rules: type[Journ
 @pytest.mark.slow
 @pytest.mark.parametrize("rules", [NoOnce, SignsTwoSets, SignsInTwoAttempts])
 def test_without_a_rule_many_sequences_open_the_sum_of_few(rules: type[Journal]) -> None:
-    assert breaks(rules, 2000)
+    assert breaks(rules, 8000)
 
 
 def breaks(rules: type[Journal], count: int) -> bool:
