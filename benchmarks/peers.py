@@ -56,13 +56,13 @@ MLP = Cell(
     rate=0.1,
     rounds=25,
 )
-LENET = replace(MLP, name="LeNet-5, 1 epoch", kind="lenet5", hidden=None, records=600, rounds=7)
+LENET = replace(MLP, name="LeNet-5, 1 epoch", kind="lenet5", hidden=None, records=600, rounds=10)
 CELLS = (
     MLP,
-    replace(MLP, name="MLP 784-64-32-10, 1,000 clients", clients=1000, cohort=100, rounds=6),
+    replace(MLP, name="MLP 784-64-32-10, 1,000 clients", clients=1000, cohort=100, rounds=10),
     replace(MLP, name="MLP 784-200-10, 100 clients", hidden=(200,)),
     LENET,
-    replace(LENET, name="LeNet-5, 5 epochs", epochs=5, rounds=4),
+    replace(LENET, name="LeNet-5, 5 epochs", epochs=5, rounds=8),
 )
 QUICK = tuple(replace(cell, rounds=4) for cell in (MLP, LENET))
 

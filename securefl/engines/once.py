@@ -16,7 +16,6 @@ Only `inprocess.simulated` makes one. A party on its own reads and checks all th
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -58,7 +57,7 @@ class Once:
 
     def verify(self, public: PublicKey, signature: Signature, message: bytes) -> None:
         """As `signing.verify`."""
-        key = (public.raw, signature.raw, hashlib.sha256(message).digest())
+        key = (public.raw, signature.raw, message)
         if key not in self._signed:
             signing.verify(public, signature, message)
             self._signed.add(key)
