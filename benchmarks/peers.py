@@ -56,7 +56,7 @@ MLP = Cell(
     rate=0.1,
     rounds=25,
 )
-LENET = replace(MLP, name="LeNet-5, 1 epoch", kind="lenet5", hidden=None, records=600, rounds=10)
+LENET = replace(MLP, name="LeNet-5, 1 epoch", kind="lenet5", hidden=None, records=600, rounds=22)
 CELLS = (
     MLP,
     replace(MLP, name="MLP 784-64-32-10, 1,000 clients", clients=1000, cohort=100, rounds=10),
