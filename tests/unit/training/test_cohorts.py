@@ -246,6 +246,22 @@ def test_a_row_without_a_record_adds_nothing_where_the_model_overflows() -> None
     np.testing.assert_allclose(beside, alone, rtol=1e-6)
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("clients", [1, CLIENTS])
+def test_what_memory_held_before_adds_nothing(
+    epochs: int, clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches are gathered into memory that nobody cleared."""
+    here = problem(local(epochs=epochs))
+    own = records(CLIENTS, here.kind)[:clients]
+    clean = vectors(Batched(one_by_one)(fits(here, own)))
+    filled = {torch.float32: float("nan"), torch.int64: 2**40}
+    monkeypatch.setattr(
+        torch.Tensor, "new_empty", lambda self, size: torch.full(size, filled[self.dtype], dtype=self.dtype)
+    )
+    np.testing.assert_array_equal(vectors(Batched(one_by_one)(fits(here, own))), clean)
+
+
 @pytest.mark.parametrize("length", [0, 1, 667, 669])
 def test_a_start_of_another_length_costs_its_client_alone(length: int) -> None:
     here = problem(local())
