@@ -9,7 +9,7 @@ an order that rotates. Nobody evaluates in a timed round. Printed are medians ov
 CPU that a client takes in a round, over all processes of a contestant, and their ratio to the plain loop's in
 the same round.
 
-securefl plays in one process, as the others do, and with LeNet-5 in a process a core too, which is its
+securefl trains in one process, as the others do, and with LeNet-5 in a process a core too, which is its
 default: wall time falls, and two processes take more CPU time where their cores share a cache.
 
 Two things show that the work is the same. First all clients take part in one round with a whole client as the

@@ -1,6 +1,6 @@
 """securefl: a study's arm as `securefl run` plays it, with ledger, journal and checkpoint on disk.
 
-Only the evaluation after each round is left out. It has one process, as the others have.
+Only the evaluation after each round is left out. It trains in one process, as the others do.
 """
 
 from __future__ import annotations

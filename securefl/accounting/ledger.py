@@ -80,6 +80,7 @@ class Ledger:
                     move(self._db, self._link)
         except BaseException:
             self._filed.forget()
+            self._fresh.clear()
             raise
         finally:
             self._link = None

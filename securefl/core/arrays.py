@@ -18,7 +18,7 @@ def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     from safetensors.numpy import save  # where nothing is stored, nobody waits for it
 
     for name, array in arrays.items():
-        if array.dtype.kind not in "biuf":
+        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
             raise ConfigError(f"Expected numbers or truth values to store as {name!r}, got {array.dtype}.")
     # The format has an order of its own, so each name has its place in front.
     named = {f"{place:0{_DIGITS}}{name}": array for place, (name, array) in enumerate(arrays.items())}

@@ -98,7 +98,8 @@ class Batched:
         # drops such a record.
         if problem.private is None and not (len(x) and _known(problem, y)):
             return None
-        return (problem, fit.job.round, fit.under_head, fit.activation, fit.penalty)
+        forms = (x.dtype, x.shape[1:], y.shape[1:])
+        return (problem, fit.job.round, fit.under_head, fit.activation, fit.penalty, forms)
 
 
 def fit_together(fits: Sequence[Fit]) -> list[Fitted]:

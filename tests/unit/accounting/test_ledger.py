@@ -198,6 +198,15 @@ def test_what_was_sent_is_sent_again_in_the_same_words_alone_and_costs_nothing(p
                 send(ledger, other)
 
 
+def test_a_wave_that_was_rolled_back_reserved_nothing_anew(path: Path) -> None:
+    with Ledger(path, TERMS) as ledger, Ledger(path, TERMS) as other:
+        with pytest.raises(LocalProtocolError, match="once in a wave"):
+            ledger.reserve([(key(), GAUSSIAN), (key(), GAUSSIAN)])
+        other.reserve([(key(), GAUSSIAN)])
+        send(other, release(key(), content=b"theirs"))
+        assert not ledger.repeats(release(key(), content=b"ours"))
+
+
 def test_a_release_that_another_process_sent_in_between_is_sent_in_its_words_alone(path: Path) -> None:
     with Ledger(path, TERMS) as ledger, Ledger(path, TERMS) as other:
         ledger.reserve([(key(), GAUSSIAN)])

@@ -246,6 +246,16 @@ def test_a_row_without_a_record_adds_nothing_where_the_model_overflows() -> None
     np.testing.assert_allclose(beside, alone, rtol=1e-6)
 
 
+@pytest.mark.parametrize("spoil", [lambda x: x[:, :1, :1], lambda x: x.astype(np.float64)])
+def test_records_of_another_form_fail_beside_others_as_alone(spoil: Any) -> None:
+    here = problem(local())
+    first, (x, y), *others = records(CLIENTS, here.kind)
+    own = fits(here, [first, (spoil(x), y), *others])
+    for train in (one_by_one, Batched(one_by_one)):
+        with pytest.raises(RuntimeError):
+            train(own)
+
+
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("clients", [1, CLIENTS])
 def test_what_memory_held_before_adds_nothing(
