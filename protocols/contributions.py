@@ -109,8 +109,8 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
     if bound is None:
         if isinstance(shared, DataError):
             raise shared
-        # A float32 as the models are, which it is near: exact where they are within a factor of two, and off
-        # by 2^-24 of itself elsewhere.
+        # In float32, as both models are. The difference is exact where they are within a factor of two.
+        # Elsewhere it is off by 2^-24 of itself at most.
         with np.errstate(over="ignore"):  # the grid refuses it
             return Value(clear=shared - broadcast)
     step = np.zeros(len(broadcast))

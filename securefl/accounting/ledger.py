@@ -53,7 +53,7 @@ class Ledger:
         self._clock = clock
         self._db = connect(path, terms, counter)
         self._link: Head | None = None
-        self._fresh: set[ReleaseKey] = set()
+        self._fresh: set[ReleaseKey] = set()  # what the newest wave reserved, and nobody had before
         self._filed = Filed(self._db, self._newest)
         self._budget = Budget(self._filed, terms)
         try:
@@ -132,8 +132,8 @@ class Ledger:
     ) -> Mapping[str, BudgetExceeded]:
         """Reserve a wave of charges durably. Of each holder it reserves all charges, or none.
 
-        A key that was used before with this charge is not charged again: only the same content can be sent.
-        asked: which of the declared asks each key answers. A key without one is not counted.
+        A key that was used before with this charge is not charged again. Only the same content can be sent.
+        `asked` says which of the declared asks each key answers. A key without one is not counted.
 
         Returns:
             The refused holders, each with the reason: its budget or schedule does not bear the charges, its
@@ -192,7 +192,7 @@ class Ledger:
 
         A release without noise and in the clear may be sent again with any content: its charge is infinite.
         """
-        if release.key in self._fresh:  # of this wave: no restart lies between, and `send` looks again
+        if release.key in self._fresh:  # nothing was sent under it before, and `send` looks again
             return True
         row = self._db.row(f"SELECT committed, content FROM releases WHERE {KEY}", row_of(release.key))
         return row is None or row[0] is None or bytes(row[1]) == release.content
@@ -213,7 +213,7 @@ class Ledger:
             UnaccountedRelease: a release was not reserved, was reserved with another charge, or was sent
                 before with another content.
         """
-        # In this order: the other one would let bytes leave that no ledger knows, by a crash in between.
+        # Commit first. In the other order, a crash in between lets bytes leave that no ledger knows.
         releases = [release for _, body in outbox for release in Release.all_in(body)]
         permit = self._commit(releases) if releases else None
         return [encode(header, body, permit) for header, body in outbox]

@@ -20,7 +20,7 @@ def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
             raise ConfigError(f"Expected numbers or truth values to store as {name!r}, got {array.dtype}.")
-    # The format has an order of its own, so each name has its place in front.
+    # The format sorts its names, and so forgets their order. Each has its place in front for that reason.
     named = {f"{place:0{_DIGITS}}{name}": array for place, (name, array) in enumerate(arrays.items())}
     return bytes(save({name: np.asarray(array, order="C") for name, array in named.items()}))
 

@@ -167,7 +167,7 @@ def _batches(fits: Sequence[Fit]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     most = max(map(len, sizes))
     steps = min(most, max(1, _GATHERED // (SLOTS * rows * columns[0][0].shape[1])))
     for at in range(0, most, steps):
-        # tensors, whose memory is aligned, written to as arrays
+        # Tensors, since torch aligns their memory. They are written to as arrays, which is faster.
         block = [
             as_tensor(column[:0]).new_empty((SLOTS, steps * rows, *column.shape[1:])) for column in columns[0]
         ]
@@ -185,7 +185,7 @@ def _batches(fits: Sequence[Fit]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 def _gather(
     column: NDArray[Any], chosen: NDArray[np.int64], places: NDArray[np.int64] | None, to: NDArray[Any]
 ) -> None:
-    """Put the chosen records into these rows, and zeros into all others. Without places into the first."""
+    """Put the chosen records into these rows, or into the first ones. All other rows become zero."""
     if places is None:
         # "clip" writes at once, where "raise" keeps a copy; every place is one of a permutation
         np.take(column, chosen, 0, out=to[: len(chosen)], mode="clip")
