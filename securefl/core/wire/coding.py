@@ -127,7 +127,8 @@ def _write_declared(kind: Any, out: _Parts, value: NDArray[Any], permit: Permit 
 def _write_array(out: _Parts, value: NDArray[Any]) -> None:
     code = value.dtype.newbyteorder("<").str
     if code not in _DTYPES or value.ndim > _MAX_DIMENSIONS:
-        raise LocalProtocolError(f"Expected an array with an encoding, got {value.ndim} axes of {code}.")
+        due = f"{', '.join(_DTYPES)} with at most {_MAX_DIMENSIONS} axes"
+        raise LocalProtocolError(f"Expected an array of {due}, got {code} with {value.ndim}.")
     out += [_pack("BB", _DTYPES.index(code), value.ndim), _pack(f"{value.ndim}I", *value.shape)]
     # in one byte order and layout, so that equal arrays have equal bytes; copied once, into the message
     raw = np.ascontiguousarray(value, dtype=code).reshape(-1).view(np.uint8).data
@@ -202,7 +203,7 @@ def peek(data: bytes, sender: str) -> Header:
 
 
 def decode(data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
-    """Decode a message that belongs at `header` and is one of `kinds`. RemoteProtocolError for others."""
+    """Decode a message that belongs at `header` and is one of `kinds`. Others raise RemoteProtocolError."""
     return _guarded(lambda: _decode(data, header, kinds), sender)
 
 
