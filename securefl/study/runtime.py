@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from securefl import processes
+from securefl.algorithm import Offer
 from securefl.processes import MOST_WORKERS
-from securefl.training.cohorts import Batched
+from securefl.training.cohorts import Batched, slots_for
 from securefl.training.devices import Wanted
-from securefl.training.fit import Trainer, one_by_one
+from securefl.training.fit import Fits, Trainer, one_by_one
 from securefl.training.workers import Forked
 
 
@@ -43,7 +45,10 @@ class RuntimeSection:
         """The same for one of several runs that go on side by side, and share the workers."""
         return replace(self, workers=max(1, self.processes // lanes))
 
-    def trainer(self) -> Trainer:
-        """The trainer of a run. One is made for a run, since it keeps what it learnt about models."""
+    def trainer(self, offers: Sequence[Offer]) -> Trainer:
+        """The trainer of a run with these offers. One is made for a run, since it keeps what it learnt."""
         alone = Forked(self.processes) if self.processes > 1 else one_by_one
-        return Batched(alone) if self.training == "batched" else alone
+        if self.training == "sequential":
+            return alone
+        cohorts = (offer.sends.cohort for offer in offers if isinstance(offer, Fits))
+        return Batched(alone, slots_for(max(cohorts, default=0)))

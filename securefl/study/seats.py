@@ -96,5 +96,5 @@ class OneProcess:
             culprits=cast.culprits,
             spare=cast.spare,
             journal=cast.journal,
-            trainer=cast.study.runtime.trainer(),
+            trainer=cast.study.runtime.trainer(cast.algorithm.offers),
         )

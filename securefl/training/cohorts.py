@@ -6,15 +6,17 @@ summed.
 
 Those bits must not depend on the other clients. Noise covers what one client or record may move. If all
 others moved with it, over the kinks of their ReLUs, no noise would be sized for that. So all passes have one
-shape: always SLOTS slots, of as many rows as a mini-batch may have, with zeros where there is no record. A
-client has the same bits whoever else is in the wave, and in whichever slot it stands.
+shape: as many slots as follow from the plan (`slots_for`), of as many rows as a mini-batch may have, with
+zeros where there is no record. A client has the same bits whoever else is in the wave, and in whichever slot
+it stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -27,15 +29,30 @@ from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
 from securefl.training.losses import require_records
 from securefl.training.private_cohorts import SLOTS, fit_privately, require_alike, stack_of
-from securefl.training.stack import Back, Stack, stackable
+from securefl.training.products import widened
+from securefl.training.stack import stackable
 from securefl.training.task import Problem
 from securefl.training.tensors import as_tensor
 from securefl.training.threads import one_thread
 
 MOST_ROWS: Final = 1024
 """Rows of a pass. Clients with larger mini-batches gain nothing by standing side by side."""
+MOST_SLOTS: Final = 16
+"""Clients of a cohort that still stand in one pass."""
 _GATHERED: Final = 2**20
 """Values of records that are gathered at a time: 4 MB."""
+
+
+def slots_for(cohort: int) -> int:
+    """How many stand side by side in a run whose cohorts have so many clients. 0 if that is not known.
+
+    It is worked out from what a plan says, and never from who takes part in a round.
+    """
+    if not cohort:
+        return SLOTS
+    # A cohort that fits is one pass. Larger passes than of SLOTS gain nothing, and fall out of the cache.
+    passes = 1 if cohort <= MOST_SLOTS else -(-cohort // SLOTS)
+    return -(-cohort // passes)
 
 
 def why_alone(problem: Problem) -> str:
@@ -49,11 +66,13 @@ def why_alone(problem: Problem) -> str:
 class Batched:
     """The trainer that runs alike fits side by side, and leaves the others to `rest`.
 
+    slots: of every pass, in a whole run.
+
     Raises ConfigError where torch's kernels do not keep slots and rows apart.
     """
 
-    def __init__(self, rest: Trainer) -> None:
-        self._rest = rest
+    def __init__(self, rest: Trainer, slots: int = SLOTS) -> None:
+        self._rest, self.slots = rest, slots
         self._stackable: dict[Problem, bool] = {}
         self._tried: set[tuple[Problem, bool]] = set()
 
@@ -68,15 +87,16 @@ class Batched:
             run = fit_together if fits[places[0]].problem.private is None else fit_privately
             # Clients of like sizes stand together, and few slots wait for the others.
             places.sort(key=lambda place: -len(fits[place].job.x))
-            for together in (places[at : at + SLOTS] for at in range(0, len(places), SLOTS)):
-                came |= zip(together, run([fits[place] for place in together]), strict=True)
+            for at in range(0, len(places), self.slots):
+                together = places[at : at + self.slots]
+                came |= zip(together, run([fits[place] for place in together], self.slots), strict=True)
         came |= zip(alone, self._rest([fits[place] for place in alone]) if alone else [], strict=True)
         return [came[place] for place in range(len(fits))]
 
     def _try(self, fit: Fit) -> None:
         """Try the kernels that this training takes, once in a run."""
         if (kind := (fit.problem, fit.under_head)) not in self._tried:
-            require_alike(fit, _rows_of(fit.problem))
+            require_alike(fit, _rows_of(fit.problem), self.slots)
             self._tried.add(kind)
 
     def _alike(self, fit: Fit) -> Hashable:
@@ -102,34 +122,33 @@ class Batched:
         return (problem, fit.job.round, fit.under_head, fit.activation, fit.penalty, forms)
 
 
-def fit_together(fits: Sequence[Fit]) -> list[Fitted]:
-    """Train at most SLOTS alike clients side by side, without privacy per record. Each has records."""
+def fit_together(fits: Sequence[Fit], slots: int) -> list[Fitted]:
+    """Train at most `slots` alike clients side by side, without privacy per record. Each has records."""
     config = fits[0].problem.local
     lasts = [config.batches(len(fit.job.x)) for fit in fits]
     optimizer = optimizer_of(config, fits[0].job.round - 1)
     came: dict[int, Fitted] = {}
     with torch.no_grad(), one_thread():
-        stack = stack_of(fits[0], [fit.start for fit in fits])
+        stack = stack_of(fits[0], [fit.start for fit in fits], slots)
         start = stack.values.clone() if config.proximal else None
-        total = torch.zeros(SLOTS)
-        for number, (x, y, weights) in enumerate(_batches(fits), start=1):
-            back = stack.back(x, y, weights)
-            total += (back.losses * weights).sum(1)
+        total = torch.zeros(slots, _rows_of(fits[0].problem))
+        for number, batch in enumerate(_batches(fits, slots), start=1):
+            back = stack.back(*batch)
+            total.addcmul_(back.losses, batch.weights)
             if config.plain:
                 stack.descend(back, optimizer.rate)
             else:
-                gradient = _gradient(stack, back)
+                gradient = stack.gradient(back)
                 if config.weight_decay:
                     gradient.add_(stack.values, alpha=config.weight_decay)
                 if start is not None:
                     gradient.add_(stack.values - start, alpha=config.proximal)
                 optimizer.step(stack.values, gradient)
             # Taken at its last step: the slot moves on, by momentum or decay, until all have ended.
-            ended = [slot for slot, last in enumerate(lasts) if last == number]
-            fine = stack.finite() & torch.isfinite(total) if ended else total
-            for slot in ended:
-                vector = stack.vector(slot) if number == max(lasts) else stack.vector(slot).copy()
-                came[slot] = vector if fine[slot] else diverged(optimizer.rate)
+            if ended := [slot for slot, last in enumerate(lasts) if last == number]:
+                fine = stack.finite() & torch.isfinite(total).all(1)
+                for slot, vector in stack.vectors(ended).items():
+                    came[slot] = vector if fine[slot] else diverged(optimizer.rate)
     return [came[slot] for slot in range(len(fits))]
 
 
@@ -145,17 +164,17 @@ def _rows_of(problem: Problem) -> int:
     return -(-problem.local.batch_size // UNIT) * UNIT
 
 
-def _gradient(stack: Stack, back: Back) -> Tensor:
-    """The gradients of all slots, in the form of their values (SLOTS, trained)."""
-    gradient = stack.zeros(torch.float32)
-    for (given, slope), (weight, bias) in zip(back.layers, stack.views(gradient), strict=True):
-        torch.bmm(slope.transpose(1, 2), given, out=weight)
-        torch.sum(slope, 1, out=bias)
-    return gradient
+class Batch(NamedTuple):
+    """A mini-batch of every slot, as `Stack.back` takes it."""
+
+    x: Tensor
+    y: Tensor
+    weights: Tensor
+    there: Tensor | None
 
 
-def _batches(fits: Sequence[Fit]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Mini-batches of all slots, until no client has one left: records, targets and weights.
+def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
+    """Mini-batches of all slots, until no client has one left.
 
     Rows without a record are zero and weigh nothing. A record weighs 1 / (records of its mini-batch).
     """
@@ -165,21 +184,26 @@ def _batches(fits: Sequence[Fit]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     orders = [_order(len(fit.job.x), problem.local, fit.job.rng) for fit in fits]
     # Several steps are gathered at a time: small ones would take longer to gather than to compute.
     most = max(map(len, sizes))
-    steps = min(most, max(1, _GATHERED // (SLOTS * rows * columns[0][0].shape[1])))
+    steps = min(most, max(1, _GATHERED // (slots * rows * columns[0][0].shape[1])))
     for at in range(0, most, steps):
         # Tensors, since torch aligns their memory. They are written to as arrays, which is faster.
         block = [
-            as_tensor(column[:0]).new_empty((SLOTS, steps * rows, *column.shape[1:])) for column in columns[0]
+            as_tensor(column[:0]).new_empty((slots, steps * rows, *column.shape[1:])) for column in columns[0]
         ]
-        block.append(torch.empty(SLOTS, steps * rows))
+        block.append(torch.empty(slots, steps * rows))
         x, y, weights = (part.numpy() for part in block)
         x[len(fits) :] = y[len(fits) :] = weights[len(fits) :] = 0
         for slot, (own, order, (inputs, targets)) in enumerate(zip(sizes, orders, columns, strict=True)):
             first, last, places, weights[slot] = _places(own, at, steps, rows)
             _gather(inputs, order[first:last], places, x[slot])
             _gather(targets, order[first:last], places, y[slot])
-        for step in range(min(steps, most - at)):
-            yield tuple(part[:, step * rows : (step + 1) * rows] for part in block)  # type: ignore[misc]
+        block[0] = widened(block[0])
+        there = (block[2] > 0).float()[:, :, None]
+        # slots without a client are zero throughout, whatever their rows hold
+        full: NDArray[np.bool_] = np.all(weights[: len(fits)].reshape(len(fits), steps, rows), (0, 2))
+        parts = (part.view(slots, steps, rows, *part.shape[2:]).unbind(1) for part in (*block, there))
+        for step, filled in zip(islice(zip(*parts, strict=True), most - at), full, strict=False):
+            yield Batch(step[0], step[1], step[2], None if filled else step[3])
 
 
 def _gather(

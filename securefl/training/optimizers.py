@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 
@@ -23,10 +24,11 @@ class SGD:
 
     def step(self, values: Tensor, gradient: Tensor) -> None:
         if self.momentum:
-            old = self.velocity
-            # the gradient is the caller's no more: it becomes the velocity, and saves a copy of the model
-            gradient = gradient if old is None else gradient.add_(old, alpha=self.momentum)
-            self.velocity = gradient
+            if self.velocity is None:
+                self.velocity = gradient.clone()
+            else:
+                torch.add(gradient, self.velocity, alpha=self.momentum, out=self.velocity)
+            gradient = self.velocity
         values.sub_(gradient, alpha=self.rate)
 
 
@@ -45,5 +47,8 @@ class Adam:
         self.steps += 1
         self.first.lerp_(gradient, 0.1)
         self.second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        scale = (self.second / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
+        # Roots of zeros and of subnormal numbers take MKL up to forty times as long. A root as small as that
+        # of the least normal number leaves no bit beside epsilon.
+        scale = (self.second / (1 - 0.999**self.steps)).clamp_min_(torch.finfo(self.second.dtype).tiny)
+        scale.sqrt_().add_(1e-8)
         values.addcdiv_(self.first, scale, value=-self.rate / (1 - 0.9**self.steps))

@@ -4,7 +4,7 @@ Each client draws its records and its noise from its own source, its own records
 it is charged alone. One record must move its own gradient and nothing else (`chunks`), so all passes have one
 shape:
 
-- There are always SLOTS slots of `chunk` rows each. Slots and rows that are left over hold zeros.
+- There are always as many slots, of `chunk` rows each. Slots and rows that are left over hold zeros.
 - Pass c has the c-th chunk of every client, of zeros where a client has no more records.
 - Every slot's memory begins at the same alignment, and every row's within it (`products`).
 
@@ -29,25 +29,25 @@ from securefl.training.fit import Fit, Fitted
 from securefl.training.losses import records
 from securefl.training.models import MLP
 from securefl.training.per_record import SLACK
-from securefl.training.products import stacked
+from securefl.training.products import widened
 from securefl.training.stack import Stack, tail_of
 from securefl.training.threads import one_thread
 
 SLOTS: Final = 10
-"""Clients in one pass, whether there are as many or not."""
+"""Clients in one pass, whether there are as many or not, where no plan says how many a cohort has."""
 Batch = tuple[Tensor, Tensor]
 """One client's drawn records (b, inputs) and targets (b,) or (b, targets). b may be 0."""
 
 
-def fit_privately(fits: Sequence[Fit]) -> list[Fitted]:
-    """Train at most SLOTS clients side by side, each with record-level privacy. They are alike."""
+def fit_privately(fits: Sequence[Fit], slots: int = SLOTS) -> list[Fitted]:
+    """Train at most `slots` clients side by side, each with record-level privacy. They are alike."""
     from securefl.training.dpsgd import diverged, optimizer_of, poisson  # Opacus takes two seconds to import
 
     problem = fits[0].problem
     config = problem.private
     assert config is not None
     with torch.no_grad(), one_thread():
-        stack = stack_of(fits[0], [fit.start for fit in fits])
+        stack = stack_of(fits[0], [fit.start for fit in fits], slots)
         columns = [records(fit.job.x, fit.job.y, problem.loss) for fit in fits]
         sources = [fit.job.source or Source() for fit in fits]
         optimizer = optimizer_of(config)
@@ -58,37 +58,38 @@ def fit_privately(fits: Sequence[Fit]) -> list[Fitted]:
                 for (x, _), source in zip(columns, sources, strict=True)
             ]
             batches = [(x.flatten(1)[own], y[own]) for (x, y), own in zip(columns, chosen, strict=True)]
-            noised = clipped_sums(stack, batches, config)
+            noised = stack.layout.rows(clipped_sums(stack, batches, config))
             for own, source in zip(noised, sources, strict=False):
                 noise = torch.from_numpy(source.normal(len(own)))
                 own.add_(noise, alpha=config.noise_multiplier * config.clip_norm)
             # divided by the public number: the number of drawn records is private
-            gradient = stack.zeros(torch.float32).copy_(noised.div_(config.expected_batch))
+            gradient = stack.layout.flat(noised.div_(config.expected_batch).float())
             if config.weight_decay:
                 gradient.add_(stack.values, alpha=config.weight_decay)
             if start is not None:
                 gradient.add_(stack.values - start, alpha=config.proximal)
             optimizer.step(stack.values, gradient)
         fine = stack.finite()
-    return [stack.vector(slot) if fine[slot] else diverged(config.learning_rate) for slot in range(len(fits))]
+        vectors = stack.vectors(range(len(fits)))
+    return [own if fine[slot] else diverged(config.learning_rate) for slot, own in vectors.items()]
 
 
-def stack_of(fit: Fit, vectors: Sequence[Float32s]) -> Stack:
+def stack_of(fit: Fit, vectors: Sequence[Float32s], slots: int) -> Stack:
     """These models (d,) in the first slots, as this fit and those alike train them."""
     model = fit.problem.layers
     assert isinstance(model, MLP)
-    return Stack(model, vectors, tail_of(fit), slots=SLOTS, product=stacked)
+    return Stack(model, vectors, tail_of(fit), slots=slots)
 
 
 def clipped_sums(stack: Stack, batches: Sequence[Batch], config: DPSGD) -> Tensor:
-    """Each slot's sum of clipped gradients over its batch, (SLOTS, trained) float64.
+    """Each slot's sum of clipped gradients over its batch, float64 in the form of the stack's values.
 
     A record with a non-finite loss or gradient norm is dropped: the sum has the same bits as without it.
     """
-    sums = stack.zeros(torch.float64)
-    views = stack.views(sums)
+    sums = torch.zeros(len(stack.values), dtype=torch.float64)
+    layers = stack.layout.layers(sums)
     for at in range(0, max(len(x) for x, _ in batches), config.chunk):
-        x, y, there = _chunk(batches, at, config.chunk)
+        x, y, there = _chunk(batches, at, (stack.slots, config.chunk))
         there &= stack.known(y)
         y[~there] = 0
         parts, usable = _clipped(stack, x, y, there, config)
@@ -97,16 +98,19 @@ def clipped_sums(stack: Stack, batches: Sequence[Batch], config: DPSGD) -> Tenso
             there &= usable
             x[~there], y[~there] = 0, 0
             parts, _ = _clipped(stack, x, y, there, config)
-        for (given, slope), (weight, bias) in zip(parts, views, strict=True):
-            weight.baddbmm_(slope.transpose(1, 2), given)
-            bias.add_(slope.sum(1))
+        for (given, slope), layer in zip(parts, layers, strict=True):
+            layer.weight.baddbmm_(slope.transpose(1, 2), given)
+            layer.bias.add_(slope.sum(1))
     return sums
 
 
-def _chunk(batches: Sequence[Batch], at: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The chunk that begins at record `at` of each batch: records, targets, and which rows hold a record."""
-    x, y = (column.new_zeros((SLOTS, rows, *column.shape[1:])) for column in batches[0])
-    there = torch.zeros(SLOTS, rows, dtype=torch.bool)
+def _chunk(batches: Sequence[Batch], at: int, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """The chunk that begins at record `at` of each batch: records, targets, and which rows hold a record.
+
+    shape: slots and rows.
+    """
+    x, y = (column.new_zeros((*shape, *column.shape[1:])) for column in batches[0])
+    there, rows = torch.zeros(shape, dtype=torch.bool), shape[1]
     for slot, (inputs, targets) in enumerate(batches):
         n = len(inputs[at : at + rows])
         x[slot, :n], y[slot, :n], there[slot, :n] = inputs[at : at + rows], targets[at : at + rows], True
@@ -117,7 +121,8 @@ def _clipped(
     stack: Stack, x: Tensor, y: Tensor, there: Tensor, config: DPSGD
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
     """Every record's clipped gradient as factors in float64, layer by layer, and which records are usable."""
-    back = stack.back(x, y, there.float())
+    weights = there.float()
+    back = stack.back(widened(x), y, weights, weights[:, :, None])
     # |slope x input|^2 = |slope|^2 |input|^2, and a bias is one more input that is always 1
     squares = [slope.square().sum(2) * (given.square().sum(2) + 1) for given, slope in back.layers]
     norms = torch.stack(squares).sum(0).sqrt()
@@ -126,15 +131,15 @@ def _clipped(
     return parts, torch.isfinite(norms) & torch.isfinite(back.losses)
 
 
-def require_alike(fit: Fit, rows: int) -> None:
+def require_alike(fit: Fit, rows: int, slots: int) -> None:
     """Try two public records in all places of all slots, and one of them among zeros.
 
     Of the fit's records only shapes and types are used. Raises ConfigError if a record's gradient depends on
     its place, on its slot, or on other records. Torch is then built with kernels that slots cannot use.
     """
     columns = records(fit.job.x, fit.job.y, fit.problem.loss)
-    stack = stack_of(fit, [fit.problem.initial] * SLOTS)
-    full, alone = (_factors(stack, probe, rows) for probe in probes_of(columns, SLOTS * rows))
+    stack = stack_of(fit, [fit.problem.initial] * slots, slots)
+    full, alone = (_factors(stack, probe) for probe in probes_of(columns, slots * rows))
     if not stay_apart(full, alone):
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got others: clients cannot "
@@ -142,9 +147,9 @@ def require_alike(fit: Fit, rows: int) -> None:
         )
 
 
-def _factors(stack: Stack, probe: Sequence[Tensor], rows: int) -> Tensor:
-    """What a record's gradient is made of, (SLOTS * rows, ...)."""
+def _factors(stack: Stack, probe: Sequence[Tensor]) -> Tensor:
+    """What a record's gradient is made of, (slots * rows, ...)."""
     x, y = (column.flatten(1) if column.ndim > 1 else column for column in probe)
-    x, y = (column.view(SLOTS, rows, *column.shape[1:]) for column in (x, y))
-    back = stack.back(x, y, torch.ones(SLOTS, rows))
+    x, y = (column.view(stack.slots, -1, *column.shape[1:]) for column in (x, y))
+    back = stack.back(widened(x), y, torch.ones(x.shape[:2]))
     return torch.cat([part.flatten(0, 1) for layer in back.layers for part in layer], dim=1)

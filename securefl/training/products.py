@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 from torch.overrides import TorchFunctionMode
@@ -23,7 +22,7 @@ LINE: Final = 4
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (..., inputs), weight (outputs, inputs), bias (outputs,) -> (..., outputs): x weight^T + bias."""
     outputs, inputs = weight.shape
-    more, wider = -outputs % LINE, -inputs % LINE
+    more, wider = widened_by(outputs), widened_by(inputs)
     if not more and not wider:
         return linear(x, weight, bias)
     own = None if bias is None else pad(bias, (0, more))
@@ -31,19 +30,20 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return found.contiguous()  # as a layer's output is: a model may take a view of it
 
 
-def stacked(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same of several models: (slots, rows, inputs), (slots, outputs, inputs) -> (slots, rows, outputs).
+def narrow(of: Tensor, width: int) -> Tensor:
+    """The first `width` columns of (slots, rows, columns): without the zeros behind."""
+    return of if of.shape[2] == width else of[..., :width]
 
-    bias: (slots, outputs).
-    """
-    outputs, inputs = weight.shape[1:]
-    more, wider = -outputs % LINE, -inputs % LINE
-    if more or wider:
-        weight = pad(weight, (0, wider, 0, more))
-    if wider:
-        x = pad(x, (0, wider))
-    found = torch.bmm(x, weight.transpose(1, 2))[..., :outputs]
-    return found if bias is None else found + bias[:, None]
+
+def widened(of: Tensor) -> Tensor:
+    """(slots, rows, columns) with zeros behind each row, so that all rows begin at the same alignment."""
+    more = widened_by(of.shape[2])
+    return pad(of, (0, more)) if more else of
+
+
+def widened_by(width: int) -> int:
+    """How many zeros stand behind a row of this width."""
+    return -width % LINE
 
 
 class RowsAlike(TorchFunctionMode):

@@ -8,9 +8,8 @@ its records, its parameters, its slopes. Nothing flows between slots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +17,11 @@ from torch import Tensor, nn
 from securefl.rounds import Float32s
 from securefl.training.fit import Fit
 from securefl.training.heads import Activation
+from securefl.training.layers import Layer, Layout
 from securefl.training.local import Penalty
 from securefl.training.losses import Loss
 from securefl.training.models import MLP
-from securefl.training.tensors import as_tensor
-
-Product = Callable[..., Tensor]
-"""(x (slots, rows, inputs), weight (slots, outputs, inputs), bias or none) -> (slots, rows, outputs)."""
-_LINE = 16
-"""Floats in 64 bytes. Slots begin at multiples of it, since kernels may change with alignment."""
+from securefl.training.products import narrow, widened
 
 
 def stackable(model: nn.Module) -> bool:
@@ -66,7 +61,7 @@ class Back:
     """One backward pass: each record's loss, and for every trained layer its input and its slope.
 
     losses: (slots, rows). layers: pairs of input (slots, rows, inputs) and slope (slots, rows, outputs), the
-    gradient of the weighted losses with respect to the layer's output.
+    gradient of the weighted losses with respect to the layer's output. Both are `widened`.
     """
 
     losses: Tensor
@@ -76,109 +71,94 @@ class Back:
 class Stack:
     """Models with these vectors (d,) in the first slots; further slots hold zeros.
 
-    values: their trained parameters, (slots, trained), a view that an optimizer moves. product: how a layer
-    is computed, `stacked` where no record's result may depend on its place.
+    values: all trained parameters in the form of `layout`, which an optimizer moves.
     """
 
-    def __init__(
-        self,
-        model: MLP,
-        vectors: Sequence[Float32s],
-        tail: Tail,
-        *,
-        slots: int,
-        product: Product | None = None,
-    ) -> None:
-        self._tail = tail
-        self._product = product or _dense
+    def __init__(self, model: MLP, vectors: Sequence[Float32s], tail: Tail, *, slots: int) -> None:
+        self._tail, self.slots = tail, slots
         dense = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
-        sizes = [(layer.out_features, layer.in_features) for layer in dense]
-        starts = [0]
-        for outputs, inputs in sizes:
-            starts.append(starts[-1] + outputs * (inputs + 1))
-        self._slots = slots
-        self._whole = _aligned(slots, starts[-1], torch.float32)
-        self._whole[len(vectors) :] = 0
-        read: dict[tuple[int, tuple[int, ...]], Tensor] = {}
-        for slot, vector in zip(self._whole, vectors, strict=False):
-            # Mostly all are views of one broadcast, which is read-only: a tensor of it is a copy.
-            memory = (vector.__array_interface__["data"][0], vector.strides)
-            if memory not in read:
-                read[memory] = as_tensor(vector)
-            slot.copy_(read[memory])
-        self._places = list(zip(sizes, pairwise(starts), strict=True))
-        self._layers = [_views(self._whole, *place) for place in self._places]
-        self._trained = len(dense) - tail.under_head
-        self.values = self._whole[:, : starts[self._trained]]
-        self._outputs = dense[-1].out_features
-
-    def zeros(self, dtype: torch.dtype) -> Tensor:
-        """Zeros in the form of the values, every slot at the same alignment."""
-        return _aligned(self._slots, self.values.shape[1], dtype).zero_()
+        sizes = tuple((layer.out_features, layer.in_features) for layer in dense)
+        self._whole_layout = Layout(slots, sizes)
+        self._whole = self._whole_layout.place(vectors)
+        self._layers = self._whole_layout.layers(self._whole)
+        self.layout = Layout(slots, sizes[: len(sizes) - tail.under_head])
+        self.values = self._whole[: self.layout.length]
+        self._gradient: tuple[Tensor, list[Layer]] | None = None
 
     def finite(self) -> Tensor:
         """Which slots' values are all finite, (slots,)."""
         # A sum is finite only if all of its values are, and takes a fortieth of the time.
-        sums = torch.isfinite(self.values.sum(1))
-        return sums if sums.all() else torch.isfinite(self.values).all(1)
+        if torch.isfinite(self.values.sum()):
+            return torch.ones(self.slots, dtype=torch.bool)
+        return torch.isfinite(self.layout.rows(self.values)).all(1)
 
     def known(self, y: Tensor) -> Tensor:
         """Which targets the models have an output for, (slots, rows)."""
         if self._tail.loss == "mse":
             return torch.ones(y.shape[:2], dtype=torch.bool)
-        return (y >= 0) & (y < self._outputs)
+        return (y >= 0) & (y < self._layers[-1].outputs)
 
-    def vector(self, slot: int) -> Float32s:
-        """A slot's whole model (d,). It is a view, which holds the memory of all slots."""
-        vector: Float32s = self._whole[slot].numpy()
-        return vector
-
-    def views(self, of: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Weights (slots, outputs, inputs) and biases (slots, outputs) of the trained layers in `of`."""
-        return [_views(of, *place) for place in self._places[: self._trained]]
+    def vectors(self, slots: Sequence[int]) -> dict[int, Float32s]:
+        """The whole models (d,) of these slots, which are neighbours at best."""
+        first, last = min(slots), max(slots)
+        found = self._whole_layout.rows(self._whole, slice(first, last + 1)).numpy()
+        return {slot: found[slot - first] for slot in slots}
 
     def descend(self, back: Back, rate: float) -> None:
         """One step of plain SGD, w <- w - rate * gradient, of all slots."""
         # In one product with the weights: gradients on their own would be written and read once more.
-        for (given, slope), (weight, bias) in zip(back.layers, self._layers[: self._trained], strict=True):
-            weight.baddbmm_(slope.transpose(1, 2), given, alpha=-rate)
-            bias.sub_(slope.sum(1), alpha=rate)
+        for (given, slope), layer in zip(back.layers, self._layers, strict=False):
+            layer.weight.baddbmm_(slope.transpose(1, 2), given, alpha=-rate)
+            layer.bias.sub_(slope.sum(1), alpha=rate)
 
-    def back(self, x: Tensor, y: Tensor, weights: Tensor) -> Back:
+    def gradient(self, back: Back) -> Tensor:
+        """The gradients of all slots, in the form of `values`. The next call writes to the same memory."""
+        if self._gradient is None:
+            made = torch.zeros_like(self.values)
+            self._gradient = made, self.layout.layers(made)
+        made, layers = self._gradient
+        for (given, slope), layer in zip(back.layers, layers, strict=True):
+            torch.bmm(slope.transpose(1, 2), given, out=layer.weight)
+            torch.sum(slope, 1, out=layer.bias)
+        return made
+
+    def back(self, x: Tensor, y: Tensor, weights: Tensor, there: Tensor | None = None) -> Back:
         """A pass of all slots forward and backward.
 
-        x: (slots, rows, inputs). y: (slots, rows) labels, or (slots, rows, targets). weights: (slots, rows),
-        of the records' losses in what is minimised. A row without weight holds no record and is zero in x.
-        Its factors and its loss are 0.
+        Args:
+            x: (slots, rows, width), `widened`.
+            y: (slots, rows) labels, or (slots, rows, targets).
+            weights: (slots, rows), of the records' losses in what is minimised.
+            there: (slots, rows, 1), 1 where a record stands. Elsewhere it is 0, and so are x, y, the weight,
+                and the factors that come out. None if there are records everywhere.
         """
+        *hidden, head = self._layers
         inputs = [x]
-        *hidden, (weight, bias) = self._layers
-        for w, b in hidden:
-            inputs.append(self._product(inputs[-1], w, b).relu_())
-        body = inputs[-1]
+        for layer in hidden:
+            body = layer.forward(inputs[-1]).relu_()
+            # Rows without a record stay at zero from layer to layer. They could overflow, and zero times
+            # infinity is nan. Before they are set to zero they are biases, finite unless the slot diverged.
+            inputs.append(body if there is None else body.mul_(there))
+        body = narrow(inputs[-1], head.inputs)
         features = self._features(body)
-        slope, losses = _LOSSES[self._tail.loss](self._product(features.detach(), weight, bias), y, weights)
-        layers = [] if self._tail.under_head else [(features.detach(), slope)]
+        given = inputs[-1] if features is body else widened(_where(there, features.detach()))
+        outputs = head.forward(given)
+        slope = torch.zeros_like(outputs)
+        losses = _LOSSES[self._tail.loss](
+            narrow(outputs, head.outputs), y, weights, narrow(slope, head.outputs)
+        )
+        layers = [] if self._tail.under_head else [(given, slope)]
         if hidden:
-            slope, extra = self._through(
-                body, features, self._product(slope, weight.transpose(1, 2)), y, weights
-            )
-            losses = losses + extra
+            slope = head.back(slope)
+            if features is not body:
+                found, extra = self._through(body, features, narrow(slope, head.inputs), y, weights)
+                slope = widened(_where(there, found))
+                losses = losses + _where(there, extra[:, :, None])[:, :, 0]
         for at in range(len(hidden) - 1, -1, -1):
             slope = torch.ops.aten.threshold_backward(slope, inputs[at + 1], 0)  # that of ReLU
             layers.append((inputs[at], slope))
             if at:
-                slope = self._product(slope, hidden[at][0].transpose(1, 2))
-        empty = weights == 0
-        if empty.any():
-            # Set to 0, not multiplied: at a row of zeros a model may overflow, and zero times nan is nan.
-            losses = losses.masked_fill(empty, 0)
-            kept = (~empty).int().neg_()[:, :, None]
-            layers = [
-                # the records themselves are zero there already
-                (given if given is x else _where(kept, given), _where(kept, slope))
-                for given, slope in layers
-            ]
+                slope = hidden[at].back(slope)
         return Back(losses, layers[::-1])
 
     def _features(self, body: Tensor) -> Tensor:
@@ -195,10 +175,7 @@ class Stack:
         self, body: Tensor, features: Tensor, slope: Tensor, y: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor]:
         """From the slope of the head's input to that of the body's output, and the penalty's losses."""
-        if features is body:
-            return slope, torch.zeros(())
-        extra, parts = torch.zeros(()), [features]
-        slopes = [slope]
+        extra, parts, slopes = torch.zeros(weights.shape), [features], [slope]
         if self._tail.penalty is not None:
             with torch.enable_grad():
                 extra = self._tail.penalty(features.flatten(0, 1), y.flatten()).view(weights.shape)
@@ -209,44 +186,27 @@ class Stack:
         return found, extra.detach()
 
 
-def _aligned(slots: int, size: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty(slots, -(-size // _LINE) * _LINE, dtype=dtype)[:, :size]
+def _where(there: Tensor | None, of: Tensor) -> Tensor:
+    """(slots, rows, values), with zeros where no record stands."""
+    # Bit by bit, which makes a zero of nan too.
+    return of if there is None else of.view(torch.int32).bitwise_and(there.int().neg_()).view(of.dtype)
 
 
-def _dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if bias is None:
-        return torch.bmm(x, weight.transpose(1, 2))
-    return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
-
-
-def _where(kept: Tensor, of: Tensor) -> Tensor:
-    """Zeros but where `kept` has all bits set: (slots, rows, 1) int32, and (slots, rows, values)."""
-    # Bit by bit, which is five times faster than `masked_fill` and makes a zero of nan too.
-    return of.view(torch.int32).bitwise_and(kept).view(of.dtype)
-
-
-def _views(of: Tensor, size: tuple[int, int], place: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    outputs, inputs = size
-    start, end = place
-    middle = start + outputs * inputs
-    return of[:, start:middle].view(len(of), outputs, inputs), of[:, middle:end]
-
-
-def _cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The slope of the weighted losses, and the losses."""
+def _cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor, slope: Tensor) -> Tensor:
+    """The losses (slots, rows). The slope of the weighted ones is written to `slope`."""
     # `log_softmax` takes more than twice the time for rows as short as these.
     shifted, label = outputs - outputs.amax(2, keepdim=True), y[:, :, None]
-    slope = shifted.exp()
-    whole = slope.sum(2, keepdim=True)
-    slope.div_(whole).scatter_add_(2, label, torch.full(label.shape, -1.0))
-    return slope.mul_(weights[:, :, None]), (whole.log_() - shifted.gather(2, label))[:, :, 0]
+    whole = torch.exp(shifted, out=slope).sum(2, keepdim=True)
+    slope.div_(whole).scatter_add_(2, label, torch.full(label.shape, -1.0)).mul_(weights[:, :, None])
+    return (whole.log_() - shifted.gather(2, label))[:, :, 0]
 
 
-def _mse(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The slope of the weighted losses, and the losses."""
-    apart = outputs - y
-    losses = apart.square().mean(2)
-    return apart.mul_(weights[:, :, None] * (2 / y.shape[2])), losses
+def _mse(outputs: Tensor, y: Tensor, weights: Tensor, slope: Tensor) -> Tensor:
+    """The losses (slots, rows). The slope of the weighted ones is written to `slope`."""
+    each = 1 / y.shape[2]
+    squares = torch.sub(outputs, y, out=slope).square()
+    slope.mul_(weights[:, :, None] * (2 * each))
+    return squares.sum(2).mul_(each)  # `mean` takes twice the time for rows as short as these
 
 
 _LOSSES = {"cross_entropy": _cross_entropy, "mse": _mse}

@@ -114,7 +114,7 @@ class Made:
             scores=self.scores,
             kept=kept,
             enrolled={identity.name: identity},
-            trainer=replace(self.study.runtime, workers=1).trainer(),
+            trainer=replace(self.study.runtime, workers=1).trainer(self.algorithm.offers),
         )
 
     def require(self, content: PlanFile) -> None:

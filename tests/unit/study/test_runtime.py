@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +16,7 @@ from securefl.commands.plan import plan
 from securefl.commands.run import run
 from securefl.commands.telling import on_workers
 from securefl.core.errors import ConfigError
+from securefl.rounds import Sends
 from securefl.study.config import parse
 from securefl.study.forecast import Forecast, total_seconds
 from securefl.study.runtime import RuntimeSection
@@ -31,18 +33,36 @@ def test_the_default_is_a_worker_for_each_processor(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(processes, "processors", lambda: 6)
     of = parse(text(FEDAVG))
     assert of.runtime.processes == 6
-    assert isinstance(of.runtime.trainer(), Batched)
+    assert isinstance(of.runtime.trainer(()), Batched)
     alone = 'training = "sequential"'
-    assert parse(runtime(alone)).runtime.trainer() == Forked(6)
-    assert parse(runtime(f"{alone}\nworkers = 2")).runtime.trainer() == Forked(2)
-    assert parse(runtime(f"{alone}\nworkers = 1")).runtime.trainer() is one_by_one
+    assert parse(runtime(alone)).runtime.trainer(()) == Forked(6)
+    assert parse(runtime(f"{alone}\nworkers = 2")).runtime.trainer(()) == Forked(2)
+    assert parse(runtime(f"{alone}\nworkers = 1")).runtime.trainer(()) is one_by_one
+
+
+def test_clients_stand_side_by_side_as_many_as_the_plan_asks() -> None:
+    @dataclass(frozen=True)
+    class Offered:
+        sends: Sends
+
+        def compute(self, job: Any) -> Any: ...
+        def fit(self, job: Any) -> Any: ...
+        def value(self, job: Any, fitted: Any) -> Any: ...
+
+    def slots(*cohorts: int) -> int:
+        offers = [Offered(Sends(name=f"v{n}", how="sum", reveals="it", cohort=n)) for n in cohorts]
+        trainer = RuntimeSection(workers=1).trainer(offers)
+        assert isinstance(trainer, Batched)
+        return trainer.slots
+
+    assert (slots(), slots(0), slots(12), slots(3, 14)) == (10, 10, 12, 14)
 
 
 def test_where_nothing_can_fork_there_is_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "can_fork", lambda: False)
     assert RuntimeSection(workers=4).processes == 1
     assert RuntimeSection(workers=4).lanes(9) == 1
-    assert RuntimeSection(training="sequential", workers=4).trainer() is one_by_one
+    assert RuntimeSection(training="sequential", workers=4).trainer(()) is one_by_one
 
 
 @pytest.mark.parametrize(

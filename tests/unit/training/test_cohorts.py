@@ -18,7 +18,7 @@ from securefl.core.streams import stream
 from securefl.protocols.fedlog.bodies import Clustering
 from securefl.protocols.fedlog.statistic import Clipping
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.cohorts import MOST_ROWS, Batched, why_alone
+from securefl.training.cohorts import MOST_ROWS, Batched, slots_for, why_alone
 from securefl.training.fit import Fit, Fitted, one_by_one
 from securefl.training.private_cohorts import SLOTS
 from securefl.training.task import Problem
@@ -139,6 +139,34 @@ def test_a_body_trains_under_its_head(penalised: bool, clip: Clipping) -> None:
     assert (moved > 1e-3).all()
 
 
+@pytest.mark.parametrize("hidden", [(), (1,), (13, 7), (17, 5, 3)])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"momentum": 0.5, "weight_decay": 0.01, "proximal": 0.1},
+        {"optimizer": "adam", "learning_rate": 0.01},
+    ],
+)
+def test_layers_of_any_width_train_as_alone(hidden: tuple[int, ...], changes: dict[str, Any]) -> None:
+    """Zeros stand behind rows of such widths. They must neither take part nor leave zero."""
+    for kind in ("classification", "regression"):
+        here = problem(local(**changes), kind=kind)
+        here = replace(here, model=ModelConfig(kind="mlp", hidden=hidden))
+        together, alone = (vectors(run(fits(here))) for run in (Batched(one_by_one), one_by_one))
+        np.testing.assert_allclose(together, alone, atol=2e-4 if "optimizer" in changes else 2e-6)
+        assert np.abs(together - here.initial).max(axis=1).min() > 1e-3
+
+
+def test_a_body_of_any_width_trains_under_its_head() -> None:
+    statistic = np.random.default_rng(1).random((CLASSES, 8), dtype=np.float32) + 1
+    penalty = Clustering(statistic=statistic.tobytes(), classes=CLASSES, compact=0.3, apart=0.05)
+    here = replace(problem(local()), model=ModelConfig(kind="mlp", hidden=(13, 7)))
+    tail = {"under_head": True, "activation": Clipping().activation(), "penalty": penalty}
+    together, alone = (vectors(run(fits(here, **tail))) for run in (Batched(one_by_one), one_by_one))
+    np.testing.assert_allclose(together, alone, atol=2e-6)
+
+
 def test_a_penalty_changes_what_is_learnt() -> None:
     statistic = np.random.default_rng(1).random((CLASSES, 9), dtype=np.float32) + 1
     here = problem(local())
@@ -153,6 +181,11 @@ def test_more_clients_than_stand_together() -> None:
     here, many = problem(local()), records(2 * SLOTS + 3, "classification")
     together, alone = (vectors(run(fits(here, many))) for run in (Batched(one_by_one), one_by_one))
     np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+def test_the_slots_of_a_run_follow_from_the_cohort_of_its_plan() -> None:
+    cohorts = {0: SLOTS, 1: 1, 2: 2, 10: 10, 12: 12, 16: 16, 17: 9, 25: 9, 30: 10, 100: 10, 1001: 10}
+    assert {cohort: slots_for(cohort) for cohort in cohorts} == cohorts
 
 
 def test_streams_are_drawn_from_as_alone() -> None:
@@ -219,9 +252,10 @@ def test_others_are_left_to_the_other_trainer() -> None:
         {"epochs": None, "steps": 7, "batch_size": 40},
     ],
 )
-def test_a_client_has_the_same_bits_whoever_is_beside_it(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("slots", [4, 10, 16])
+def test_a_client_has_the_same_bits_whoever_is_beside_it(changes: dict[str, Any], slots: int) -> None:
     """Noise covers what one client moves. If the others' bits moved with it, it would cover too little."""
-    here, train = problem(local(**changes)), Batched(one_by_one)
+    here, train = problem(local(**changes)), Batched(one_by_one, slots)
     own = fits(here)
     together = train(own)
     for left in ([4], [9, 0], [2, 3, 5, 7], [8, 6, 4, 2, 0]):

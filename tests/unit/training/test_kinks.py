@@ -362,8 +362,8 @@ def test_a_model_that_is_no_longer_finite_is_not_taken_for_one_that_mixes() -> N
     "train", [train_privately, pytest.param(train_beside_another, marks=pytest.mark.slow)]
 )
 def test_the_canary_passes_what_is_computed_in_chunks(train: kinks.Train) -> None:
-    """False alarm 1e-6."""
-    found = kinks.audit(STEP_OF_ONE, delta=1e-3, runs=200, train=train)
+    """False alarm 1e-6. The bound is as low as 0.3 of the claim in fewer than one of 5,000 audits."""
+    found = kinks.audit(STEP_OF_ONE, delta=1e-3, runs=500, train=train)
     assert found.passed
     assert found.lower > 0.3 * found.claimed
 

@@ -118,7 +118,7 @@ def sums(here: Problem, batches: Sequence[Any], **changes: Any) -> np.ndarray[An
     )
     given = [(torch.from_numpy(x).flatten(1), torch.from_numpy(y)) for x, y in batches]
     with torch.no_grad():
-        return clipped_sums(stack, given, config(**changes)).numpy()
+        return stack.layout.rows(clipped_sums(stack, given, config(**changes))).numpy()
 
 
 def test_one_record_moves_a_sum_by_the_clipping_norm_and_no_other_sum() -> None:
@@ -177,7 +177,7 @@ def test_a_client_that_diverges_leaves_the_others_alone() -> None:
 
 def test_kernels_that_mix_records_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     here = problem(config())
-    require_alike(fit(here, 0), 32)
+    require_alike(fit(here, 0), 32, SLOTS)
     right = private_cohorts._factors
 
     def leaking(*given: Any) -> torch.Tensor:
@@ -187,4 +187,4 @@ def test_kernels_that_mix_records_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(private_cohorts, "_factors", leaking)
     with pytest.raises(ConfigError, match='training = "sequential"'):
-        require_alike(fit(here, 0), 32)
+        require_alike(fit(here, 0), 32, SLOTS)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from securefl.training.products import RowsAlike, dense, stacked
+from securefl.training.layers import Layout
+from securefl.training.products import RowsAlike, dense, widened
 from securefl.training.threads import one_thread
 
 INPUTS = (1, 5, 21, 30, 64, 97)
@@ -27,9 +29,14 @@ def test_a_row_has_the_same_bits_in_every_place(inputs: int, dtype: torch.dtype)
         for product in (lambda rows: dense(rows, weight), lambda rows: both_ways(rows, weight)):  # noqa: B023
             with one_thread():
                 assert torch.equal(product(x)[order], product(x[order]))
+        vector = np.concatenate([weight.float().numpy().ravel(), np.ones(outputs, np.float32)])
+        layout = Layout(3, ((outputs, inputs),))
+        (layer,) = layout.layers(layout.place([vector] * 3).to(dtype))
+        rows = widened(x.expand(3, -1, -1))
         with one_thread():
-            slots = stacked(x.expand(3, -1, -1), weight.expand(3, -1, -1))
-            assert torch.equal(slots[:, order], stacked(x[order].expand(3, -1, -1), weight.expand(3, -1, -1)))
+            forward = layer.forward(rows)
+            assert torch.equal(forward[:, order], layer.forward(rows[:, order]))
+            assert torch.equal(layer.back(forward)[:, order], layer.back(forward[:, order]))
 
 
 def both_ways(x: Tensor, weight: Tensor) -> Tensor:
