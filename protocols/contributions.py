@@ -212,7 +212,7 @@ class Loss:
         return sends if self.bound is None else replace(sends, sensitivity=_OF_LOSSES, grid=GRID)
 
     def compute(self, job: Job) -> Value:
-        model, loss = self.problem.module(job.broadcast), self.problem.loss
+        model, loss = self.problem.to_read(job.broadcast), self.problem.loss
         x, y = (job.x, job.y) if job.held is None else job.held
         if self.bound is None:
             x, y = (x, y) if len(x) else (job.x, job.y)

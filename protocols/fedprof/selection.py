@@ -49,7 +49,7 @@ class ByProfile:
 
     def _baseline(self, state: State) -> tuple[Anchor, Query]:
         problem = self.problem
-        model = problem.module(state.broadcast)
+        model = problem.to_read(state.broadcast)
         # a model of text puts out a number for each character that it reads
         characters = problem.outputs if problem.model.reads_text else None
         anchor = probe_anchor(model, problem.layer, problem.shape, problem.seed, characters=characters)

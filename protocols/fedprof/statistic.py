@@ -116,7 +116,7 @@ class RepresentationProfile:
         return Each(self.sends, baseline, self.variant, self.bounds)
 
     def compute(self, job: Job) -> Value:
-        model, layer = self.problem.module(job.broadcast), self.problem.layer
+        model, layer = self.problem.to_read(job.broadcast), self.problem.layer
         anchor = _anchor(job.public)
         if self.clip is None:
             return _value(profile(model, layer, job.x), anchor, self.bounds, self.variant)

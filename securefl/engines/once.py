@@ -45,6 +45,8 @@ class Once:
 
     def decode(self, data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
         """As `wire.decode`. The sender is not remembered: only an error names it."""
+        if not any(map(_unchanging, kinds)):  # nothing to remember, and a model's bytes are long to hash
+            return wire.decode(data, header, kinds, sender)
         key = (data, header, *kinds.items())
         found: T | None = self._messages.get(key)
         if found is None:

@@ -15,12 +15,13 @@ from securefl.algorithm import Evaluation
 from securefl.plan import Plan
 from securefl.rounds import Sends
 from securefl.training.architecture import Architecture
-from securefl.training.devices import Hardware, computed, device_of
+from securefl.training.devices import Hardware
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.evaluation import Task, evaluate
+from securefl.training.loaded import Loaded, loaded
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
-from securefl.training.vector import load_vector, to_vector
+from securefl.training.vector import to_vector
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,11 +94,18 @@ class Problem:
     def module(self, vector: NDArray[np.float32]) -> nn.Module:
         """The model with these values. Every call returns the one module of this problem and process."""
         # A caller must be done with the module before the next call, which loads other values into it.
-        model = self._module
-        if device_of(model).type != self.hardware.device.type:
-            model.to(self.hardware.device)  # the run left its GPU
-        computed(model, lambda: load_vector(model, vector))
-        return model
+        return loaded(self._module, vector, self.hardware)
+
+    def to_read(self, vector: NDArray[np.float32]) -> nn.Module:
+        """The model with these values, which must only be read. It is loaded once for equal vectors in a row.
+
+        It is another module than `module` gives, and every call returns the one of this problem and process.
+        """
+        return self._reader(vector)
+
+    @cached_property
+    def _reader(self) -> Loaded:
+        return Loaded(self.hardware.put(self._built()[0]), self.hardware)
 
     @property
     def layers(self) -> nn.Module:
