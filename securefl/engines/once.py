@@ -45,7 +45,8 @@ class Once:
 
     def decode(self, data: bytes, header: Header, kinds: Mapping[type[T], Limit], sender: str) -> T:
         """As `wire.decode`. The sender is not remembered: only an error names it."""
-        if not any(map(_unchanging, kinds)):  # nothing to remember, and a model's bytes are long to hash
+        # A model's bytes are long to hash, and no message with arrays is remembered.
+        if not any(_unchanging(kind) for kind in kinds):  # type: ignore[arg-type]  # a class is hashable
             return wire.decode(data, header, kinds, sender)
         key = (data, header, *kinds.items())
         found: T | None = self._messages.get(key)

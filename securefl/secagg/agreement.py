@@ -7,6 +7,7 @@ That digest covers a fresh nonce of every member.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -92,7 +93,14 @@ class Entry:
 
 def advertised(agreement: Agreement, member: int, key: PublicKey, nonce: Commitment) -> bytes:
     """The bytes that a member signs in round 0."""
-    return tagged(b"advertise", agreement.context, u32(member), key.raw, nonce.raw)
+    return _advertised(agreement.context, member, key.raw, nonce.raw)
+
+
+# Remembered: all of it is public and follows from its arguments alone, and a party may stand for many members
+# who each read all the others'.
+@lru_cache(maxsize=2048)
+def _advertised(context: bytes, member: int, key: bytes, nonce: bytes) -> bytes:
+    return tagged(b"advertise", context, u32(member), key, nonce)
 
 
 # Remembered: it follows from its arguments alone, and a party may stand for many members.
@@ -148,9 +156,8 @@ class ClosedRoster:
         """Return a survivor with too few surviving neighbours, or None if there is none."""
         # A dropped neighbour's mask is reconstructed and taken off. An input whose neighbours all dropped or
         # collude would have no secret mask left but its own, which is opened for every survivor.
-        alive = set(survivors)
-        for member in survivors:
-            near = alive.intersection(self.graph.neighbours[member])
-            if len(near) < self.agreement.parameters.least_degree:
-                return member
-        return None
+        neighbours, least = self.graph.neighbours, self.agreement.parameters.least_degree
+        dropped = set(self.members).difference(survivors)
+        # Counted from who dropped, since that are few: neighbours are so of each other.
+        lost = Counter(near for member in dropped for near in neighbours[member])
+        return next((one for one in survivors if len(neighbours[one]) - lost[one] < least), None)

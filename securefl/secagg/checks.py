@@ -6,9 +6,8 @@ Each function reads one message of the server and returns what follows from it. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from securefl.core.agreement import u32
 from securefl.core.errors import CryptoError, RemoteProtocolError
@@ -41,8 +40,7 @@ def read_roster(agreement: Agreement, own: int, entry: Entry, roster: RosterClos
             ADVERTISE,
             f"Expected at least {agreement.parameters.least_survivors} members, got {len(members)}.",
         )
-    fields = zip(roster.keys, roster.nonces, roster.signatures, strict=True)
-    entries = {member: Entry(*of) for member, of in zip(members, fields, strict=True)}
+    entries = roster.entries
     # The loop below verifies the signatures of the others alone, so ours must be the entry that we sent.
     if entries.get(own) != entry:
         raise refusal(ADVERTISE, "Expected our own key, nonce and signature among those of the roster.")
@@ -175,7 +173,6 @@ def read_quorum(
             raise refusal(CONSISTENCY, f"Member {member} did not sign what we were shown.") from None
 
 
-def _ascending(numbers: Sequence[int], allowed: Sequence[int]) -> bool:
-    permitted = set(allowed)
-    rising = all(low < high for low, high in pairwise(numbers))
-    return rising and all(number in permitted for number in numbers)
+def _ascending(numbers: Sequence[int], allowed: Iterable[int]) -> bool:
+    distinct = set(numbers)
+    return list(numbers) == sorted(distinct) and distinct.issubset(allowed)

@@ -12,12 +12,15 @@ Members are named by their number in the pinned roster. Sequences of members asc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
 
 from securefl.core.keys import Commitment, PublicKey, Share, Signature
 from securefl.core.release import Release
 from securefl.core.wire import Limit, message
-from securefl.secagg.agreement import Agreement
+from securefl.secagg.agreement import Agreement, Entry
 from securefl.secagg.dealing import MARKS_BYTES, OPENED_BYTES, SEALED_BYTES
 from securefl.secagg.packing import packed_bytes
 
@@ -41,6 +44,13 @@ class RosterClosed:
     keys: tuple[PublicKey, ...]
     nonces: tuple[Commitment, ...]
     signatures: tuple[Signature, ...]
+
+    @cached_property
+    def entries(self) -> Mapping[int, Entry]:
+        """Each member's advertisement. ValueError unless there are as many of each part."""
+        of_each = zip(self.keys, self.nonces, self.signatures, strict=True)
+        entries = zip(self.members, (Entry(*of) for of in of_each), strict=True)
+        return MappingProxyType(dict(entries))
 
 
 @message("secagg-shares", version=1, sender="client")

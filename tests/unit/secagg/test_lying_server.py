@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pytest
 from support.liars import swapped
 from support.recorded import Honest, Recording, honest, refused, without
@@ -247,6 +248,26 @@ def test_a_victim_whose_neighbours_are_all_called_dropped_is_not_opened() -> Non
                 read_survivors(closed, own, range(200), came)
         else:
             assert read_survivors(closed, own, range(200), came) == survivors
+
+
+def test_who_is_lonely_is_who_has_too_few_neighbours_left() -> None:
+    """Counted from who dropped, it is the same as counted from who is left, for any set of survivors."""
+    closed, _ = around_seven()
+    least, rng = closed.agreement.parameters.least_degree, np.random.default_rng(1)
+    seen = set()
+    for share in np.linspace(0, 0.7, 60):
+        survivors = tuple(np.flatnonzero(rng.random(200) >= share).tolist())
+        left = {k: len({*closed.graph.neighbours[k]} & {*survivors}) for k in survivors}
+        expected = next((k for k in survivors if left[k] < least), None)
+        assert closed.lonely(survivors) == expected
+        seen.add(expected is None)
+    assert seen == {True, False}
+
+
+def test_nobody_changes_the_roster_that_others_read() -> None:
+    entries = honest().clients[0].at(RosterClosed)[1].entries
+    with pytest.raises(TypeError):
+        entries[0] = entries[1]  # type: ignore[index]
 
 
 def shown(run: Honest, number: int, survivors: tuple[int, ...]) -> tuple[Client, Agreeing, Signature]:
