@@ -158,6 +158,7 @@ class ClosedRoster:
         # collude would have no secret mask left but its own, which is opened for every survivor.
         neighbours, least = self.graph.neighbours, self.agreement.parameters.least_degree
         dropped = set(self.members).difference(survivors)
-        # Counted from who dropped, since that are few: neighbours are so of each other.
+        # Counted from who dropped, who are few. The graph is symmetric: each of them is one neighbour less to
+        # each of its own.
         lost = Counter(near for member in dropped for near in neighbours[member])
         return next((one for one in survivors if len(neighbours[one]) - lost[one] < least), None)

@@ -44,13 +44,13 @@ _GATHERED: Final = 2**20
 
 
 def slots_for(cohort: int) -> int:
-    """How many stand side by side in a run whose cohorts have so many clients. 0 if that is not known.
+    """How many clients stand in a pass. It follows from the plan, and never from who takes part in a round.
 
-    It is worked out from what a plan says, and never from who takes part in a round.
+    cohort: the least number of clients that are asked at once, as `Sends.cohort` has it, 0 if no plan says.
     """
     if not cohort:
         return SLOTS
-    # A cohort that fits is one pass. Larger passes than of SLOTS gain nothing, and fall out of the cache.
+    # Up to MOST_SLOTS one pass takes less time than two. Of more clients, passes of some SLOTS are fastest.
     passes = 1 if cohort <= MOST_SLOTS else -(-cohort // SLOTS)
     return -(-cohort // passes)
 
@@ -66,7 +66,7 @@ def why_alone(problem: Problem) -> str:
 class Batched:
     """The trainer that runs alike fits side by side, and leaves the others to `rest`.
 
-    slots: of every pass, in a whole run.
+    slots: how many stand in each pass, the same in a whole run.
 
     Raises ConfigError where torch's kernels do not keep slots and rows apart.
     """
@@ -199,7 +199,7 @@ def _batches(fits: Sequence[Fit], slots: int) -> Iterator[Batch]:
             _gather(targets, order[first:last], places, y[slot])
         block[0] = widened(block[0])
         there = (block[2] > 0).float()[:, :, None]
-        # slots without a client are zero throughout, whatever their rows hold
+        # Slots without a client need no care: their models are zero, and nobody takes what comes of them.
         full: NDArray[np.bool_] = np.all(weights[: len(fits)].reshape(len(fits), steps, rows), (0, 2))
         parts = (part.view(slots, steps, rows, *part.shape[2:]).unbind(1) for part in (*block, there))
         for step, filled in zip(islice(zip(*parts, strict=True), most - at), full, strict=False):

@@ -34,7 +34,7 @@ from securefl.training.stack import Stack, tail_of
 from securefl.training.threads import one_thread
 
 SLOTS: Final = 10
-"""Clients in one pass, whether there are as many or not, where no plan says how many a cohort has."""
+"""Clients in one pass, whether there are as many or not: of a large cohort, or of one that no plan tells."""
 Batch = tuple[Tensor, Tensor]
 """One client's drawn records (b, inputs) and targets (b,) or (b, targets). b may be 0."""
 
@@ -90,13 +90,12 @@ def clipped_sums(stack: Stack, batches: Sequence[Batch], config: DPSGD) -> Tenso
     layers = stack.layout.layers(sums)
     for at in range(0, max(len(x) for x, _ in batches), config.chunk):
         x, y, there = _chunk(batches, at, (stack.slots, config.chunk))
-        there &= stack.known(y)
-        y[~there] = 0
+        # Zero times nan is nan: who is dropped must not be in the products at all.
+        if not (known := stack.known(y)).all():
+            _drop(~known, x, y, there)
         parts, usable = _clipped(stack, x, y, there, config)
         if not usable[there].all():
-            # Zero times nan is nan: who is dropped must not be in the products at all.
-            there &= usable
-            x[~there], y[~there] = 0, 0
+            _drop(~usable, x, y, there)
             parts, _ = _clipped(stack, x, y, there, config)
         for (given, slope), layer in zip(parts, layers, strict=True):
             layer.weight.baddbmm_(slope.transpose(1, 2), given)
@@ -115,6 +114,13 @@ def _chunk(batches: Sequence[Batch], at: int, shape: tuple[int, int]) -> tuple[T
         n = len(inputs[at : at + rows])
         x[slot, :n], y[slot, :n], there[slot, :n] = inputs[at : at + rows], targets[at : at + rows], True
     return x, y, there
+
+
+def _drop(rows: Tensor, x: Tensor, y: Tensor, there: Tensor) -> None:
+    """Make these rows, (slots, rows), rows without a record."""
+    there[rows] = False
+    x[rows] = 0
+    y[rows] = 0
 
 
 def _clipped(

@@ -129,8 +129,8 @@ class Stack:
             x: (slots, rows, width), `widened`.
             y: (slots, rows) labels, or (slots, rows, targets).
             weights: (slots, rows), of the records' losses in what is minimised.
-            there: (slots, rows, 1), 1 where a record stands. Elsewhere it is 0, and so are x, y, the weight,
-                and the factors that come out. None if there are records everywhere.
+            there: (slots, rows, 1), 1 where a record stands. Elsewhere it is 0, as x, y and the weight must
+                be. The factors and the loss that come out are 0 there. None if there are records everywhere.
         """
         *hidden, head = self._layers
         inputs = [x]
@@ -152,14 +152,13 @@ class Stack:
             slope = head.back(slope)
             if features is not body:
                 found, extra = self._through(body, features, narrow(slope, head.inputs), y, weights)
-                slope = widened(_where(there, found))
-                losses = losses + _where(there, extra[:, :, None])[:, :, 0]
+                slope, losses = widened(found), losses + extra
         for at in range(len(hidden) - 1, -1, -1):
             slope = torch.ops.aten.threshold_backward(slope, inputs[at + 1], 0)  # that of ReLU
             layers.append((inputs[at], slope))
             if at:
                 slope = hidden[at].back(slope)
-        return Back(losses, layers[::-1])
+        return Back(_where(there, losses[:, :, None])[:, :, 0], layers[::-1])
 
     def _features(self, body: Tensor) -> Tensor:
         """The head's input."""

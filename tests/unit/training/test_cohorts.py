@@ -280,6 +280,49 @@ def test_a_row_without_a_record_adds_nothing_where_the_model_overflows() -> None
     np.testing.assert_allclose(beside, alone, rtol=1e-6)
 
 
+def test_a_full_client_hides_no_row_of_another_that_is_empty() -> None:
+    """The overflowing model of above, in a client of five records behind one that fills its batches."""
+    here = problem(local(learning_rate=1e-3, epochs=1, batch_size=32))
+    width = int(np.prod(SHAPE))
+    start = here.initial.copy()
+    start[: 16 * width] = -3e38 / width
+    start[16 * width : 16 * width + 16] = 3e38
+    start[16 * width + 16 : 16 * width + 16 + 8 * 16] = 1.0
+    sizes = (32, 5)
+    own = [(np.ones((n, *SHAPE), np.float32), np.arange(n) % CLASSES) for n in sizes]
+    assert len(vectors(Batched(one_by_one)([replace(fit, start=start) for fit in fits(here, own)]))) == 2
+
+
+def test_a_row_without_a_record_has_no_loss_where_the_head_overflows() -> None:
+    """Its output is the head's bias, whose square is infinite. At the records the loss is 0."""
+    here = problem(local(learning_rate=1e-3, epochs=1), kind="regression")
+    start = np.zeros_like(here.initial)
+    start[-CLASSES:] = 2e19
+    own = [(np.ones((5, *SHAPE), np.float32), np.full((5, CLASSES), 2e19, np.float32))]
+    for train in (one_by_one, Batched(one_by_one)):
+        (found,) = vectors(train([replace(fit, start=start) for fit in fits(here, own)]))
+        np.testing.assert_array_equal(found, start)
+
+
+@pytest.mark.parametrize("under_head", [False, True])
+@pytest.mark.parametrize("penalised", [False, True])
+def test_a_row_without_a_record_adds_nothing_where_an_activation_has_no_value(
+    under_head: bool, penalised: bool
+) -> None:
+    """A unit vector at a row of zeros is zero over zero, and so is the slope of a norm."""
+
+    def unit(features: torch.Tensor) -> torch.Tensor:
+        return features / features.norm(dim=1, keepdim=True)
+
+    def norm(features: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+        return 0.1 * features.norm(dim=1)
+
+    here = problem(local())
+    tail = {"under_head": under_head, "activation": unit, "penalty": norm if penalised else None}
+    together, alone = (vectors(run(fits(here, **tail))) for run in (Batched(one_by_one), one_by_one))
+    np.testing.assert_allclose(together, alone, atol=2e-6)
+
+
 @pytest.mark.parametrize("spoil", [lambda x: x[:, :1, :1], lambda x: x.astype(np.float64)])
 def test_records_of_another_form_fail_beside_others_as_alone(spoil: Any) -> None:
     here = problem(local())

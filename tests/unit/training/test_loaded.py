@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.tiny_heads import problem
 from torch import nn
 
 from securefl.core.errors import DataError
@@ -70,3 +71,16 @@ def test_what_could_not_be_loaded_is_not_taken_for_loaded(monkeypatch: pytest.Mo
         read(vector + 1)
     monkeypatch.setattr(module, "load_vector", own)
     np.testing.assert_array_equal(to_vector(read(vector)), vector)
+
+
+def test_what_is_read_is_another_module_than_what_is_trained() -> None:
+    here = problem()
+    read = here.to_read(here.initial)
+    trained = here.module(here.initial + 1)
+    assert here.to_read(here.initial) is read
+    assert read is not trained
+    np.testing.assert_array_equal(to_vector(read), here.initial)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.zero_()
+    np.testing.assert_array_equal(to_vector(here.to_read(here.initial)), here.initial)

@@ -87,11 +87,12 @@ def vectors(came: Sequence[Fitted]) -> np.ndarray[Any, Any]:
         {"optimizer": "adam", "learning_rate": 0.01},
     ],
 )
-def test_a_client_has_the_same_bits_alone_and_in_any_slot(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("slots", [8, 10, 16])
+def test_a_client_has_the_same_bits_alone_and_in_any_slot(changes: dict[str, Any], slots: int) -> None:
     here, own = problem(config(**changes)), range(len(RECORDS))
-    together = dict(zip(own, fit_privately([fit(here, k) for k in own]), strict=True))
+    together = dict(zip(own, fit_privately([fit(here, k) for k in own], slots), strict=True))
     for order in ([5], [3, 0], [7, 6, 5, 4, 3, 2, 1, 0], [2, 4, 0]):
-        for k, found in zip(order, fit_privately([fit(here, k) for k in order]), strict=True):
+        for k, found in zip(order, fit_privately([fit(here, k) for k in order], slots), strict=True):
             np.testing.assert_array_equal(found, together[k])
 
 
@@ -145,10 +146,24 @@ def test_an_unusable_record_leaves_no_bit(bad: float) -> None:
     spoilt, labels = x.copy(), y.copy()
     spoilt[10] = bad
     labels[[40, 41]] = -1, CLASSES
+    spoilt[40] = bad  # unusable in both ways: its label is unknown, and zero times nan is nan
     clean = np.delete(spoilt, [10, 40, 41], axis=0), np.delete(labels, [10, 40, 41])
     np.testing.assert_allclose(
         sums(here, [(spoilt, labels)])[0], sums(here, [clean])[0], rtol=1e-13, atol=1e-13
     )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e20])
+def test_a_client_with_an_unusable_record_is_not_silent(bad: float) -> None:
+    """Silence would tell of the record, and no noise covers that."""
+    here = problem(config(sampling_rate=1.0))
+    own = fit(here, 0)
+    x, y = own.job.x.copy(), own.job.y.copy()
+    x[10], y[10] = bad, -1
+    spoilt = replace(own, job=replace(own.job, x=x, y=y))
+    without = replace(own, job=replace(own.job, x=np.delete(x, 10, 0), y=np.delete(y, 10), source=Source()))
+    assert vectors(Batched(one_by_one)([spoilt, fit(here, 1)])).shape == (2, len(here.initial))
+    assert vectors(Batched(one_by_one)([without])).shape == (1, len(here.initial))
 
 
 def test_an_empty_row_adds_nothing_where_the_model_overflows() -> None:
@@ -173,6 +188,24 @@ def test_a_client_that_diverges_leaves_the_others_alone() -> None:
     with np.errstate(all="ignore"):
         came = fit_privately([fit(here, k) for k in range(3)])
     assert ["diverged" in str(own) for own in came] == [True] * 3
+
+
+@pytest.mark.parametrize("slots", [1, 3, 10, 16])
+def test_a_pass_has_as_many_slots_whoever_is_in_it(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    own = Stack.__init__
+
+    def noted(self: Stack, *given: Any, slots: int) -> None:
+        seen.append(slots)
+        own(self, *given, slots=slots)
+
+    monkeypatch.setattr(Stack, "__init__", noted)
+    private = problem(config())
+    plain = replace(private, private=None)
+    for here in (private, plain):
+        for clients in (1, 2, 5):
+            Batched(one_by_one, slots)([fit(here, k) for k in range(clients)])
+    assert set(seen) == {slots}
 
 
 def test_kernels_that_mix_records_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
