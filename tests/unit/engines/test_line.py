@@ -207,7 +207,8 @@ def told_of(told: list[str], words: str) -> bool:
 def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
     with served(tmp_path) as (path, told), ExitStack() as stack:
         some = [stack.enter_context(connected(path)) for _ in range(16)]
-        for one in some:
+        # All others are asked once more: a thread notes that it is idle a moment after its reply has come.
+        for one in (*some, *some[1:]):
             Line(one).send(b"a")  # it is served, not only accepted
             assert Line(one).receive() == b"a"
         assert ask(path, b"abc", timeout=5) == b"cba"
