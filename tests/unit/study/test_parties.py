@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from support.party_folders import CLEAR, MASKED, TWO_SERVER, Asking, enrolled, made, names, part, pin
 
 from securefl.accounting.ledger import Ledger
+from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.engines.apart.resident import Resident
@@ -21,9 +22,11 @@ from securefl.engines.apart.roster import line_of
 from securefl.engines.party.clients import ClientParty
 from securefl.study.parties import folder as folders
 from securefl.study.parties import keys, pinning, plan_file
-from securefl.study.parties.made import Made
+from securefl.study.parties.made import Made, OwnData
 from securefl.study.parties.serving import answering, resident_of
 from securefl.study.parties.status import status
+from securefl.study.seats import Cast, OneProcess
+from securefl.training.cohorts import Batched
 
 SENT = 2
 """What a client sends in the first round of a session: its update, and its count, which it sends once."""
@@ -458,3 +461,29 @@ def test_residents_are_what_is_served(tmp_path: Path) -> None:
     enrolled(tmp_path)
     with folders.opened(tmp_path / "client-0002") as party:
         assert isinstance(resident_of(party), Resident)
+
+
+def test_a_party_trains_in_passes_of_the_shape_that_a_simulation_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its bits could be others than those of the study that was simulated before."""
+    monkeypatch.setattr("securefl.study.parties.made.ClientParty", lambda *_, trainer, **__: trainer)
+    monkeypatch.setattr("securefl.study.seats.simulated", lambda *_, trainer, **__: trainer)
+    monkeypatch.setattr(Cast, "scores", None)
+    of, nothing = made(CLEAR), cast(Any, None)
+    party = of.client(0, OwnData(nothing, None), nothing, nothing, Identity.generate("client-0000"), {})
+    simulation = OneProcess().engine(
+        Cast(
+            study=of.study,
+            arm=of.arm,
+            world=of.world,
+            algorithm=of.algorithm,
+            plan=of.plan,
+            ledger=nothing,
+            journal=nothing,
+            nonce=bytes(32),
+            kept={},
+            stands=(),
+        )
+    )
+    assert isinstance(party, Batched)
+    assert isinstance(simulation, Batched)
+    assert party.slots == simulation.slots == 3, "the clients of the study"
