@@ -99,7 +99,7 @@ class Stack:
         return (y >= 0) & (y < self._layers[-1].outputs)
 
     def vectors(self, slots: Sequence[int]) -> dict[int, Float32s]:
-        """The whole models (d,) of these slots, which are neighbours at best."""
+        """The whole models (d,) of these slots, by slot. All between the first and the last are copied."""
         first, last = min(slots), max(slots)
         found = self._whole_layout.rows(self._whole, slice(first, last + 1)).numpy()
         return {slot: found[slot - first] for slot in slots}
