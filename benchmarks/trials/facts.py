@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sqlite3
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from safetensors.numpy import load
 
 from trials.victim import Outcome, call
 
@@ -53,8 +52,7 @@ def _facts(home: Path, party: str) -> Facts:
     for record in records:  # of these two, one is the clock's, and the other has times in its digest
         record.pop("wall_seconds")
         record.pop("ledger", None)
-    with np.load(io.BytesIO(arrays), allow_pickle=False) as found:
-        model = {name: (str(own.dtype), own.shape, own.tobytes()) for name, own in found.items()}
+    model = {name: (str(own.dtype), own.shape, own.tobytes()) for name, own in load(arrays).items()}
     shown = ledger(home, party)
     if shown.code:
         raise RuntimeError(f"The ledger in {home} cannot be shown: {shown.told}")

@@ -55,13 +55,15 @@ def namespaces() -> bool:
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("how", ["", "--installed", "--simulation"], ids=["stock", "installed", "simulated"])
 def test_real_processes_end_in_the_same_model(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "--simulation" and not namespaces():
         pytest.skip("no network namespaces here, and Ray listens on all interfaces without one")
-    out = tmp_path / "f"
+    out = short_path / "f"
     command = [sys.executable, str(APP / "federation.py"), "--out", str(out), "--rounds", "2", *how.split()]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=short_path, env=environment, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((out / "result.json").read_text()) == here(tmp_path / "h", 2, monkeypatch)
+    assert json.loads((out / "result.json").read_text()) == here(short_path / "h", 2, monkeypatch)
