@@ -8,6 +8,7 @@ one empty step beyond a step in the loop.
 Bare Opacus is GradSampleModule and DPOptimizer with a mean loss; its ghost clipping is shown too. Everyone
 gets batches of exactly that size; ours also draws them, by a Poisson rate of 1. Bare Opacus reads LeNet-5's
 channels-last input wrongly (its second convolution's gradients are not the model's); its time stands.
+"Alone" is one client, and "side by side" is ten of them in one wave, as a run trains dense models.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from securefl.algorithm import Job
 from securefl.dp.noise import Source
 from securefl.training import LocalTraining, ModelConfig, single_thread, train
+from securefl.training.cohorts import Batched
 from securefl.training.dpsgd import train_privately
 from securefl.training.dpsgd_config import DPSGD
+from securefl.training.fit import Fit, one_by_one
+from securefl.training.task import Problem
 
-STEPS, ROUNDS = 10, 15
+STEPS, ROUNDS, COHORT = 10, 15, 10
 Run = Callable[[], object]
 
 
@@ -88,9 +93,31 @@ def plain(kind: str, x: torch.Tensor, y: torch.Tensor) -> Run:
     return lambda: train(made, x.numpy(), y.numpy(), settings, "cross_entropy", rng, 0)
 
 
-def ours(kind: str, x: torch.Tensor, y: torch.Tensor, steps: int = STEPS) -> Run:
+def alone(kind: str, x: torch.Tensor, y: torch.Tensor, steps: int = STEPS) -> Run:
     made, source, settings = model(kind), Source(), config(max(1, len(x)), steps)
     return lambda: train_privately(made, x.numpy(), y.numpy(), settings, "cross_entropy", source)
+
+
+def side_by_side(kind: str, x: torch.Tensor, y: torch.Tensor) -> Run:
+    """A wave of COHORT clients, which all have these records."""
+    problem = Problem(
+        model=ModelConfig(kind=kind),  # type: ignore[arg-type]
+        local=LocalTraining(optimizer="sgd", learning_rate=0.01, steps=STEPS, batch_size=len(x)),
+        kind="classification",
+        shape=(1, 28, 28),
+        outputs=10,
+        clients=COHORT,
+        records=COHORT * len(x),
+        server_x=x.numpy(),
+        server_y=y.numpy(),
+        seed=0,
+        private=config(len(x), STEPS),
+    )
+    rng, start = np.random.default_rng(0), problem.initial
+    data: Any = {"x": x.numpy(), "y": y.numpy(), "broadcast": start, "public": {}, "rng": rng}
+    jobs = [Job(client=client, round=1, source=Source(), **data) for client in range(COHORT)]
+    trainer = Batched(one_by_one, COHORT)
+    return lambda: trainer([Fit(problem=problem, start=start, job=job) for job in jobs])
 
 
 def timed(run: Run) -> float:
@@ -100,29 +127,31 @@ def timed(run: Run) -> float:
 
 
 def throughput() -> None:
-    print("model   batch   samples/s: plain   opacus    ghost     ours   over opacus   over ghost   of plain")
+    print(f"{'samples/s':>22}{'alone':>45}{'side by side':>33}")
+    ratios = ("", "over hooks", "over ghost")
+    print("model   batch" + "".join(f"{name:>11}" for name in ("plain", "hooks", "ghost", *ratios, *ratios)))
     for kind in ("mlp", "lenet5"):
         for batch in (32, 64, 256):
             generator = torch.Generator().manual_seed(0)
             x = torch.randn(batch, 1, 28, 28, generator=generator)
             y = torch.randint(10, (batch,), generator=generator)
-            runs = [make(kind, x, y) for make in (plain, bare, ghost, ours)]
-            times = [[timed(run) for run in runs] for _ in range(ROUNDS + 1)][1:]
-            rates = [batch * STEPS / median(column) for column in zip(*times, strict=True)]
-            over = [median(row[k] / row[3] for row in times) for k in (1, 2, 0)]
-            print(
-                f"{kind:<8}{batch:>5}"
-                + " " * 10
-                + "".join(f"{rate:>9.0f}" for rate in rates)
-                + f"{over[0]:>13.2f}{over[1]:>13.2f}{over[2]:>11.2f}"
-            )
+            runs = [(make(kind, x, y), 1) for make in (plain, bare, ghost, alone)]
+            if kind == "mlp":  # convolutions do not stand side by side
+                runs.append((side_by_side(kind, x, y), COHORT))
+            times = [[timed(run) / clients for run, clients in runs] for _ in range(ROUNDS + 1)][1:]
+            rates = [f"{batch * STEPS / median(column):>11.0f}" for column in zip(*times, strict=True)]
+            line = rates[:3]
+            for own, rate in enumerate(rates[3:], start=3):
+                over = [median(row[peer] / row[own] for row in times) for peer in (1, 2)]
+                line += [rate, *(f"{ratio:>11.2f}" for ratio in over)]
+            print(f"{kind:<8}{batch:>5}" + "".join(line), flush=True)
 
 
 def set_up() -> None:
     print("set-up of a client in a round, ms (a first call apart)")
     x, y = torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.int64)
     for kind in ("mlp", "lenet5"):
-        single, many = ours(kind, x, y, 1), ours(kind, x, y, 51)
+        single, many = alone(kind, x, y, 1), alone(kind, x, y, 51)
         first, made = timed(single), []
         for _ in range(20):
             one, all_of_them = timed(single), timed(many)

@@ -19,7 +19,7 @@ from securefl.training.fit import Fit
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
 from securefl.training.models import ModelConfig
-from securefl.training.private_cohorts import fit_privately
+from securefl.training.private_cohorts import SLOTS, fit_privately
 from securefl.training.task import Problem
 from securefl.training.vector import load_vector
 
@@ -36,7 +36,7 @@ def train_beside_another(
     start = np.concatenate([part for layer in layers for part in _parts(layer)])
     job = Job(client=0, round=1, x=x, y=y, broadcast=start, public={}, rng=np.random.default_rng(0))
     own = Fit(problem=problem, start=start, job=replace(job, source=source))
-    _, came = fit_privately([replace(own, job=job), own])
+    _, came = fit_privately([replace(own, job=job), own], SLOTS)
     if isinstance(came, DataError):
         raise came
     load_vector(model, _without_new_biases(layers, came))

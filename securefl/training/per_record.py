@@ -147,8 +147,10 @@ class ClippedSum:
         """Add the clipped gradients of one chunk's records. Returns which of them were usable, (n,) bool."""
         self.uses.clear()
         n = len(x)
+        inputs, targets = padded(x, self._rows), padded(y, self._rows)
         with RowsAlike():
-            losses = losses_of(self._model(padded(x, self._rows)), padded(y, self._rows), self._loss)
+            outputs = self._model(inputs)
+        losses = losses_of(outputs, targets, self._loss)
         edges = [use.output for use in self.uses]
         slopes = torch.autograd.grad(losses.sum(), edges, allow_unused=True) if edges else ()
         with torch.no_grad():

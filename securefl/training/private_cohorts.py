@@ -39,7 +39,7 @@ Batch = tuple[Tensor, Tensor]
 """One client's drawn records (b, inputs) and targets (b,) or (b, targets). b may be 0."""
 
 
-def fit_privately(fits: Sequence[Fit], slots: int = SLOTS) -> list[Fitted]:
+def fit_privately(fits: Sequence[Fit], slots: int) -> list[Fitted]:
     """Train at most `slots` clients side by side, each with record-level privacy. They are alike."""
     from securefl.training.dpsgd import diverged, optimizer_of, poisson  # Opacus takes two seconds to import
 

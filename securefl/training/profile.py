@@ -41,7 +41,7 @@ class Moments:
         """Take in a batch of shape (n, q), n >= 1."""
         batch = batch.double()
         n, mean = len(batch), batch.mean(0)
-        squares = (batch - mean).square().sum(0)
+        squares = (batch - mean).square_().sum(0)
         if self.mean is None or self.squares is None:
             self.count, self.mean, self.squares = n, mean, squares
             return
@@ -57,7 +57,7 @@ class Moments:
         return Profile(self.mean.cpu().numpy(), (self.squares / self.count).cpu().numpy(), self.count)
 
 
-def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 256) -> Profile:
+def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) -> Profile:
     """Profile of records x (n, *shape) at the module named `layer`, in evaluation mode and one pass.
 
     The result does not depend on `batch` (beyond rounding). The mode of every module is restored, and
@@ -98,7 +98,7 @@ def _passed(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> list[T
         torch.inference_mode(),
         full_precision(device),
     ):
-        return [read(part.to(device)) for part in torch.split(inputs, batch) if len(part)]
+        return [read(inputs[at : at + batch].to(device)) for at in range(0, len(inputs), batch)]
 
 
 @contextmanager

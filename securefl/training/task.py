@@ -105,7 +105,7 @@ class Problem:
 
     @cached_property
     def _reader(self) -> Loaded:
-        return Loaded(self.hardware.put(self._built()[0]), self.hardware)
+        return Loaded(self.hardware.put(self._built()[0].eval()), self.hardware)
 
     @property
     def layers(self) -> nn.Module:

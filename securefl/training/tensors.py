@@ -23,9 +23,12 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Put the model into training or evaluation mode; afterwards every module has its own mode back."""
     before = [(module, module.training) for module in model.modules()]
-    model.train(training)
+    # Attributes of modules take long to set, and a model that is only read is in its mode already.
+    if any(mode is not training for _, mode in before):
+        model.train(training)
     try:
         yield
     finally:
         for module, mode in before:
-            module.training = mode
+            if module.training is not mode:
+                module.training = mode

@@ -109,7 +109,7 @@ def test_it_is_what_each_client_trains_alone(tail: dict[str, Any]) -> None:
 
 def test_clients_draw_their_own_noise() -> None:
     here = problem(config(noise_multiplier=50.0))
-    moved = vectors(fit_privately([fit(here, k) for k in (2, 5)])) - here.initial
+    moved = vectors(fit_privately([fit(here, k) for k in (2, 5)], SLOTS)) - here.initial
     assert abs(np.corrcoef(moved)[0, 1]) < 0.2, "668 entries: 0.2 is five deviations"
 
 
@@ -180,13 +180,13 @@ def test_an_empty_row_adds_nothing_where_the_model_overflows() -> None:
         for k, n in enumerate(sizes):
             own = fit(here, k)
             wave.append(replace(own, start=start, job=replace(own.job, x=x[:n], y=y[:n])))
-        assert len(vectors(fit_privately(wave))) == len(sizes), sizes
+        assert len(vectors(fit_privately(wave, SLOTS))) == len(sizes), sizes
 
 
 def test_a_client_that_diverges_leaves_the_others_alone() -> None:
     here = problem(config(learning_rate=1e38, clip_norm=500.0))
     with np.errstate(all="ignore"):
-        came = fit_privately([fit(here, k) for k in range(3)])
+        came = fit_privately([fit(here, k) for k in range(3)], SLOTS)
     assert ["diverged" in str(own) for own in came] == [True] * 3
 
 
