@@ -74,6 +74,7 @@ def test_where_nothing_can_fork_there_is_one_worker(monkeypatch: pytest.MonkeyPa
         ('workers = "two"', r"\[runtime\] `workers`: Expected .*integer.*, got 'two'\."),
         ("workers = 1.5", r"\[runtime\] `workers`: Expected .*integer.*, got 1\.5\."),
         ("worker = 2", r"\[runtime\] Unknown key `worker` \(did you mean `workers`\?\)"),
+        ("evaluate_every = 2", r"\[runtime\] Unknown key `evaluate_every`: it belongs under \[study\]\."),
     ],
 )
 def test_a_number_that_cannot_be_is_told(line: str, part: str) -> None:
