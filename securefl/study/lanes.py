@@ -30,6 +30,10 @@ Play = Callable[[Pair, Callable[[Record], None], Stop], None]
 """Plays a pair to its end: (pair, what is told every record, what asks to stop)."""
 _FINISHED, _STOPPED, _FAILED = 0, 3, 4
 """Exit codes of lanes. Any other is of one that was ended from outside."""
+_NO_PROCESS: Final = (
+    "The system gave no process to play an arm in. Finished rounds are kept: run the same command with "
+    "--workers 1, which needs none."
+)
 _BEAT: Final = 0.1
 """Seconds between two looks at the lanes."""
 
@@ -56,7 +60,10 @@ def side_by_side(
                     tells.send_bytes(b"stop")
                     stopping = True
                 while shift.waiting and len(shift.running) < lanes and not stopping:
-                    shift.begin(context)
+                    if not shift.begin(context):
+                        lanes = len(shift.running)
+                if not lanes:
+                    raise WorkerDied(_NO_PROCESS)
                 shift.hear()
     finally:
         # None is left after a whole shift. Every round is durable, so that a lane can be killed anywhere.
@@ -89,15 +96,23 @@ class _Shift:
     failed: Pair | None = None
     died: str = ""
 
-    def begin(self, context: multiprocessing.context.ForkContext) -> None:
+    def begin(self, context: multiprocessing.context.ForkContext) -> bool:
+        """Begin the next pair. False if the system gives no process for it."""
         pair = self.waiting.popleft()
         news, sends = context.Pipe(duplex=False)
         lane = context.Process(target=_run, args=(pair, self.play, sends, self.hears))
         with forking():
-            lane.start()
+            try:
+                lane.start()
+            except OSError:
+                self.waiting.appendleft(pair)
+                news.close()
+                sends.close()
+                return False
             self.running[news] = lane, pair
         # The lane alone holds this end, so that its end is heard.
         sends.close()
+        return True
 
     def hear(self) -> None:
         """Tell what came from the lanes, and note which have ended."""
@@ -125,8 +140,8 @@ class _Shift:
             self.failed = self.failed or (arm, seed)
         elif code not in (None, _FINISHED, _STOPPED):
             self.died = self.died or (
-                f"The process of {arm.name} under seed {seed} {ending(code)}. If memory ran out, take fewer "
-                "workers. Finished rounds are kept: run the same command again, and it goes on."
+                f"The process of {arm.name} under seed {seed} {ending(code)}. Finished rounds are kept: run "
+                "the same command again, and it goes on. If memory ran out, add --workers 1 to it."
             )
 
     def kill(self) -> None:

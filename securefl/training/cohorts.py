@@ -1,8 +1,9 @@
 """Training several clients in one computation, where their models can stand side by side.
 
 Each client draws its own batches from its own stream, as it would alone, and takes its own number of steps.
-Compared with training alone only the last bits of its model differ, by the order in which a product is
-summed.
+Compared with training alone the last bits of its model differ, by the order in which a product is summed.
+Such a difference grows where a record lies on the kink of a ReLU and falls on its other side, or where a
+training is unstable, as it would between two machines.
 
 Those bits must not depend on the other clients. Noise covers what one client or record may move. If all
 others moved with it, over the kinks of their ReLUs, no noise would be sized for that. So all passes have one
@@ -28,6 +29,7 @@ from securefl.training.chunks import UNIT
 from securefl.training.fit import Fit, Fitted, Trainer
 from securefl.training.local import LocalTraining, diverged, optimizer_of, passes
 from securefl.training.losses import require_records
+from securefl.training.models import ModelConfig
 from securefl.training.private_cohorts import SLOTS, fit_privately, require_alike, stack_of
 from securefl.training.products import widened
 from securefl.training.stack import stackable
@@ -57,10 +59,15 @@ def slots_for(cohort: int) -> int:
 
 def why_alone(problem: Problem) -> str:
     """Why the clients of this problem cannot stand side by side. Empty if they can."""
-    model = problem.module(problem.initial)
     if problem.hardware.gpu is not None:
         return "their models are on a GPU"
-    return "" if stackable(model) else f"{type(model).__name__} is not the packaged stack of dense layers"
+    if problem.private is None and problem.local.batch_size > MOST_ROWS:
+        return f"mini-batches of more than {MOST_ROWS:,} records gain nothing side by side"
+    if stackable(problem.model):
+        return ""
+    if not isinstance(problem.model, ModelConfig):
+        return "the model is none of this package"
+    return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 
 class Batched:
@@ -107,8 +114,6 @@ class Batched:
         if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
             return None
         if fit.start.shape != problem.initial.shape:  # the training that runs alone says so
-            return None
-        if problem.private is None and problem.local.batch_size > MOST_ROWS:
             return None
         try:
             require_records(x, y, problem.loss)

@@ -166,8 +166,8 @@ class Hardware:
         told = f"{self.words} has too little memory for this"
         if not self.falls_back:
             raise SecureFLError(
-                f'Expected enough memory under device = "cuda", but {told} ({_first_line(error)}). Ask fewer '
-                'clients at once or take smaller batches, or set device = "auto" or "cpu" under [runtime].'
+                f'Expected enough memory under device = "cuda", but {told} ({_first_line(error)}). Run the '
+                "same command with --device auto or cpu, or begin anew with smaller cohorts or batches."
             ) from error
         gpu = self.gpu
         self.gpu = None
@@ -192,7 +192,7 @@ class Hardware:
         if not self.falls_back:
             raise ConfigError(
                 f'Expected a GPU under device = "cuda" that passes the kink test, but {told} (see: securefl '
-                'audit --device cuda). Set device = "auto" or "cpu" under [runtime].'
+                'audit --device cuda). Set device = "auto" or "cpu" under [runtime], or by --device.'
             )
         self.gpu = None
         self._say(f"{told}: the run is computed on the CPU.")
@@ -221,7 +221,7 @@ def chosen(wanted: Wanted, say: Callable[[str], None] = _quiet, gpu: Gpu | None 
     if wanted == "cuda":
         raise ConfigError(
             f'Expected a GPU for device = "cuda", got {fault or "none: torch finds no CUDA device"}. Install '
-            'a driver and a torch with CUDA, or set device = "auto" or "cpu" under [runtime].'
+            'a driver and a torch with CUDA, or set device = "auto" or "cpu" under [runtime], or by --device.'
         )
     if fault:
         say(f"There is a GPU, but it cannot be used ({fault}): the run is computed on the CPU.")

@@ -78,6 +78,12 @@ def _require_plain(name: str, model: nn.Module) -> None:
                 f"Expected parameters of their own in {name}, got one that is both {other} and {key}. Give "
                 "each layer its own."
             )
+    for key, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
+            raise ConfigError(
+                f"Expected a momentum in batch norm {key} of {name}, got None. Its statistics would hang on "
+                "how many batches a process has seen, of whichever clients. Give it one, such as 0.1."
+            )
     fixed = {key for owner, module in model.named_modules() if _keeps(module) for key in _keys(owner, module)}
     for key, entry in model.state_dict().items():
         if key not in fixed and key not in dict(named) and entry.is_floating_point():

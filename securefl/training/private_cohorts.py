@@ -149,7 +149,7 @@ def require_alike(fit: Fit, rows: int, slots: int) -> None:
     if not stay_apart(full, alone):
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got others: clients cannot "
-            'be trained side by side here. Set training = "sequential" under [runtime].'
+            'be trained side by side here. Set training = "sequential" under [runtime], in a new folder.'
         )
 
 

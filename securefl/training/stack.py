@@ -15,21 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from securefl.rounds import Float32s
+from securefl.training.architecture import Architecture
 from securefl.training.fit import Fit
 from securefl.training.heads import Activation
 from securefl.training.layers import Layer, Layout
 from securefl.training.local import Penalty
 from securefl.training.losses import Loss
-from securefl.training.models import MLP
+from securefl.training.models import MLP, ModelConfig
 from securefl.training.products import narrow, widened
 
 
-def stackable(model: nn.Module) -> bool:
-    """Whether models like this one can stand side by side: dense layers with ReLU between, all trained.
+def stackable(model: Architecture) -> bool:
+    """Whether models of this description can stand side by side: dense layers with ReLU between, all trained.
 
     Other models may keep state between batches, which slots would share. Convolutions gain nothing on a CPU.
     """
-    return type(model) is MLP and all(parameter.requires_grad for parameter in model.parameters())
+    # By the description: an own one may build this package's `MLP` and then change its layers or hook them.
+    return isinstance(model, ModelConfig) and model.kind == "mlp"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -189,6 +189,6 @@ def _work(board: _Board, fits: Sequence[Fit], share: Sequence[int], parent: int)
 
 def _lost(how: str) -> str:
     return (
-        f"A worker process {how} before its training was done. If memory ran out, take fewer workers. "
-        "Finished rounds are kept: run the same command again, and it goes on."
+        f"A worker process {how} before its training was done. Finished rounds are kept: run the same "
+        "command again, and it goes on. If memory ran out, add --workers 1 to it."
     )

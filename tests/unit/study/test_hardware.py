@@ -130,7 +130,7 @@ def test_a_full_gpu_ends_a_run_that_insists_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu
 ) -> None:
     full_at(monkeypatch, 5)
-    with pytest.raises(SecureFLError, match=r'memory under device = "cuda".*Ask fewer clients at once'):
+    with pytest.raises(SecureFLError, match=r'memory under device = "cuda".*--device auto or cpu'):
         accuracies(on("cuda"), tmp_path)
     assert devices(tmp_path) == ["cpu: Fake 1"]
 

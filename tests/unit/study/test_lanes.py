@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +141,48 @@ def test_a_lane_that_is_killed_ends_the_run_and_no_round(
         with pytest.raises(WorkerDied) as caught:
             played(2, tmp_path)
     assert str(caught.value) == (
-        "The process of FedProf under seed 3 was ended by signal 9 (SIGKILL). If memory ran out, take fewer "
-        "workers. Finished rounds are kept: run the same command again, and it goes on."
+        "The process of FedProf under seed 3 was ended by signal 9 (SIGKILL). Finished rounds are kept: run "
+        "the same command again, and it goes on. If memory ran out, add --workers 1 to it."
     )
     check_goes_on(tmp_path, whole, forks)
+
+
+def without_process(monkeypatch: pytest.MonkeyPatch, refused: set[int]) -> None:
+    """The system gives no process when it is asked for these ones, counted from 1."""
+    fork, asked = os.fork, count(1)
+
+    def scarce() -> int:
+        if next(asked) in refused:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    monkeypatch.setattr(os, "fork", scarce)
+
+
+def test_fewer_processes_than_workers_play_all(
+    tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        without_process(patched, {2})
+        check_told(played(2, tmp_path))
+    assert results(tmp_path) == whole
+
+
+@pytest.mark.parametrize("refused", [{1}, {2, 3}], ids=["the first", "later ones"])
+def test_a_system_that_gives_no_process_is_told(
+    refused: set[int],
+    tmp_path: Path,
+    whole: dict[str, Any],
+    forks: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patched:
+        without_process(patched, refused)
+        with pytest.raises(WorkerDied, match=r"gave no process .* --workers 1"):
+            played(2, tmp_path)
+    check_told(played(2, tmp_path))
+    assert results(tmp_path) == whole
+    check_ended(forks)
 
 
 def test_an_error_in_a_lane_is_raised_as_in_one_process(

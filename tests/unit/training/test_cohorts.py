@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from securefl.algorithm import Job
 from securefl.core.errors import DataError
@@ -20,6 +21,8 @@ from securefl.protocols.fedlog.statistic import Clipping
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.cohorts import MOST_ROWS, Batched, slots_for, why_alone
 from securefl.training.fit import Fit, Fitted, one_by_one
+from securefl.training.models import MLP
+from securefl.training.own_models import OwnModel
 from securefl.training.private_cohorts import SLOTS
 from securefl.training.task import Problem
 
@@ -389,3 +392,29 @@ def test_it_is_said_why_clients_train_one_by_one() -> None:
     assert not why_alone(here)
     images = replace(here, model=ModelConfig(kind="adds_cnn", width=0.1), shape=(1, 28, 28))
     assert why_alone(images) == "AddsCNN is not the packaged stack of dense layers"
+    assert why_alone(problem(local(batch_size=MOST_ROWS + 1))).startswith("mini-batches of more than 1,024")
+
+
+class Tripled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * super().forward(x)
+
+
+def tripled(inputs: int, outputs: int) -> nn.Module:
+    model = MLP(inputs, outputs, (16, 8))
+    model.fc1 = Tripled(inputs, 16)
+    return model
+
+
+def hooked(inputs: int, outputs: int) -> nn.Module:
+    model = MLP(inputs, outputs, (16, 8))
+    model.fc1.register_forward_hook(lambda layer, given, output: 3 * output)
+    return model
+
+
+@pytest.mark.parametrize("factory", [tripled, hooked])
+def test_a_changed_copy_of_the_stack_is_trained_as_it_is(factory: Any) -> None:
+    here = replace(problem(local()), model=OwnModel(factory=factory, name="mine"))
+    assert why_alone(here) == "the model is none of this package"
+    for one, other in zip(Batched(one_by_one)(fits(here)), one_by_one(fits(here)), strict=True):
+        np.testing.assert_array_equal(one, other)

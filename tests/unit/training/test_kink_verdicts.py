@@ -56,9 +56,10 @@ def test_another_device_or_version_is_tried_for_itself(tmp_path: Path) -> None:
     assert tried.times == 0
 
 
-def test_other_code_is_tried_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("module", ["chunks.py", "products.py", "optimizers.py"])
+def test_other_code_is_tried_for_itself(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before, read = subject(FakeGpu()), Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b" " * (path.name == "chunks.py"))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b" " * (path.name == module))
     assert subject(FakeGpu()) != before
 
 

@@ -99,6 +99,12 @@ def test_batch_norm_may_move_its_statistics() -> None:
     of(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, 4)))
 
 
+def test_batch_norm_that_counts_its_batches_is_refused() -> None:
+    """A process's count is no part of the model: clients' averages would hang on who trained before them."""
+    with pytest.raises(ConfigError, match="Expected a momentum in batch norm 1 of "):
+        of(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6, momentum=None), nn.Linear(6, 4)))
+
+
 def test_the_packages_own_stack_is_known_as_one() -> None:
     assert of(lambda inputs, outputs: MLP(inputs, outputs, (5, 3))).hidden == (5, 3)
     assert of(lambda inputs, outputs: MLP(inputs, outputs, ())).hidden == ()

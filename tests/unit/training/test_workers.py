@@ -214,7 +214,7 @@ def test_a_worker_that_ends_early_is_said(
     end: Callable[[], None], said: str, forks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_training(monkeypatch, lambda forked: end() if forked else None)
-    with pytest.raises(WorkerDied, match=f"A worker process {said}.*If memory ran out, take fewer workers"):
+    with pytest.raises(WorkerDied, match=f"A worker process {said}.*If memory ran out, add --workers 1"):
         Forked(3)(wave())
     check_ended(forks)
 
