@@ -66,7 +66,7 @@ def why_alone(problem: Problem) -> str:
     if stackable(problem.model):
         return ""
     if not isinstance(problem.model, ModelConfig):
-        return "the model is none of this package"
+        return "the model is not one of this package's"
     return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 

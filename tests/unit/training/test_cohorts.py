@@ -415,6 +415,6 @@ def hooked(inputs: int, outputs: int) -> nn.Module:
 @pytest.mark.parametrize("factory", [tripled, hooked])
 def test_a_changed_copy_of_the_stack_is_trained_as_it_is(factory: Any) -> None:
     here = replace(problem(local()), model=OwnModel(factory=factory, name="mine"))
-    assert why_alone(here) == "the model is none of this package"
+    assert why_alone(here) == "the model is not one of this package's"
     for one, other in zip(Batched(one_by_one)(fits(here)), one_by_one(fits(here)), strict=True):
         np.testing.assert_array_equal(one, other)
