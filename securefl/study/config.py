@@ -156,20 +156,21 @@ def parse(text: str, *, home: Path | None = None, brought: Brought | None = None
     kinds = dict(_SECTIONS)
     if "model" in table:
         kinds["model"], table["model"] = section_of(table["model"], brought=brought.model is not None)
-    for name, kind in kinds.items():
-        _require_at_home(name, kind, table.get(name))
+    _require_at_home(table, kinds)
     sections = {name: convert(kind, table[name], name) for name, kind in kinds.items() if name in table}
     if brought.data is None:
         require_source(sections["data"], home)
     return Study(**sections, arms=_arms(table["arm"]), text=text, home=home, brought=brought)
 
 
-def _require_at_home(name: str, kind: type[Any], table: Any) -> None:
-    """ConfigError for a key of another section, which is named."""
-    for key in table if isinstance(table, dict) else ():
-        homes = [f"[{other}]" for other, own in _SECTIONS.items() if key in own.__dataclass_fields__]
-        if homes and key not in kind.__dataclass_fields__:
-            raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
+def _require_at_home(table: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> None:
+    """ConfigError for a key that stands in another section than its own. kinds: what reads each section."""
+    for name, kind in kinds.items():
+        section = table.get(name)
+        for key in section if isinstance(section, dict) else ():
+            homes = [f"[{other}]" for other, own in kinds.items() if key in own.__dataclass_fields__]
+            if homes and key not in kind.__dataclass_fields__:
+                raise ConfigError(f"[{name}] Unknown key `{key}`: it belongs under {' or '.join(homes)}.")
 
 
 def _arms(tables: Any) -> tuple[Arm, ...]:

@@ -167,7 +167,8 @@ class Hardware:
         if not self.falls_back:
             raise SecureFLError(
                 f'Expected enough memory under device = "cuda", but {told} ({_first_line(error)}). Run the '
-                "same command with --device auto or cpu, or begin anew with smaller cohorts or batches."
+                "same command with --device auto or cpu if it has that option, or begin anew with smaller "
+                "cohorts or batches."
             ) from error
         gpu = self.gpu
         self.gpu = None

@@ -22,8 +22,8 @@ def size(model: nn.Module) -> int:
 def to_vector(model: nn.Module) -> NDArray[np.float32]:
     """A new float32 vector (d,) of all floating entries of the state dict, in its order.
 
-    These are the parameters and the running statistics of batch norm. Integers are left out: batch norm's
-    count of batches, which it uses without a momentum alone, and such models are refused.
+    These are the parameters and the running statistics of batch norm. Integers are left out. Batch norm's
+    count of batches is one, and matters only to a norm without a momentum, which own models may not have.
     """
     # batch norm's statistics go along: a model without them would not evaluate as it was trained
     parts = [entry.reshape(-1).to(torch.float32) for entry in _entries(model)]

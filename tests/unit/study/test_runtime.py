@@ -82,6 +82,13 @@ def test_a_number_that_cannot_be_is_told(line: str, part: str) -> None:
         parse(runtime(line))
 
 
+def test_a_key_of_packaged_models_has_no_home_beside_an_own_one() -> None:
+    packaged = runtime("workers = 1")
+    assert 'kind = "mlp"\nhidden' in packaged
+    with pytest.raises(ConfigError, match=r"\[model\] Unknown key `hidden`; known are kind, options"):
+        parse(packaged.replace('kind = "mlp"', 'kind = "nets:Net"'))
+
+
 def test_the_option_changes_neither_the_text_nor_what_goes_on(tmp_path: Path) -> None:
     """A run that began with other workers is the same run."""
     of = parse(runtime("workers = 1"))
