@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation sweeps clean
+.PHONY: demo test test-data slow gpu package check check-lowest bench bench-secagg bench-peers bench-growth federation sweeps clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +22,9 @@ demo: $(VENV)/.installed  ## encrypted FedProf on digits, with a report
 
 test: $(VENV)/.tested  ## all tests but those marked slow
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+test-data: $(VENV)/.tested  ## the tests that `make test` skipped without the data sets; set SECUREFL_DATA
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" --skipped
 
 slow: $(VENV)/.tested  ## the tests marked slow
 	$(BIN)/pytest -n 2 -m slow

@@ -16,7 +16,41 @@ torch.set_num_threads(1)
 processes.processors = lambda: 1  # a test that wants several workers says how many
 
 
+_SKIPPED = "securefl/skipped"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skipped", action="store_true", help="run only the tests that the last run skipped")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --skipped, such as after a run without the folder of data, leave all other tests out."""
+    if not config.option.skipped:
+        return
+    before = set(config.cache.get(_SKIPPED, []))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in before])
+    items[:] = [item for item in items if item.nodeid in before]
+
+
+class Skips:
+    """Notes which tests of a run are skipped. A run of --skipped leaves the note as it is."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.found: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            self.found.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        if not self.config.option.skipped:
+            self.config.cache.set(_SKIPPED, sorted(set(self.found)))
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide a GPU, which a study would take by default, unless its tests are asked for (`-m gpu`)."""
+    """Note skipped tests. Hide a GPU, which a study would take by default, without `-m gpu`."""
+    if not hasattr(config, "workerinput"):  # the one process that hears of all tests
+        config.pluginmanager.register(Skips(config))
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
