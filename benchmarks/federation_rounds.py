@@ -29,7 +29,15 @@ Mark = tuple[float, float]
 def plan_of(how: str) -> Plan:
     hidden: dict[str, Any] = {} if how == "clear" else {"corrupt": 0.0, "dropout": 0.34}
     return Plan(
-        sum=how, delta=1e-5, schedule=9, unprotected=(UPDATE,), public_count=1, least_cohort=2, **hidden
+        sum=how,
+        delta=1e-5,
+        schedule=9,
+        unprotected=(UPDATE,),
+        least_cohort=2,
+        largest_cohort=CLIENTS,
+        least_honest=2,
+        largest_share=0.5,
+        **hidden,
     )
 
 

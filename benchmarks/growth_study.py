@@ -15,7 +15,7 @@ from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer
 from securefl.dp import clipping
 from securefl.messages import client_name
 from securefl.protocols.averaging import Averaging, Uniform
-from securefl.protocols.contributions import update_sends
+from securefl.protocols.contributions import Sampling, update_sends
 from securefl.protocols.parts import Whole
 from securefl.rounds import Float32s, Sends, Value
 from securefl.storage.journal import Journal
@@ -61,7 +61,7 @@ delta = 1e-6
 against = ["others"]
 least_cohort = 1
 least_honest = 1
-largest_share = 1.0
+largest_share = 0.5
 force_delta = true
 """
 
@@ -71,11 +71,11 @@ class Constant:
     """A client's update without any training."""
 
     problem: Problem
-    cohort: int
+    sampling: Sampling
 
     @property
     def sends(self) -> Sends:
-        return update_sends(self.problem, self.cohort)
+        return update_sends(self.problem, self.sampling)
 
     def compute(self, job: Job) -> Value:
         step = self.sends.grid.step
@@ -90,8 +90,8 @@ class Nothing(Whole):
     def initial(self) -> Float32s:
         return np.zeros(SIZE, np.float32)
 
-    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
-        return (Constant(self.problem, cohort),)
+    def offers(self, sampling: Sampling) -> tuple[Offer, ...]:
+        return (Constant(self.problem, sampling),)
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
         return Evaluation(accuracy=0.5, loss=1.0)

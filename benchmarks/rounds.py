@@ -204,6 +204,7 @@ largest_share = 0.5
 name = "FedAvg"
 protocol = "fedavg"
 fraction = 0.1
+aggregation = "partial"
 """
 
 

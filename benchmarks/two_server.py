@@ -33,9 +33,19 @@ from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.two_server.way import KeyHolderPart
+from securefl.weighing import Weights
 
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
-PLAN = Plan(delta=1e-5, schedule=1, sum="two-server", corrupt=0.0)
+PLAN = Plan(
+    delta=1e-5,
+    schedule=1,
+    sum="two-server",
+    corrupt=0.0,
+    least_cohort=2,
+    largest_cohort=10_000,
+    least_honest=2,
+    largest_share=0.5,
+)
 
 
 @dataclass
@@ -63,6 +73,7 @@ class Round:
             task=bytes(32),
             holder=part.key.public,
             ordered=len(self.owners),
+            weights=Weights((1,) * len(self.owners)).encoded(),
             server=key.public,
         )
         self.machines: dict[str, Any] = {

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from securefl.algorithm import Device, Evaluation, Offer, Played, Population, State
 from securefl.core.draws import gumbel_top_k
-from securefl.protocols.contributions import COUNT, Count, ask_size
+from securefl.core.errors import ConfigError
+from securefl.protocols.contributions import COUNT, Count, Sampling, ask_size
 from securefl.protocols.parts import Part, Whole
 from securefl.rounds import Answers, Ask, ByCount, ByDraws, Each, Floats, Kept, Sum
 from securefl.training.learnt import Learnt
@@ -73,7 +74,7 @@ class Selection(Protocol):
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every set of K clients is as likely as any other."""
+    """Every set of K clients is as likely as any other; every set of batches where clients are in batches."""
 
     offers: tuple[Offer, ...] = ()
 
@@ -84,7 +85,13 @@ class Uniform:
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
     ) -> Chosen:
         yield from ()
-        return gumbel_top_k(population.among(np.zeros(population.clients)), count, rng), state
+        chances = population.among(np.zeros(population.clients))
+        if (batch := population.fixed_batch) == 1:
+            return gumbel_top_k(chances, count, rng), state
+        # A batch without one of its clients takes no part.
+        together = chances[: len(chances) // batch * batch].reshape(-1, batch).sum(1)
+        drawn = gumbel_top_k(together, min(count // batch, len(together)), rng)
+        return {k: 1 for b in drawn for k in range(b * batch, (b + 1) * batch)}, state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {}
@@ -113,6 +120,16 @@ def weights(aggregation: Aggregation, cohort: Cohort, state: State) -> ByDraws |
     return ByDraws(cohort) if cohort else None
 
 
+def sampling(count: int, aggregation: Aggregation, *, replacement: bool = False, trials: int = 0) -> Sampling:
+    """How `count` clients a round are drawn, and weighed."""
+    return Sampling(
+        cohort=0 if replacement else count,
+        further=trials,
+        weighs="counts" if aggregation == "full" else "draws",
+        draws=count,
+    )
+
+
 # The loop ---------------------------------------------------------------------------------------
 
 
@@ -139,8 +156,10 @@ class Averaging:
     @property
     def _sums(self) -> tuple[Offer, ...]:
         """What the part sums."""
-        least = 0 if self.replacement else cohort_size(self.fraction, self.problem.clients)
-        return self.averaged.offers(least, self.trials)
+        count = cohort_size(self.fraction, self.problem.clients)
+        return self.averaged.offers(
+            sampling(count, self.aggregation, replacement=self.replacement, trials=self.trials)
+        )
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -165,6 +184,12 @@ class Averaging:
         if self.aggregation == "full":
             state = yield from self._count_records(state, population)
         count = cohort_size(self.fraction, population.clients)
+        if population.fixed_batch > 1 and not isinstance(self.selection, Uniform):
+            raise ConfigError(
+                f"Expected a selection that draws whole batches, as `fixed_batch` under [privacy] asks for, "
+                f"got {type(self.selection).__name__}, which draws clients. Take a protocol that selects "
+                "uniformly, such as fedavg."
+            )
         cohort, state = yield from self.selection.choose(state, population, count, number, rng)
         due = tuple(each for each in watch if each.sends.due(number))
         ask = Ask(

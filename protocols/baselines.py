@@ -19,7 +19,7 @@ from securefl.protocols.averaging import (
     known_or_mean,
 )
 from securefl.protocols.contributions import LOSS, SIZE, Loss, Size, check_loss_bound
-from securefl.protocols.selection import by_valuation, first_come, with_replacement
+from securefl.protocols.selection import admitted, by_valuation, first_come, with_replacement
 from securefl.protocols.server_updates import Adam, Momentum, Scaled
 from securefl.rounds import Each, Floats
 from securefl.training.task import Problem
@@ -44,7 +44,8 @@ class BySize:
         yield from ()
         # log-weights, so that -inf can say who must not be drawn
         log_sizes = np.log(known_or_mean(state.memory["size"]))
-        return with_replacement(population.among(log_sizes), count, rng), state
+        chances = population.among(log_sizes)
+        return admitted(lambda: with_replacement(chances, count, rng), population.admits), state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         return {}

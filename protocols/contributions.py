@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, log2
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -71,13 +71,31 @@ _OF_LOSSES: Mapping[tuple[Unit, Adjacency], float] = {
 }
 
 
-def update_sends(problem: Problem, cohort: int, further: int = 0) -> Sends:
-    """A client's update. If the problem bounds it, its sensitivity per client is declared.
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a protocol draws the cohort of one sum, as far as that is known before.
 
-    cohort: the least number of clients that are asked for one sum, 0 if that is not known. further: how often
-    it is asked for in a run beyond once a round.
+    cohort: the least number of clients that are asked, 0 if that is not known. further: how often one asks in
+    a run beyond once a round. weighs, draws: as in `Sends`.
     """
-    sends = replace(with_training(UPDATE, problem), cohort=cohort, further=further)
+
+    cohort: int = 0
+    further: int = 0
+    weighs: Literal["equal", "draws", "counts"] = "equal"
+    draws: int = 0
+
+    def of(self, sends: Sends) -> Sends:
+        """The description of a value that is sampled so."""
+        return replace(sends, cohort=self.cohort, further=self.further, weighs=self.weighs, draws=self.draws)
+
+
+UNSAMPLED: Final = Sampling()
+"""Nothing is known before of how cohorts are drawn."""
+
+
+def update_sends(problem: Problem, sampling: Sampling) -> Sends:
+    """A client's update. If the problem bounds it, its sensitivity per client is declared."""
+    sends = sampling.of(with_training(UPDATE, problem))
     bound = problem.local.update_bound
     if bound is None:
         return sends
@@ -136,12 +154,11 @@ class Update:
     """w_k - w after local training from the broadcast w."""
 
     problem: Problem
-    cohort: int = 0
-    further: int = 0
+    sampling: Sampling = UNSAMPLED
 
     @cached_property
     def sends(self) -> Sends:
-        return update_sends(self.problem, self.cohort, self.further)
+        return update_sends(self.problem, self.sampling)
 
     def fit(self, job: Job) -> Fit:
         return to_fit(self.problem, job, job.broadcast)

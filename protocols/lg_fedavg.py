@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Population
 from securefl.core.errors import DataError
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
-from securefl.protocols.contributions import bounded, to_fit, update_sends
+from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fit, update_sends
 from securefl.protocols.parts import Gathering, gather_mean
 from securefl.rounds import Ask, Float32s, Kept, Sends, Value
 from securefl.training import evaluate, pooled
@@ -63,8 +63,8 @@ class LastLayers:
         problem = self.bodies.problem
         return problem.initial[self._shared(problem)]
 
-    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
-        return (LastLayersUpdate(self, cohort, further),)
+    def offers(self, sampling: Sampling) -> tuple[Offer, ...]:
+        return (LastLayersUpdate(self, sampling),)
 
     def gather(
         self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
@@ -121,12 +121,11 @@ class LastLayersUpdate:
     """The change of the shared layers in local training. The rest of the model is kept."""
 
     part: LastLayers
-    cohort: int = 0
-    further: int = 0
+    sampling: Sampling = UNSAMPLED
 
     @property
     def sends(self) -> Sends:
-        return update_sends(self.part.bodies.problem, self.cohort, self.further)
+        return update_sends(self.part.bodies.problem, self.sampling)
 
     def fit(self, job: Job) -> Fit:
         start = self.part.model(job.client, job.broadcast, job.kept)

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from securefl.algorithm import Device, Evaluation, Offer, Population
-from securefl.protocols.contributions import Update
+from securefl.protocols.contributions import Sampling, Update
 from securefl.rounds import Answers, Ask, ByCount, Float32s, Floats, Kept, Sum, Total
 from securefl.training.learnt import Learnt, common
 from securefl.training.task import Problem
@@ -22,14 +22,13 @@ class Part(Protocol):
     """Which part of the models is averaged, and how totals become a step. Clients keep the rest.
 
     `initial` is the part before round 1, (d,). The broadcast and the step have its length.
-    `offers` are its values. `cohort` is the least number of clients that are asked for one sum, 0 if that is
-    not known.
+    `offers` are its values, of cohorts that are drawn as `sampling` says.
     """
 
     @property
     def initial(self) -> Float32s: ...
 
-    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]: ...
+    def offers(self, sampling: Sampling) -> tuple[Offer, ...]: ...
 
     def gather(
         self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
@@ -57,8 +56,8 @@ class Whole:
     def initial(self) -> Float32s:
         return self.problem.initial
 
-    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
-        return (Update(self.problem, cohort, further),)
+    def offers(self, sampling: Sampling) -> tuple[Offer, ...]:
+        return (Update(self.problem, sampling),)
 
     def gather(
         self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -20,6 +20,21 @@ def with_replacement(log_weights: Floats, count: int, rng: np.random.Generator) 
     chance = np.exp(usable - usable.max())
     drawn = rng.choice(len(chance), size=count, p=chance / chance.sum())
     return dict(Counter(int(k) for k in drawn))
+
+
+def admitted(
+    draw: Callable[[], dict[int, int]], admits: Callable[[Mapping[int, int]], bool]
+) -> dict[int, int]:
+    """The first of many draws that clients of a hidden sum would take (`Population.admits`).
+
+    With replacement one client can be drawn so often that the sum would tell its value. The draws are then
+    those of the same law, given that nobody is. If none of a thousand is admitted, the last one: the server
+    asks for no sum of it, and says why.
+    """
+    for _ in range(1000):
+        if not (found := draw()) or admits(found):
+            break
+    return found
 
 
 def first_come(seconds: Floats, last: Floats, count: int) -> Mapping[int, int]:

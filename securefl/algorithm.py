@@ -26,12 +26,17 @@ class Population:
     a ledger bears follows from what was asked before.
     fewest: the least number of contributors that each entry of a sum must have, by the number of clients that
     are asked. 1 where sums are in the clear.
+    fixed_batch: how many clients are in a fixed batch, of which a cohort takes all or none. 1 if there are
+        no batches.
+    admits: whether these draws of clients may weigh a sum, by client number. In the clear all may.
     """
 
     clients: int
     seconds: Floats
     retired: frozenset[int] = frozenset()
     fewest: Callable[[int], int] = lambda cohort: 1
+    fixed_batch: int = 1
+    admits: Callable[[Mapping[int, int]], bool] = lambda draws: True
 
     def everyone(self) -> tuple[int, ...]:
         """All clients except the retired."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import floor
 
 from securefl.charges import noised, placement
 from securefl.plan import CLEAR, Plan
@@ -22,7 +23,7 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
                 f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in sends if s not in single
             ]
             told = ", and ".join([*(["of each client " + ", ".join(seen)] if seen else []), *summed])
-            return f"{told} ({_colluding(plan)})" if summed else told
+            return f"{told} ({_held(plan, [s for s in sends if s not in single])})" if summed else told
         case "key-holder":
             way = way_of(plan) if any(s.how == "sum" for s in sends) else None
             seen = [key_holder_learns(plan)] if encrypted else []
@@ -34,11 +35,22 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
             return "the broadcast models, and each client whether it was selected itself"
 
 
-def _colluding(plan: Plan) -> str:
-    """How many clients may collude with the server before a sum tells more than its total."""
-    if not plan.corrupt:
-        return "none may collude with it"
-    return f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"
+def _held(plan: Plan, summed: Sequence[Sends]) -> str:
+    """What a hidden sum holds against: who may collude, what of one client shows, and which server."""
+    words = ["none may collude with it"]
+    if plan.corrupt:
+        words = [f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"]
+    error = min(plan.guess_error(sends.name) for sends in summed)
+    words.append(
+        f"from one sum a guess of one client's errs by {floor(100 * error) / 100:g} of its spread or more"
+    )
+    if plan.fixed_batch is not None:
+        words.append(f"differences of rounds tell sums of fixed batches of {plan.fixed_batch}, and no client")
+    elif not all(noised(plan, sends) for sends in summed):
+        words.append("sums of several rounds are not held against each other")
+    if plan.sum == "masked" and plan.secagg == "semi-honest":
+        words.append("a server that lies opens a single one: it must follow the protocol")
+    return "; ".join(words)
 
 
 def _told(plan: Plan, sends: Sends, reveals: str) -> str:

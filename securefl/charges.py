@@ -10,6 +10,7 @@ from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateD
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED
+from securefl.core.cohort import exact
 from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
 from securefl.dp.gaussian import TAIL, discrete_event, share
@@ -108,13 +109,18 @@ def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
     """The least number of contributors that an entry must have to be in a sum over so many clients.
 
     Clients that do not have the entry hide nothing in it. So the bounds of a cohort hold for those that have
-    it. After the largest dropout two of them are left, and enough honest ones. In the clear nothing is
-    hidden.
+    it. After the largest dropout two of them are left, and enough honest ones for `least_honest` and
+    `largest_share`. In the clear nothing is hidden.
     """
     if not plan.hidden:
         return 1
+    assert plan.least_cohort is not None
+    assert plan.least_honest is not None
+    assert plan.largest_share is not None
     lost = cohort - plan.survivors(cohort)
-    return max(plan.least_cohort, lost + max(2, plan.colluding(cohort) + plan.least_honest))
+    # A client's squared share beside m equal others is 1 / (1 + m).
+    honest = max(plan.least_honest, ceil(1 / exact(plan.largest_share)))
+    return max(plan.least_cohort, lost + max(2, plan.colluding(cohort) + honest))
 
 
 def placement(plan: Plan, sends: Sends) -> str:

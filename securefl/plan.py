@@ -7,16 +7,35 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from securefl.accounting.store import Terms, require_delta
-from securefl.core.cohort import colluding, dropping
+from securefl.core.cohort import colluding, dropping, exact
 from securefl.core.errors import ConfigError
+from securefl.core.guess import guess_error, share_within
 from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_missing
 
 CLEAR: Final = "clear"
 """The word for sums in which the server sees each contribution."""
 _NOISES: Final = ("none", "local", "distributed", "central", "key-holder")
+Weighing = Literal["equal", "draws", "counts"]
+"""How the values of a sum weigh against each other."""
+_EXAMPLES: Final = {
+    "least_cohort": "10",
+    "largest_cohort": "10",
+    "least_honest": "5",
+    "largest_share": "0.5",
+}
+_SIZES: Final = (
+    "least_cohort",
+    "largest_cohort",
+    "least_honest",
+    "least_records",
+    "largest_records",
+    "fixed_batch",
+)
+_MOST_DRAWS: Final = 2**20
+"""More draws than any selection makes. Beyond it a weight of one draw could vanish on a grid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +43,14 @@ class Plan:
     """Everything that a guarantee hangs on. Its digest names the session.
 
         >>> import securefl
-        >>> plan = securefl.Plan(sum="masked", corrupt=0.2, dropout=0.1, delta=1e-5, schedule=10)
-        >>> plan.survivors(20), plan.colluding(20), plan.hidden
-        (18, 4, True)
+        >>> plan = securefl.Plan(
+        ...     sum="masked", corrupt=0.2, dropout=0.1, delta=1e-5, schedule=10,
+        ...     least_cohort=20, largest_cohort=20, least_honest=10, largest_share=0.1,
+        ... )
+        >>> plan.survivors(20), plan.colluding(20), plan.beside(20), plan.hidden
+        (18, 4, 13, True)
+        >>> round(plan.guess_error(), 2)  # of one client's value, in spreads, from any sum that may be opened
+        0.96
 
     Attributes:
         sum: how sums are summed: "clear", or a way by which the server learns the total alone, such as
@@ -41,12 +65,28 @@ class Plan:
         dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that fall
             silent (rounded down), and that collude with the server (rounded up). `corrupt` has no default
             there.
-        least_cohort: least number of clients that are asked for one sum. Each client of a hidden sum checks
-            it.
+        least_cohort, largest_cohort: the sizes that the cohort of one sum may have. Each client of a hidden
+            sum checks them. These and the next two have no default there.
         least_honest: least number of honest contributors that any combination of opened sums keeps. Each
             client of a hidden sum checks it.
-        largest_share: largest share of a sum's weight that one client may have. Each client checks it.
-        largest_count: a client that weighs its value by its number of records clips the number to this.
+        largest_share: the largest squared share that one client may have of a hidden sum, beside what surely
+            remains with it (`beside`). A linear guess of one client's value from the sum then errs by at
+            least sqrt(1 - largest_share) of its spread. Below 1; 0.5 or less is advised. Each client checks
+            it.
+        weights: by name of a sum, how its values weigh: "draws", as often as a client was drawn, which
+            everybody may know; "counts", by the client's own number of records. A name that is absent weighs
+            "equal", and an order that weighs it is refused.
+        draws: how many draws of clients there are in one sum that weighs by draws, and the most clients of
+            one that weighs by counts. An order may have fewer only if it names each client once, such as if
+            too few clients are left.
+        least_count, largest_count: a client that weighs its value by its number of records clips the number
+            to these.
+        least_records, largest_records: bounds of n where values weigh n_k / n. A client takes one n in a
+            session, the first it is told. Equal bounds pin n. Both have no default there.
+        fixed_batch: clients are in fixed batches of so many, by number: 0 to fixed_batch - 1, and so on. A
+            cohort of a hidden sum consists of whole batches, and its sum opens over all of it (`dropout` 0).
+            So whatever sums of several rounds are taken off each other, batches come or go as a whole (So et
+            al. 2021). None is no such rule. Each client of a hidden sum checks it.
         public_count: the number that a client says in its place if its number of records is data. None if
             that is public.
         secagg: against a server that may lie ("active"), or one that follows the protocol ("semi-honest").
@@ -65,10 +105,17 @@ class Plan:
     noise_multiplier: float = 0.0
     dropout: float = 0.0
     corrupt: float | None = None
-    least_cohort: int = 1
-    least_honest: int = 1
-    largest_share: float = 1.0
+    least_cohort: int | None = None
+    largest_cohort: int | None = None
+    least_honest: int | None = None
+    largest_share: float | None = None
+    weights: Mapping[str, Weighing] = field(default_factory=dict)
+    draws: int | None = None
+    least_count: int = 1
     largest_count: int = 2**31
+    least_records: int | None = None
+    largest_records: int | None = None
+    fixed_batch: int | None = None
     public_count: int | None = None
     secagg: Literal["active", "semi-honest"] = "active"
     spare: int = 0
@@ -106,11 +153,121 @@ class Plan:
                 'Expected sum = "two-server" with noise = "key-holder", got '
                 f"{self.sum!r}: only there does the key holder add what it can put noise on."
             )
-        if not (self.least_cohort >= 1 and self.least_honest >= 1 and 0 < self.largest_share <= 1):
+        self._check_weights()
+        if self.hidden:
+            self._check_hidden()
+
+    def _check_weights(self) -> None:
+        """Refuse words that can have no meaning, whether sums are hidden or not."""
+        wrong = {name: how for name, how in self.weights.items() if how not in get_args(Weighing)}
+        if wrong:
+            raise ConfigError(f'Expected weights of "equal", "draws" or "counts", got {wrong}.')
+        ordered = {
+            "least_cohort <= largest_cohort": (self.least_cohort or 1, self.largest_cohort or 2**31),
+            "least_count <= largest_count": (self.least_count, self.largest_count),
+            "least_records <= largest_records": (self.least_records or 1, self.largest_records or 2**31),
+        }
+        for words, (least, largest) in ordered.items():
+            if not 1 <= least <= largest <= 2**31:
+                raise ConfigError(f"Expected 1 <= {words} <= 2^31, got {least} and {largest}.")
+        for word in (*_SIZES, "draws"):
+            most = _MOST_DRAWS if word == "draws" else 2**31
+            if (value := getattr(self, word)) is not None and not 1 <= value <= most:
+                raise ConfigError(f"Expected {word} from 1 to {most}, got {value}.")
+        if self.largest_share is not None and not 0 < self.largest_share < 1:
             raise ConfigError(
-                "Expected least_cohort >= 1, least_honest >= 1 and 0 < largest_share <= 1, "
-                f"got {self.least_cohort}, {self.least_honest} and {self.largest_share}."
+                f"Expected 0 < largest_share < 1, got {self.largest_share}: with 1 a sum may tell one "
+                "client's value, with 0 none opens. Take 0.5 or less."
             )
+
+    def _check_hidden(self) -> None:
+        """Refuse defaults, and cohorts in which one client's value would stand out."""
+        words = ("least_cohort", "largest_cohort", "least_honest", "largest_share")
+        if missing := [word for word in words if getattr(self, word) is None]:
+            raise ConfigError(
+                f"Expected {', '.join(f'`{word}`' for word in missing)} where sums are hidden, got none: "
+                "there each client leans on the others, and checks orders against these. For cohorts of 10 "
+                f"add {', '.join(f'{word}={_EXAMPLES[word]}' for word in missing)}."
+            )
+        kinds = set(self.weights.values())
+        if "draws" in kinds and self.draws is None:
+            raise ConfigError(
+                "Expected `draws`, the number of draws in a cohort, where hidden sums weigh by draws, got "
+                "none. Add draws=K for K drawn clients a round."
+            )
+        if self.least_cohort < 2:  # type: ignore[operator]  # None was refused above
+            raise ConfigError(
+                f"Expected least_cohort >= 2 where sums are hidden, got {self.least_cohort}: the sum of one "
+                "client is its value."
+            )
+        size, beside = self._thinnest()
+        if beside + 1 < self.least_honest:  # type: ignore[operator]
+            raise ConfigError(
+                f"Expected at least {self.least_honest} honest contributors in every sum (`least_honest`), "
+                f"got {max(0, beside + 1)} in a cohort of {size}: {self.survivors(size)} clients are enough, "
+                f"and {self.colluding(size)} of them may collude. Raise least_cohort, or lower dropout, "
+                "corrupt or least_honest."
+            )
+        if self.fixed_batch is not None:
+            self._check_batch(self.fixed_batch)
+        if self.public_count is None and "counts" in kinds and self.largest_count == 2**31:
+            raise ConfigError(
+                "Expected `least_count` and `largest_count`, public bounds of a client's number of records, "
+                "where hidden sums weigh by counts, got none. Add least_count = ... and largest_count = ..., "
+                'or weigh equally (in a study: aggregation = "partial").'
+            )
+        least, largest = self.counts if "counts" in kinds else (1, 1)
+        if (share := share_within(least, largest, beside)) > exact(self.largest_share):  # type: ignore[arg-type]
+            narrower = "" if least == largest else "Take narrower bounds of the counts, or equal weights, or "
+            raise ConfigError(
+                f"Expected one client's squared share of a hidden sum to be at most {self.largest_share:g} "
+                f"(`largest_share`), got up to {float(share):.3g} in a cohort of {size}, in which "
+                f"{max(0, beside)} honest others surely remain beside a client"
+                + (f" and counts from {least} to {largest} weigh" if least != largest else "")
+                + f". {narrower or 'Take '}a larger least_cohort, or lower dropout or corrupt."
+            )
+
+    def _check_batch(self, batch: int) -> None:
+        assert self.least_cohort is not None
+        assert self.largest_cohort is not None
+        assert self.least_honest is not None
+        if self.dropout:
+            raise ConfigError(
+                f"Expected dropout = 0 with fixed_batch, got {self.dropout}: a sum without one client would "
+                "cut through its batch. Lose such a round, or leave fixed_batch out."
+            )
+        if self.least_cohort % batch or self.largest_cohort % batch:
+            raise ConfigError(
+                f"Expected cohorts of whole batches, got {self.least_cohort} to {self.largest_cohort} "
+                f"clients in batches of {batch}. Take multiples of it."
+            )
+        honest = batch - self.colluding(self.largest_cohort)
+        if honest < self.least_honest:
+            raise ConfigError(
+                f"Expected at least {self.least_honest} honest clients in each batch (`least_honest`), got "
+                f"{max(0, honest)} of {batch}, since {self.colluding(self.largest_cohort)} of a cohort may "
+                "collude. Take larger batches."
+            )
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The least and the largest count that a client may weigh with."""
+        if self.public_count is None:
+            return self.least_count, self.largest_count
+        return self.count(1), self.count(1)
+
+    def _thinnest(self) -> tuple[int, int]:
+        """The cohort size in which fewest surely remain beside a client, and how many these are."""
+        assert self.least_cohort is not None
+        assert self.largest_cohort is not None
+        found = (self.least_cohort, self.beside(self.least_cohort))
+        for size in range(self.least_cohort + 1, self.largest_cohort + 1):
+            # Each of the two shares is rounded by less than one client.
+            if size * (1 - self.dropout - (self.corrupt or 0.0)) - 3 > found[1]:
+                break
+            if self.beside(size) < found[1]:
+                found = (size, self.beside(size))
+        return found
 
     @property
     def hidden(self) -> bool:
@@ -125,6 +282,27 @@ class Plan:
         """The most clients of a cohort that collude with the server."""
         return colluding(self.corrupt or 0.0, cohort)
 
+    def beside(self, cohort: int) -> int:
+        """How many honest others surely remain beside one client in a sum over this many: T - 1 - c.
+
+        T is the least number of contributions that opens, c the most that collude.
+        """
+        return self.survivors(cohort) - 1 - self.colluding(cohort)
+
+    def guess_error(self, name: str = "") -> float:
+        """The least error of a linear guess of one client's value from one hidden sum of this name.
+
+        In spreads of the value, for values of equal spread that have nothing to do with each other. Orders
+        that let a guess be better are refused by each client. Raises ConfigError if sums are not hidden.
+        """
+        if not self.hidden or self.largest_share is None:
+            raise ConfigError("Expected a plan that hides sums, got one of sums in the clear.")
+        kind = self.weights.get(name, "equal")
+        if kind == "draws":  # the server draws, up to what clients let through
+            return guess_error(exact(self.largest_share))
+        least, largest = self.counts if kind == "counts" else (1, 1)
+        return guess_error(share_within(least, largest, self._thinnest()[1]))
+
     def knowing(self, cohort: int) -> int:
         """The largest number of clients in a cohort whose shares of noise hide nothing.
 
@@ -134,8 +312,9 @@ class Plan:
         return max(self.colluding(cohort), 1 if OTHERS in self.against else 0)
 
     def count(self, records: int) -> int:
-        """The number that a client with so many records may let others know, at least 1."""
-        return max(1, min(records if self.public_count is None else self.public_count, self.largest_count))
+        """The number that a client with so many records may let others know, within the bounds."""
+        told = records if self.public_count is None else self.public_count
+        return min(max(told, self.least_count), self.largest_count)
 
     def terms(self) -> Terms:
         """The terms of a ledger under this plan."""

@@ -56,6 +56,9 @@ class Sends:
             client gives it once: two sums of it over two sets of clients would differ by a client's value.
         cohort: the least number of clients that are asked for one sum of it. 0 if it is not known before.
         grid: the integers that sums are taken on.
+        weighs: how orders weigh its values in a sum. An order that weighs them otherwise is refused, and so
+            is one whose weights the plan does not name (`Plan.weights`).
+        draws: how many draws of clients its protocol makes for one sum that is weighed, 0 if it does not say.
         packed: whether a sum in the clear travels without its zeros. In hidden sums zeros would tell of it.
     """
 
@@ -74,6 +77,8 @@ class Sends:
     further: int = 0
     once: bool = False
     cohort: int = 0
+    weighs: Literal["equal", "draws", "counts"] = "equal"
+    draws: int = 0
     packed: bool = False
 
     def __post_init__(self) -> None:

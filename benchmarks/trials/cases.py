@@ -63,9 +63,9 @@ delta = 1e-4
 budget = inf
 against = {against}
 unprotected = {unprotected}
-least_cohort = 1
+least_cohort = 4
 least_honest = 1
-largest_share = 1.0
+largest_share = 0.5
 {extra}
 {arm}
 """

@@ -14,7 +14,15 @@ from securefl.core.errors import DataError
 from securefl.core.grid import Grid
 from securefl.protocols.adds.bilevel import Search, Subnet, search, whole
 from securefl.protocols.adds.supernet import Mask, Supernet
-from securefl.protocols.contributions import CLIPPED, bounded, fitting, to_fit, update_sends
+from securefl.protocols.contributions import (
+    CLIPPED,
+    UNSAMPLED,
+    Sampling,
+    bounded,
+    fitting,
+    to_fit,
+    update_sends,
+)
 from securefl.rounds import Floats, Kept, Sends, Value
 from securefl.training.fit import Fit, Fitted, fitted
 
@@ -36,14 +44,12 @@ _NOISY: Final = Grid(step=2.0**-10, bound=2.0**14)
 """Fine beside any noise, with room for it."""
 
 
-def map_sends(supernet: Supernet, cohort: int, further: int = 0) -> Sends:
+def map_sends(supernet: Supernet, sampling: Sampling) -> Sends:
     """A map has 0 or 1 for each group. So it moves by sqrt(G) at most, whatever becomes of a client."""
     reach = sqrt(supernet.groups)
     noisy = supernet.problem.local.update_bound is not None  # else no update could be noised either
     return replace(
-        MAP,
-        cohort=cohort,
-        further=further,
+        sampling.of(MAP),
         sensitivity={("client", "zero-out"): reach, ("client", "replace-one"): reach},
         grid=_NOISY if noisy else _EXACT,
     )
@@ -58,12 +64,11 @@ class Map:
 
     supernet: Supernet
     search: Search
-    cohort: int = 0
-    further: int = 0
+    sampling: Sampling = UNSAMPLED
 
     @property
     def sends(self) -> Sends:
-        return map_sends(self.supernet, self.cohort, self.further)
+        return map_sends(self.supernet, self.sampling)
 
     def fit(self, job: Job) -> Fit | None:
         """With a rate of 1 there is nothing to search for: it is FedAvg's training."""
@@ -94,12 +99,11 @@ class SubnetUpdate:
     """What training changed in the subnet, at the entries of the groups that are summed. 0 elsewhere."""
 
     supernet: Supernet
-    cohort: int = 0
-    further: int = 0
+    sampling: Sampling = UNSAMPLED
 
     @property
     def sends(self) -> Sends:
-        own = update_sends(self.supernet.problem, self.cohort, self.further)
+        own = update_sends(self.supernet.problem, self.sampling)
         return replace(own, on_model=False, packed=True, bounded_by=CLIPPED)
 
     def compute(self, job: Job) -> Value:

@@ -20,7 +20,7 @@ from securefl.protocols.adds.options import supernet_of
 from securefl.protocols.adds.part import figures
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.averaging import Averaging, Uniform, check_fraction
-from securefl.protocols.contributions import CLIPPED, bounded, update_sends
+from securefl.protocols.contributions import CLIPPED, UNSAMPLED, Sampling, bounded, update_sends
 from securefl.protocols.parts import Gathering, step_of
 from securefl.rounds import Ask, Float32s, Kept, Sends, Sum, Value
 from securefl.training.fit import usable
@@ -68,8 +68,8 @@ class Dropped:
     def initial(self) -> Float32s:
         return self.supernet.problem.initial
 
-    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
-        return (DroppedUpdate(self.supernet, cohort, further),)
+    def offers(self, sampling: Sampling) -> tuple[Offer, ...]:
+        return (DroppedUpdate(self.supernet, sampling),)
 
     def gather(
         self, ask: Ask, population: Population, rng: np.random.Generator, offers: Sequence[Offer]
@@ -110,12 +110,11 @@ class DroppedUpdate:
     """What training changed in the subnet that was broadcast."""
 
     supernet: Supernet
-    cohort: int = 0
-    further: int = 0
+    sampling: Sampling = UNSAMPLED
 
     @property
     def sends(self) -> Sends:
-        own = update_sends(self.supernet.problem, self.cohort, self.further)
+        own = update_sends(self.supernet.problem, self.sampling)
         return replace(own, bounded_by=CLIPPED)
 
     def compute(self, job: Job) -> Value:

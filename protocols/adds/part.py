@@ -23,6 +23,7 @@ from securefl.algorithm import Device, Evaluation, Offer, Population
 from securefl.protocols.adds.bilevel import Search
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.supernet import Supernet
+from securefl.protocols.contributions import Sampling
 from securefl.protocols.parts import Gathering
 from securefl.rounds import Ask, ByDraws, Float32s, Floats, Kept, Sum, Total
 from securefl.training.learnt import Learnt, common
@@ -43,10 +44,10 @@ class Subnets:
     def initial(self) -> Float32s:
         return self.supernet.problem.initial
 
-    def offers(self, cohort: int, further: int = 0) -> tuple[Offer, ...]:
+    def offers(self, sampling: Sampling) -> tuple[Offer, ...]:
         return (
-            Map(self.supernet, self.search, cohort, further),
-            SubnetUpdate(self.supernet, cohort, further),
+            Map(self.supernet, self.search, sampling),
+            SubnetUpdate(self.supernet, sampling),
         )
 
     def gather(

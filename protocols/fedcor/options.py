@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefl.algorithm import Algorithm
-from securefl.protocols.averaging import Averaging, check_fraction, cohort_size
+from securefl.protocols.averaging import Averaging, check_fraction, cohort_size, sampling
 from securefl.protocols.contributions import Update, check_loss_bound
 from securefl.protocols.fedcor.selection import ByCorrelation, Schedule
 from securefl.training.task import Problem
@@ -55,7 +55,8 @@ class FedCor:
 
     def build(self, problem: Problem) -> Algorithm:
         # one description, so that a cohort on trial is asked for what clients offer
-        update = Update(problem, cohort_size(self.fraction, problem.clients), self.updates)
+        count = cohort_size(self.fraction, problem.clients)
+        update = Update(problem, sampling(count, "partial", trials=self.updates))
         schedule = Schedule(
             warm_up=self.warm_up,
             interval=self.interval,

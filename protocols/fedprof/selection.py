@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ from securefl.profiles import Anchor, Query, query
 from securefl.protocols.averaging import Chosen, known_or_mean
 from securefl.protocols.contributions import Size
 from securefl.protocols.fedprof.statistic import RepresentationProfile
-from securefl.protocols.selection import with_replacement
+from securefl.protocols.selection import admitted, with_replacement
 from securefl.rounds import Each, Floats
 from securefl.training import probe_anchor, profile
 from securefl.training.task import Problem
@@ -72,9 +72,10 @@ class ByProfile:
         self, state: State, population: Population, count: int, number: int, rng: np.random.Generator
     ) -> Chosen:
         yield from ()
-        draw: Callable[[Floats, int, np.random.Generator], dict[int, int]]
-        draw = with_replacement if self.replacement else gumbel_top_k
-        return draw(population.among(self.log_weights(state)), count, rng), state
+        chances = population.among(self.log_weights(state))
+        if not self.replacement:
+            return gumbel_top_k(chances, count, rng), state
+        return admitted(lambda: with_replacement(chances, count, rng), population.admits), state
 
     def figures(self, state: State) -> Mapping[str, Floats]:
         """The newest known divergence, at least 0: smaller ones are the noise of encrypted scores."""

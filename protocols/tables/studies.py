@@ -17,7 +17,7 @@ _IN_THE_CLEAR: Final[Mapping[str, Any]] = {
     "privacy.least_cohort": 1,
     "privacy.least_honest": 1,
     # Draws with replacement give a client any share.
-    "privacy.largest_share": 1.0,
+    "privacy.largest_share": 0.5,
 }
 
 

@@ -67,10 +67,11 @@ def masked_sum(
     vectors_of: Mapping[str, ArrayLike] | Sequence[ArrayLike],
     *,
     corrupt: float,
+    least_honest: int,
+    largest_share: float,
     bound: float | None = None,
     clip: float | None = None,
     dropout: float = 0.0,
-    least_honest: int = 1,
     silent: Collection[str] = (),
     noise_multiplier: float = 0.0,
     delta: float | None = None,
@@ -81,7 +82,8 @@ def masked_sum(
 
         >>> import securefl
         >>> updates = {"ann": [1.0, 2.0], "bob": [0.5, 0.0], "eve": [0.25, 1.0], "joe": [9.0, 9.0]}
-        >>> found = securefl.masked_sum(updates, bound=10, corrupt=0.25, dropout=0.25, silent=["joe"])
+        >>> trust = {"corrupt": 0.25, "dropout": 0.25, "least_honest": 2, "largest_share": 0.5}
+        >>> found = securefl.masked_sum(updates, bound=10, silent=["joe"], **trust)
         >>> found.total.round(6), found.survivors, found.epsilon["server"]
         (array([1.75, 3.  ]), ('ann', 'bob', 'eve'), inf)
 
@@ -92,10 +94,13 @@ def masked_sum(
         vectors_of: each client's vector by name, or a list, whose clients are called "0", "1" and so on. All
             have one shape.
         corrupt: the largest share of the clients that may collude with the server. 0 says that none may.
+        least_honest: the least number of honest clients in the sum.
+        largest_share: the largest share that one client's variance may have of that of the honest clients
+            that surely remain in the sum, 1 / (1 + m) beside m others. A guess of its vector from the sum
+            errs by sqrt(1 - largest_share) of its spread at least. Take 0.5 or less.
         bound: the largest absolute value of an entry. A larger one is an error.
         clip: in place of `bound`: a vector whose norm is larger is scaled down to it. Noise needs one.
-        dropout: the largest share that may fall silent. least_honest: the least number of honest clients in
-            the sum.
+        dropout: the largest share that may fall silent.
         silent: names of clients that fall silent, to try that.
         noise_multiplier: deviation of the noise in the total over `clip`. Clients add it in shares, of which
             those of the honest survivors are enough. 0 is no noise: epsilon is infinite then.
@@ -120,8 +125,11 @@ def masked_sum(
         if chosen is not None:
             number(what, chosen)
     whole("least_honest", least_honest)
+    number("largest_share", largest_share)
     sends = _sends(given, bound, clip, noise_multiplier)
-    plan = _plan(given, corrupt, dropout, least_honest, noise_multiplier, delta, budget, ledger)
+    plan = _plan(
+        given, corrupt, dropout, least_honest, largest_share, noise_multiplier, delta, budget, ledger
+    )
     if not isinstance(silent, Collection) or isinstance(silent, str):
         raise ConfigError(f"Expected `silent` as a list of names, got {silent!r}.")
     if strange := [name for name in silent if name not in given.names]:
@@ -168,6 +176,7 @@ def _plan(
     corrupt: float,
     dropout: float,
     least_honest: int,
+    largest_share: float,
     noise: float,
     delta: float | None,
     budget: float | None,
@@ -188,8 +197,10 @@ def _plan(
         noise_multiplier=noise,
         dropout=dropout,
         corrupt=corrupt,
-        least_cohort=2,
+        least_cohort=len(given.names),
+        largest_cohort=len(given.names),
         least_honest=least_honest,
+        largest_share=largest_share,
         unit="client",
         adjacency="zero-out",
         # without noise epsilon is infinite at every delta

@@ -8,14 +8,14 @@ from math import ceil, floor
 
 def dropping(share: float, clients: int) -> int:
     """The most clients that may fall silent, rounded down: one more would be one too few in a sum."""
-    return floor(_exact(share) * clients)
+    return floor(exact(share) * clients)
 
 
 def colluding(share: float, clients: int) -> int:
     """The most clients that may collude with the server, rounded up: a tenth of nine clients is one."""
-    return ceil(_exact(share) * clients)
+    return ceil(exact(share) * clients)
 
 
-def _exact(share: float) -> Fraction:
+def exact(share: float) -> Fraction:
     """The decimal number that was written: its binary neighbour can lie on the other side of an integer."""
     return Fraction(str(share))

@@ -17,6 +17,7 @@ from securefl.core.wire import Header, Limit, decode, encode, message, peek
 from securefl.profiles import Bounds, Variant
 from securefl.rounds import Sends, Sum
 from securefl.scores.way import Kind, Questions
+from securefl.weighing import Weights
 
 T = TypeVar("T")
 
@@ -81,13 +82,15 @@ class AskCall:
             ) from None
 
 
-@message("sum-call", version=2, sender="server")
+@message("sum-call", version=3, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class SumCall:
     """An attempt at a hidden sum begins.
 
     Attributes:
-        members: numbers of who is called, ascending. ordered: size of the cohort that was ordered.
+        members: numbers of who is called, ascending.
+        draws: of the cohort that was ordered, in the order of its numbers. whole, records: as the order has
+            them. Clients have all three from their orders.
         names, lengths: of the vectors.
         introduction, number, again: of the questions; clients have them from their orders.
         task: digest of what the cohort was told, as the server tells it.
@@ -95,7 +98,9 @@ class SumCall:
     """
 
     members: tuple[int, ...]
-    ordered: int
+    draws: tuple[int, ...]
+    whole: int
+    records: int
     names: tuple[str, ...]
     lengths: tuple[int, ...]
     introduction: int
@@ -112,13 +117,19 @@ class SumCall:
         fits = fits and len(set(self.names)) == len(self.names)
         known = all(name in offers and offers[name].how == "sum" for name in self.names)
         # each stands in the signed agreement as four bytes
-        counts = (self.ordered, self.introduction, self.number, self.again)
+        counts = (self.whole, self.records, self.introduction, self.number, self.again, *self.draws)
         counts_fit = all(0 <= one < 2**31 for one in counts) and not (self.introduction and self.number)
+        counts_fit = counts_fit and len(self.draws) > 0 and not (self.whole and self.records)
         if not fits or not known or len(self.task) != 32 or not counts_fit:
             raise RemoteProtocolError(
                 f"Expected sums among {sorted(offers)} with a length each, got {self.names}.", sender=SERVER
             )
         return tuple(Sum(offers[name], size) for name, size in zip(self.names, self.lengths, strict=True))
+
+    @property
+    def weights(self) -> Weights:
+        """What the server says that its order said."""
+        return Weights(self.draws, self.whole, self.records)
 
 
 _LAST = 2**16

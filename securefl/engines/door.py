@@ -51,7 +51,10 @@ class Door:
         >>> mean = Sends(name="mean", how="sum", reveals="its mean")
         >>> own = Given(mean, lambda job: Value(clear=job.x.mean(0)))
         >>> clients = [(np.full((4, 2), k), np.zeros(4)) for k in (1.0, 2.0, 6.0)]
-        >>> plan = securefl.Plan(sum="masked", corrupt=0, delta=1e-5, unprotected=("mean",), schedule=1)
+        >>> plan = securefl.Plan(
+        ...     sum="masked", corrupt=0, least_cohort=3, largest_cohort=3, least_honest=2, largest_share=0.4,
+        ...     delta=1e-5, unprotected=("mean",), schedule=1,
+        ... )
         >>> with securefl.Door(plan, [own], clients, ledger="door.sqlite") as door:
         ...     model = np.zeros(0, np.float32)
         ...     answers = door.ask(Ask(cohort=(0, 1, 2), broadcast=model, sums=(Sum(mean, 2),)))

@@ -34,6 +34,7 @@ from securefl.scores import Way as ScoreWay
 from securefl.scores.way import ServerSide
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums import Attempt, Opened, way_of
+from securefl.weighing import Weights, require_allowed, require_batches
 
 
 class ServerParty:
@@ -106,12 +107,20 @@ class ServerParty:
         """
         self._check(ask)
         enough = max(
-            self._plan.least_cohort,
+            self._plan.least_cohort or 1,
             fewest_contributions(self._plan, len(ask.cohort), [question.sends for question in ask.sums]),
         )
         if ask.sums and len(ask.cohort) < enough:  # to ask would cost budgets, and open nothing
             self.log.tell(SERVER, f"{len(ask.cohort)} clients are left, a sum needs {enough}.")
             return nobody(ask)
+        if self._sums is not None and ask.sums:
+            try:  # every client would refuse the order, and the numbers asked for with it
+                weights = _weights(ask)
+                require_allowed(self._plan, [question.sends for question in ask.sums], weights)
+                require_batches(self._plan, ask.cohort, weights.draws)
+            except ConfigError as error:
+                self.log.tell(SERVER, str(error))
+                return nobody(ask)
         scores = begin(self.scores, ask, header, transport, self.log.tell)
         asked = ask if scores.fits else replace(ask, each=scores.others)
         if self._sums is None or not ask.sums:
@@ -227,12 +236,14 @@ class ServerParty:
             number=ask.number,
             again=again,
             cohort=tuple(sorted(map(client_name, cohort))),
-            ordered=len(ask.cohort),
+            weights=_weights(ask),
             task=told,
         )
         call = SumCall(
             members=tuple(cohort),
-            ordered=len(ask.cohort),
+            draws=attempt.weights.draws,
+            whole=attempt.weights.whole,
+            records=attempt.weights.records,
             names=tuple(question.sends.name for question in ask.sums),
             lengths=tuple(question.size for question in ask.sums),
             introduction=ask.introduction,
@@ -293,6 +304,11 @@ def _answers(ask: Ask, opened: Opened) -> Answers:
 def nobody(ask: Ask) -> Answers:
     """No sum was opened."""
     return Answers(survivors=(), totals={}, each={each.sends.name: {} for each in ask.each})
+
+
+def _weights(ask: Ask) -> Weights:
+    """What the order of a hidden sum says of its weights."""
+    return Weights.of(order_of(ask, sorted(ask.cohort), hidden=True))
 
 
 def _next(header: Header) -> Header:

@@ -5,13 +5,13 @@ It waits for order and broadcast, checks the order by its plan, and answers once
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from securefl.charges import noised
-from securefl.core.errors import RemoteProtocolError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Conceal
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import SERVER, Release
@@ -19,6 +19,7 @@ from securefl.core.wire import Header, Limit
 from securefl.messages import Broadcast, Contribution, Order
 from securefl.plan import CLEAR, Plan
 from securefl.rounds import Sends
+from securefl.weighing import Weights, require_allowed, require_batches
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,9 @@ class Client:
         for sends in asked:
             self._check_declared(order, sends)
         if any(sends.how == "sum" for sends in asked):
-            self._check_weights(order)
+            self._check_members(order)
+        if order.sums:
+            self._check_weights(order, [self.offers[name] for name in order.sums])
         return order
 
     def _check_declared(self, order: Order, sends: Sends) -> None:
@@ -138,36 +141,34 @@ class Client:
                 "noise: another sum of the same values would tell one of them."
             )
 
-    def _check_weights(self, order: Order) -> None:
-        """Refuse a cohort or weights that the plan does not allow.
-
-        Every client of the cohort checks all of it.
-        """
+    def _check_members(self, order: Order) -> None:
+        """Refuse a list of members that is none, or draws that contradict each other."""
         members, draws = order.members, order.draws
         listed = len(members) == len(draws) > 0 and self.number in members
         rising = all(low < high for low, high in pairwise(members))
         if not listed or not rising or min(draws) < 1 or order.records < 0:
             raise _refusal("Expected ascending members, us among them, each drawn once or more.")
         whole, most = sum(draws), max(draws)
-        # A weight of the server's choice would give it one client's value: so draws are whole numbers, listed
-        # for the cohort, and their sums are stated.
         if not order.whole:  # each value weighs 1, or its client's own count
             fits = most == 1 and order.most == 0
         elif order.sums:
             fits = (whole, most) == (order.whole, order.most)
-        else:
+        else:  # in the clear a client sees its own draws alone
             fits = whole <= order.whole and most <= order.most <= order.whole
-        if order.sums and len(members) < self.plan.least_cohort:
-            raise _refusal(
-                f"Expected a cohort of at least {self.plan.least_cohort} clients, got {len(members)}."
-            )
-        if not fits:
+        if not fits or (order.whole and order.records):
             raise _refusal(f"Expected {order.whole} draws, {order.most} of one client at most, got {draws}.")
-        if order.whole and most > self.plan.largest_share * order.whole:
-            raise _refusal(
-                f"Expected no client to have more than {self.plan.largest_share:g} of the weight, "
-                f"got {most} of {order.whole} draws."
-            )
+
+    def _check_weights(self, order: Order, sums: Sequence[Sends]) -> None:
+        """Refuse a cohort, weights or an n that the plan does not allow in hidden sums.
+
+        Every client of the cohort checks all of it. A weight of the server's choice would give it one
+        client's value.
+        """
+        try:
+            require_allowed(self.plan, sums, Weights.of(order))
+            require_batches(self.plan, order.members, order.draws)
+        except ConfigError as error:
+            raise _refusal(str(error)) from None
 
     def _whole(self, broadcast: Broadcast) -> Broadcast:
         names = broadcast.names

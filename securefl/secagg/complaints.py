@@ -27,6 +27,7 @@ def judge(
         raise CryptoError("Expected a dealer to be accused.")
     for shown in keys:
         dealer = int.from_bytes(shown.raw[:4], "little")
+        # A dealing has no box for its own dealer, so who accuses itself would be refused below in any case.
         if len(shown.raw) != 36 or dealer not in dealt or dealer == holder:
             raise CryptoError("Expected the number of another dealer and a key of 32 bytes.")
         box = dealt[dealer].boxes.get(holder)

@@ -201,17 +201,21 @@ def _sparse(
 ) -> Parameters | None:
     """The sparse graph of smallest degree that will do, or None."""
     quorum = _majority(mode, ordered, corrupt) if mode == "active" else 0
+    # It saves the search alone: the complete graph, or `Parameters`, refuses the same survivors. One survivor
+    # more would change nothing either: of two honest ones each has one honest neighbour at most.
     if survivors < max(quorum, corrupt + 2):
         return None
     # even degrees only, since each offset of a circulant graph gives two neighbours
     for degree in range(4, survivors - 1, 2):
         # Everybody who drops may drop before the roster closes: then the corrupt share is largest.
-        corrupted = _log2_tail(survivors - 1, min(corrupt, survivors - 1), degree) + math.log2(clients)
+        corrupted = _log2_tail(survivors - 1, corrupt, degree) + math.log2(clients)
         dropped = _log2_tail(clients - 1, clients - survivors, degree) + math.log2(clients)
         threshold = max(2, int(np.argmax(corrupted <= -bits)))
         spare = int(np.argmax(dropped <= math.log2(failure)))  # with less probability this many drop
         least = degree - spare + 1
-        if least < threshold or threshold > survivors:
+        # Without this `_falls_apart` would refuse the same: so small a degree lets one honest client stand
+        # apart. A threshold never exceeds the survivors, as it is at most the degree.
+        if least < threshold:
             continue
         if _falls_apart(clients, survivors, corrupt, degree, least - threshold + 2):
             continue
@@ -243,7 +247,7 @@ def _log2_tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:
 def _falls_apart(clients: int, survivors: int, corrupt: int, degree: int, group: int) -> bool:
     """Whether a group of `group` or more honest survivors might stand apart from the others."""
     honest = survivors - corrupt
-    size = np.arange(max(group, 1), honest // 2 + 1, dtype=np.float64)
+    size = np.arange(group, honest // 2 + 1, dtype=np.float64)
     if not len(size):
         return False
     # the roster may close with any number of members from the least survivors on

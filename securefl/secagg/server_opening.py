@@ -75,6 +75,7 @@ def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None
     marks = state.dealt[dealer].marks(holder).raw
     # Of a survivor its self-mask, of a dropped client its mask key. Both together would open its input.
     kind, wanted = (SEED, marks[:32]) if dealer in state.inputs else (KEY, marks[32:])
+    # Another length has another hash. A dealer that published the hash of one is named at the opening.
     if len(share.raw) != OPENED_BYTES:
         raise CryptoError(f"Expected {OPENED_BYTES} bytes of salt and share, got {len(share.raw)}.")
     if mark(kind, state.closed.context, dealer, holder, share.raw) != wanted:

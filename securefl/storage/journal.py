@@ -17,12 +17,14 @@ from securefl.storage.database import Damaged, Database, Kind, Value, check, sea
 
 KIND = Kind(
     name="journal",
-    version=2,
+    version=3,
     tables=(
         "CREATE TABLE journal (only INTEGER PRIMARY KEY CHECK (only = 1), identity TEXT NOT NULL) STRICT",
         "CREATE TABLE parties (party TEXT, session BLOB, round INTEGER NOT NULL, secret BLOB NOT NULL, "
         "seal BLOB NOT NULL, PRIMARY KEY (party, session)) STRICT",
         "CREATE TABLE lasting (party TEXT, session BLOB, secret BLOB NOT NULL, seal BLOB NOT NULL, "
+        "PRIMARY KEY (party, session)) STRICT",
+        "CREATE TABLE totals (party TEXT, session BLOB, total INTEGER NOT NULL, seal BLOB NOT NULL, "
         "PRIMARY KEY (party, session)) STRICT",
         "CREATE TABLE said (party TEXT, session BLOB, round INTEGER, name TEXT, content BLOB NOT NULL, "
         "seal BLOB NOT NULL, PRIMARY KEY (party, session, round, name)) STRICT",
@@ -76,6 +78,7 @@ class Journal:
 
     def __init__(self, path: Path | str = ":memory:", *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._random = random
+        self._totals: dict[tuple[str, bytes], int] = {}
         self._db = Database(path, KIND)
         try:
             # The secret of a finished round opens what was sent in it: it is overwritten, not only forgotten.
@@ -126,6 +129,27 @@ class Journal:
         """The secrets that the parties draw from in a round, durably. None for a round below the newest."""
         with self._db.transaction():
             return [self._secret(party, session, number) for party in parties]
+
+    def totals(self, parties: Sequence[str], session: bytes, told: Sequence[int]) -> list[int]:
+        """By party, the number n of all records that it was told first in this session, durably.
+
+        told: what each is told now, which counts if it was told nothing before.
+        """
+        known = [(party, session) for party in parties]
+        if all(place in self._totals for place in known):  # a round is no reason for another commit
+            return [self._totals[place] for place in known]
+        with self._db.transaction():
+            found = [self._total(*place, now) for place, now in zip(known, told, strict=True)]
+        # Not before the commit: a number that was rolled back was never told.
+        self._totals |= dict(zip(known, found, strict=True))
+        return found
+
+    def _total(self, party: str, session: bytes, told: int) -> int:
+        row = self._read("totals", "party = ? AND session = ?", (party, session))
+        if row is None:
+            row = (party, session, told)
+            self._write("totals", *row)
+        return int(row[-1])
 
     def said(self, party: str, at: Header, name: str, make: Callable[[], bytes]) -> bytes:
         """The bytes that a party says under this name in a round.
@@ -210,12 +234,14 @@ class Journal:
 
     def _elsewhere(self, party: str, question: Question, here: tuple[int, int, int]) -> bool:
         """Whether this unchanging value was signed in another round or ask, or entered at a later place."""
-        query = (
-            "SELECT COUNT(*) FROM questions WHERE party = ? AND session = ? AND name = ? AND again = ? "
-            "AND (round, ask) != (?, ?) AND (signed OR (at_round, at_stage, at_attempt) >= (?, ?, ?))"
-        )
-        same = (party, question.session, question.name, question.again)
-        return bool(self._db.rows(query, (*same, question.round, question.ask, *here))[0][0])
+        where = "party = ? AND session = ? AND name = ? AND again = ? AND (round, ask) != (?, ?)"
+        same = (party, question.session, question.name, question.again, question.round, question.ask)
+        rows = self._db.rows(f"SELECT * FROM questions WHERE {where}", same)
+        # Each by its seal: a flipped bit could say that nothing was signed.
+        for row in rows:
+            check(row[-1], "questions", *row[:-1])
+        others = [_Row(*row[6:-1]) for row in rows]
+        return any(other.signed or other.at >= here for other in others)
 
     def _enter(self, act: Begin, question: Question, cohort: bytes) -> None:
         here, key = act.header.place(), (act.client, *_key(question))
@@ -234,7 +260,10 @@ class Journal:
         return digest
 
     def _within(self, members: Sequence[str], cohort: bytes) -> bool:
-        ((written,),) = self._db.rows("SELECT members FROM cohorts WHERE digest = ?", (cohort,))
+        found = self._db.rows("SELECT members FROM cohorts WHERE digest = ?", (cohort,))
+        if not found:
+            raise Damaged("a cohort is not there any more")
+        ((written,),) = found
         if hashlib.sha256(written.encode()).digest() != cohort:
             raise Damaged("a cohort is not as it was written")
         return set(members) <= set(json.loads(written))

@@ -74,11 +74,16 @@ def _check_device(plan: Plan, sent: Sequence[Sends], hardware: Hardware) -> None
 def _check_cohorts(plan: Plan, sent: Sequence[Sends], clients: int) -> None:
     """Raises ConfigError for a hidden sum over cohorts that would never be opened.
 
-    A cohort of unknown size counts as one of all clients.
+    A cohort of unknown size counts as one of as many clients as are drawn, or of all.
     """
+    if plan.fixed_batch is not None and clients % plan.fixed_batch:
+        raise ConfigError(
+            f"Expected clients in whole batches, got {clients} clients in batches of {plan.fixed_batch} "
+            "(`fixed_batch`): the last ones would be in no sum. Take a divisor."
+        )
     way = way_of(plan)
     for sends in sent:
-        size = sends.cohort or clients
+        size = sends.cohort or sends.draws or clients
         if way is None or sends.how != "sum":
             continue
         if size < 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import floor, inf
+from math import inf
 from typing import Literal
 
 from dp_accounting import DpEvent
@@ -66,8 +66,13 @@ class PrivacySection:
             silent, and that may collude with the server (0: none may).
         least_cohort: least number of clients that are asked for one sum.
         least_honest: least number of honest contributors that any combination of opened sums keeps.
-        largest_share: largest share of a sum's weight that one client may have. Each client checks these
-            three.
+        largest_share: largest squared share that one client may have of a hidden sum, beside the honest
+            others that surely remain with it. A guess of its value errs by sqrt(1 - largest_share) of its
+            spread at least. Each client checks these three.
+        least_count, largest_count: public bounds that a client clips its number of records to, where it
+            weighs by it.
+        fixed_batch: clients are in fixed batches of so many, and hidden sums are of whole batches alone. So
+            differences of rounds tell sums of batches, and no client. Needs dropout = 0.
         secagg: "active", against a server that lies, or "semi-honest".
         spare: aborted aggregations that may be tried again.
         force_delta: allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as
@@ -93,6 +98,9 @@ class PrivacySection:
     least_cohort: int | None = None
     least_honest: int | None = None
     largest_share: float | None = None
+    least_count: int | None = None
+    largest_count: int | None = None
+    fixed_batch: int | None = None
     secagg: Literal["active", "semi-honest"] = field(default="active", metadata={"words": _SERVERS.get})
     spare: int = 0
     force_delta: bool = False
@@ -114,6 +122,8 @@ class PrivacySection:
             )
         if self.epsilon is not None and not self.epsilon > 0:
             raise ValueError(f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}.")
+        if self.fixed_batch is not None and self.sum == "clear":
+            raise ValueError("Expected fixed_batch with hidden sums alone: in the clear it holds nothing.")
         together = self.noise == "distributed" or self.sum != "clear"
         if together != (self.dropout is not None):
             raise ValueError(
@@ -127,8 +137,14 @@ class PrivacySection:
             self._check_together()
         if self.spare < 0 or (self.spare and self.sum == "clear"):
             raise ValueError('Expected spare >= 0, and none with sum = "clear".')
-        if min(self.least_cohort or 1, self.least_honest or 1) < 1 or not 0 < (self.largest_share or 1) <= 1:
-            raise ValueError("Expected least_cohort >= 1, least_honest >= 1 and 0 < largest_share <= 1.")
+        for word in ("least_cohort", "least_honest", "least_count", "largest_count", "fixed_batch"):
+            if (value := getattr(self, word)) is not None and value < 1:
+                raise ValueError(f"Expected {word} >= 1, got {value}.")
+        if self.largest_share is not None and not 0 < self.largest_share < 1:
+            raise ValueError(
+                f"Expected 0 < largest_share < 1, a squared share of a hidden sum, got {self.largest_share}: "
+                "with 1 a sum may tell one client's value. Take 0.5 or less."
+            )
 
     def _check_together(self) -> None:
         """Refuse to assume what clients must state when they stand in for each other's privacy."""
@@ -153,11 +169,13 @@ class PrivacySection:
 
         records, clients: the public numbers of all of them. Counts in weights are clipped by them.
         """
-        share = self.largest_share or 1.0
         counts_are_public = self.unit == "record" and self.adjacency == "replace-one"
         noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
         # A spare attempt at a noised sum is a release with fresh noise, so it is counted beforehand.
         releases = {s.name: s.asked(rounds) + (self.spare if s.how == "sum" else 0) for s in sends}
+        sums = [s for s in sends if s.how == "sum"]
+        weights = {s.name: s.weighs for s in sums if s.weighs != "equal"}
+        drawn = max((s.draws for s in sums), default=0)
         # Introductions precede training, so training is counted for the other releases alone.
         spent: Counter[DpEvent] = Counter()
         for s in sends:
@@ -170,10 +188,18 @@ class PrivacySection:
             noise_multiplier=self._multiplier(sum(releases[s.name] for s in noised), spent),
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
-            least_cohort=self.least_cohort or 1,
-            least_honest=self.least_honest or 1,
-            largest_share=share,
-            largest_count=max(1, floor(share * records)),
+            least_cohort=self.least_cohort,
+            largest_cohort=max([1, self.least_cohort or 1, *(s.cohort or s.draws or clients for s in sums)]),
+            least_honest=self.least_honest,
+            largest_share=self.largest_share,
+            weights=weights,
+            draws=drawn or None,
+            least_count=self.least_count or 1,
+            largest_count=self.largest_count or 2**31,
+            fixed_batch=self.fixed_batch,
+            # n comes from one sum of counts, of which each client has at least one and nobody more than all
+            least_records=min(clients, records),
+            largest_records=records,
             # under add-remove, and per client, the number of records is data: an average stands in for it
             public_count=None if counts_are_public else max(1, round(records / clients)),
             secagg=self.secagg,

@@ -31,6 +31,7 @@ from securefl.study.devices import Devices
 from securefl.study.seats import Cast, Seats
 from securefl.study.standing import Figures, Stands, require_new
 from securefl.study.world import World
+from securefl.weighing import admits
 
 
 class Turn:
@@ -93,8 +94,13 @@ class Turn:
             self._logs.append((question, log))
             return answers
 
-        fewest = partial(fewest_behind_an_entry, self._plan)
-        population = replace(self._population, retired=self._out(), fewest=fewest)
+        population = replace(
+            self._population,
+            retired=self._out(),
+            fewest=partial(fewest_behind_an_entry, self._plan),
+            fixed_batch=self._plan.fixed_batch or 1,
+            admits=partial(admits, self._plan),
+        )
         rng = stream(world.seed, "selection", number)
         played = play(self._algorithm, state, population, number, rng, ask)
         record = self._record(number, played, time.perf_counter() - began, culprits)

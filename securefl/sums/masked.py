@@ -17,6 +17,7 @@ from securefl.secagg import Aborted, Agreement, Channels, Client, Policy, Server
 from securefl.secagg.checks import CONSISTENCY, UNMASK
 from securefl.storage.own_record import Own
 from securefl.sums.way import Attempt, Opened, Unopened
+from securefl.weighing import Weights, require_allowed
 
 MOST_COHORTS = 8
 """Whose channels a client keeps."""
@@ -31,6 +32,7 @@ class Masked:
         self._plan = plan
 
     def check(self, sends: Sends, cohort: int) -> None:
+        require_allowed(self._plan, [sends], Weights.usual(self._plan, sends, cohort))
         policy = self.policy([sends], cohort)
         policy.check(policy.parameters(cohort))
 
@@ -64,9 +66,9 @@ class Masked:
             mode=plan.secagg,
             corrupt=plan.corrupt or 0.0,
             dropout=plan.dropout,
-            # Two at least: the total of one client is its input.
-            least_cohort=max(2, plan.least_cohort),
-            least_honest=plan.least_honest,
+            # A plan that hides sums states both. Two at least: the total of one client is its input.
+            least_cohort=max(2, plan.least_cohort or 2),
+            least_honest=max(1, plan.least_honest or 1),
             least_survivors=max(2, fewest_contributions(plan, cohort, sends)),
         )
 

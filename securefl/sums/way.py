@@ -29,6 +29,7 @@ from securefl.core.wire import Header
 from securefl.plan import Plan
 from securefl.rounds import Sends, Sum
 from securefl.storage.own_record import Own
+from securefl.weighing import Weights, require_allowed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Attempt:
         sums: what is summed.
         introduction, number, again: of the questions; `again` counts how often they were put anew.
         cohort: names of who is called; a subset of the cohort that was ordered.
-        ordered: size of that cohort.
+        weights: what the order said of the weights of that cohort.
         task: digest of what this party told the cohort, or was told.
     """
 
@@ -49,8 +50,13 @@ class Attempt:
     number: int
     again: int
     cohort: tuple[str, ...]
-    ordered: int
+    weights: Weights
     task: bytes
+
+    @property
+    def ordered(self) -> int:
+        """The size of the cohort that was ordered."""
+        return self.weights.ordered
 
     @property
     def sends(self) -> tuple[Sends, ...]:
@@ -168,26 +174,19 @@ class Way(Protocol):
         ...
 
 
-def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, ordered: int) -> int:
+def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, weights: Weights) -> int:
     """The fewest contributions that a key holder opens a total of these values of.
 
-    ConfigError for a cohort below what the plan declares, and for a total that too few honest clients would
-    stand behind.
+    cohort: how many clients are called. ConfigError for an order that the plan does not allow, and for fewer
+    clients than are enough.
     """
+    require_allowed(plan, sends, weights)
     # Two at least: a total of one client is its value.
-    enough = max(2, fewest_contributions(plan, ordered, sends))
-    fewest = max(enough, plan.least_cohort)
-    if cohort < fewest:
+    enough = max(2, fewest_contributions(plan, weights.ordered, sends))
+    fewest = max(enough, plan.least_cohort or 2)
+    if not fewest <= cohort <= weights.ordered:
         raise ConfigError(
-            f"Expected a cohort of at least {fewest} clients, got {cohort}: ask more, or let fewer be enough "
-            "(`least_cohort`, `dropout`)."
-        )
-    # Clients that collude with the server take their own values off the total. The rest must hide each other.
-    honest = enough - plan.colluding(ordered)
-    if honest < plan.least_honest:
-        raise ConfigError(
-            f"Expected at least {plan.least_honest} honest inputs, got {honest}: {enough} clients are enough "
-            f"for a sum, and {plan.colluding(ordered)} of them may collude (`least_honest`, `dropout`, "
-            "`corrupt`)."
+            f"Expected {fewest} to {weights.ordered} clients of the {weights.ordered} ordered, got {cohort}: "
+            "ask more, or let fewer be enough (`least_cohort`, `dropout`)."
         )
     return enough

@@ -39,4 +39,4 @@ def test_no_module_is_long() -> None:
 
 
 def test_a_long_module_is_found() -> None:
-    assert longest.long_modules({"a.py": "x\n" * 301, "b.py": "x\n" * 300}) == [(301, "a.py")]
+    assert longest.long_modules({"a.py": "x\n" * 601, "b.py": "x\n" * 600}) == [(601, "a.py")]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from support.arms import ARMS, SCHEME_I, STATISTICS
+from support.arms import ARMS, REPLACED, STATISTICS, hiding
 from support.tiny_study import run, text, with_privacy, world
 from support.watched_sums import Watched
 
@@ -28,15 +28,13 @@ Combination = tuple[tuple[str, str], str, str]
 WAYS = ("clear", "masked", "ckks", "two-server")
 NOISES = ("none", "local", "distributed", "central", "key-holder")
 TRUSTED = {"central": '["key-holder", "others"]', "key-holder": '["server", "others"]'}
-NO_LEAST_COHORT = ("fedavg_rp", SCHEME_I)
-"""It draws with replacement, so shares of noise have no cohort to be sized for."""
 
 
 def allowed(one: Combination) -> bool:
     arm, way, noise = one
     if noise == "key-holder" and way != "two-server":
         return False
-    return not (noise == "distributed" and arm == NO_LEAST_COHORT)
+    return not (noise == "distributed" and arm == REPLACED)
 
 
 ALL = [one for one in product(ARMS, WAYS, NOISES) if allowed(one)]
@@ -67,12 +65,12 @@ def study(one: Combination, rounds: int = 1) -> Study:
     records = name in STATISTICS
     by_loss = ["loss", "size"] if name in ("active_fl", "fedcor", "pow_d") else []
     sent = {"fedprof": ["profile"], "adds": ["map"]}.get(name, by_loss)
-    sizes = ["size"] if one[0] == NO_LEAST_COHORT else []
+    sizes = ["size"] if one[0] == REPLACED else []
     permitted = str([*(["statistic"] if records else ["update"]), *sent, *sizes]).replace("'", '"')
     settings = {"sum": f'"{way}"', "against": TRUSTED.get(noise, '["server", "key-holder", "others"]')}
     written = text(arm, clients=7, rounds=rounds, unprotected=permitted)
     if way != "clear" or noise == "distributed":
-        settings |= {"dropout": "0.3", "corrupt": "0.15"}
+        settings |= hiding(one[0])
     if noise != "none":
         settings |= {"noise": f'"{noise}"', "epsilon": "8.0"}
         settings |= (
@@ -149,8 +147,8 @@ def test_what_is_left_out_is_refused(one: Combination) -> None:
 
 
 def test_shares_without_a_least_cohort_are_refused() -> None:
-    assert NO_LEAST_COHORT in ARMS
-    assert refused((NO_LEAST_COHORT, "masked", "distributed"))
+    assert REPLACED in ARMS
+    assert refused((REPLACED, "masked", "distributed"))
 
 
 def test_the_cover_has_every_two() -> None:

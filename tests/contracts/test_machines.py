@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import tiny_two_server as two
+from support.hidden_plans import hidden
 from support.tiny_orders import order
 
 from securefl.core.acts import Begin, RecordAct
@@ -49,7 +50,7 @@ STRANGERS = ("client-0009", "nobody", "")
 ASK = Ask(
     cohort=(0, 1),
     broadcast=MODEL,
-    sums=(Sum(Sends(name="sum", how="sum", reveals="it"), 2),),
+    sums=(Sum(Sends(name="sum", how="sum", reveals="it", weighs="draws"), 2),),
     each=(Each(Sends(name="profile", how="each", reveals="it"), Query(np.ones(1), np.ones(1))),),
 )
 
@@ -192,7 +193,7 @@ class Contract:
 
 SUM, PROFILE = ASK.sums[0].sends, ASK.each[0].sends
 OFFERS = {"sum": SUM, "profile": PROFILE}
-PLAN = Plan(delta=1e-5, schedule=1, largest_share=0.5, unprotected=("sum", "profile"))
+PLAN = Plan(delta=1e-5, schedule=1, unprotected=("sum", "profile"), weights={"sum": "draws"}, draws=5)
 BROADCAST = Broadcast(model=MODEL, names=("a",), arrays=(np.ones(1),))
 BROADCASTS: tuple[tuple[str, Any], ...] = (
     ("server", Broadcast(model=MODEL, names=("a",), arrays=())),
@@ -226,7 +227,7 @@ class TestClient(Contract):
                 {"draws": (-1,)},
                 {"draws": (2,)},  # more than the most of one client
                 {"whole": 0},
-                {"whole": 3, "most": 2, "draws": (2,)},  # two thirds of the weight
+                {"whole": 1, "most": 2, "draws": (2,)},
                 {"records": -1},
                 {"introduction": 1},
                 {"introduction": -1},
@@ -278,16 +279,16 @@ class TestClientOfHiddenSums(TestClient):
     machine = Client(
         number=0,
         header=HEADER,
-        plan=dataclasses.replace(PLAN, sum="masked", corrupt=0.0, largest_share=0.6, least_cohort=3),
+        plan=hidden(PLAN, 4, least_cohort=3),
         offers=OFFERS,
         most=Limit(999, 99),
     )
     drawn: dict[str, Any] = {  # noqa: RUF012
         "sums": ("sum",),
         "members": (0, 1, 4),
-        "draws": (3, 1, 1),
+        "draws": (2, 2, 1),
         "whole": 5,
-        "most": 3,
+        "most": 2,
     }
     ordered = order("profile", **drawn)
     good = (("server", ordered), ("server", BROADCAST))
@@ -296,14 +297,20 @@ class TestClientOfHiddenSums(TestClient):
             "profile",
             good=drawn,
             bad=(
-                {"members": (0, 1), "draws": (3, 2)},  # one below the least cohort
+                {"members": (0, 1), "draws": (3, 2), "most": 3},  # one below the least cohort
+                {"members": (0, 1, 4, 5, 6), "draws": (1,) * 5, "most": 1},  # one above the largest
                 {"members": (1, 2, 4)},
                 {"members": (4, 1, 0)},
-                {"draws": (3, 1)},
-                {"draws": (3, 1, 0)},
+                {"draws": (2, 2)},
+                {"draws": (2, 3, 0), "most": 3},
                 {"whole": 6},
-                {"most": 2},
-                {"draws": (4, 1, 1), "whole": 6, "most": 4},  # two thirds of the weight
+                {"most": 3},
+                {"draws": (3, 1, 1), "most": 3},  # 9 of 11 parts of the squared weight
+                {"draws": (2, 2, 2), "whole": 6},  # more draws than the plan has
+                {"draws": (2, 1, 1), "whole": 4},  # fewer, and not each client once
+                {"draws": (1, 1, 1), "whole": 0, "most": 0},  # equal weights
+                {"draws": (1, 1, 1), "whole": 0, "most": 0, "records": 9},  # by counts
+                {"records": 9},
                 {"sums": ("sum", "sum")},
                 {"introduction": 1},
                 {"again": 1},

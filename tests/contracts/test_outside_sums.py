@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.tiny_study import spied, text
+from support.hidden_plans import hidden
+from support.hidden_studies import counts
+from support.tiny_study import spied, text, with_privacy
 
 from securefl import sums
 from securefl.core.acts import entering
@@ -181,13 +183,13 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
-HIDDEN = 'sum = "zero-sum"\ndropout = 0.0\ncorrupt = 0.0'
+HIDDEN = {"sum": '"zero-sum"', "dropout": "0.0", "corrupt": "0.0", "largest_share": "0.51", **counts(4)}
 
 
 def test_a_study_has_the_same_models_as_in_the_clear(tmp_path: Path) -> None:
     written = text(ARM, clients=4)
     clear, _ = spied(parse(written), tmp_path / "clear")
-    hidden, finished = spied(parse(written.replace('sum = "clear"', HIDDEN)), tmp_path / "hidden")
+    hidden, finished = spied(parse(with_privacy(written, HIDDEN)), tmp_path / "hidden")
     for a, b in zip(clear.states, hidden.states, strict=True):
         assert np.array_equal(a.broadcast, b.broadcast)
     assert [record["answered"] for record in finished.records] == [list(range(4))] * 2
@@ -195,14 +197,14 @@ def test_a_study_has_the_same_models_as_in_the_clear(tmp_path: Path) -> None:
 
 
 def test_what_it_does_not_allow_is_told_before_the_run(tmp_path: Path) -> None:
-    written = text(ARM, clients=4).replace('sum = "clear"', HIDDEN.replace("dropout = 0.0", "dropout = 0.3"))
+    written = with_privacy(text(ARM, clients=4), HIDDEN | {"dropout": "0.3"})
     with pytest.raises(ConfigError, match="Expected dropout = 0"):
         spied(parse(written), tmp_path)
 
 
 def test_a_client_that_is_silent_costs_the_sum_and_the_door_says_so(tmp_path: Path) -> None:
     sends = Sends(name="own", how="sum", reveals="it")
-    plan = Plan(delta=1e-5, schedule=2, sum="zero-sum", corrupt=0.0, unprotected=("own",))
+    plan = hidden(Plan(delta=1e-5, schedule=2, unprotected=("own",)), 3, sum="zero-sum")
     records = [(np.ones((k, 1)), np.zeros(k)) for k in (1, 2, 0)]
     given = Given(sends, lambda job: Value(clear=np.full(3, float(len(job.x)))))
     with Door(plan, [given], records, ledger=tmp_path / "ledger.sqlite") as door:
@@ -216,4 +218,4 @@ def test_a_client_that_is_silent_costs_the_sum_and_the_door_says_so(tmp_path: Pa
 
 def test_a_word_that_nobody_knows_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"'zero-sum', got 'zero-sun' \(did you mean `zero-sum`\?\)"):
-        parse(text(ARM, clients=4).replace('sum = "clear"', HIDDEN.replace("zero-sum", "zero-sun")))
+        parse(with_privacy(text(ARM, clients=4), HIDDEN | {"sum": '"zero-sun"'}))

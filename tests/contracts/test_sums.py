@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.arms import ARMS, STATISTICS
-from support.tiny_study import run, spied, text, world
+from support.arms import ARMS, STATISTICS, hiding
+from support.tiny_study import run, spied, text, with_privacy, world
 from support.watched_sums import Watched
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError
 from securefl.core.keys import Share
 from securefl.he.keys import KeyPair
+from securefl.protocols import averaging
 from securefl.rounds import ByDraws
 from securefl.secagg.packing import Masker
 from securefl.study.composition import composition
@@ -28,12 +29,12 @@ from securefl.sums.encrypted.parts import SumEncryptor
 from securefl.sums.two_server import client as padder
 
 
-def one(name: str, options: str, sum_: str, *, extra: str = "", privacy: str = "", **changes: Any) -> Study:
+def one(name: str, options: str, sum_: str, *, extra: str = "", **changes: Any) -> Study:
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
     permitted = '["statistic"]' if name in STATISTICS else None
     written = text(arm, clients=7, extra=extra, unprotected=permitted, **changes)
-    hidden = f'sum = "{sum_}"\ndropout = 0.3\ncorrupt = 0.15\n{privacy}'
-    return parse(written if sum_ == "clear" else written.replace('sum = "clear"', hidden))
+    hidden = {"sum": f'"{sum_}"', **hiding((name, options))}
+    return parse(written if sum_ == "clear" else with_privacy(written, hidden))
 
 
 SLOW = ("adds",)
@@ -156,15 +157,23 @@ def test_the_server_never_sees_a_single_contribution(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ("dropout = 0.9", "less than 1 together"),
-        ("dropout = 0.6", "at least 5 survivors of 7 clients"),
-        ("dropout = -0.1", "dropout >= 0"),
-        ("", "Expected `dropout`"),
-        ("dropout = 0.3\nspare = -1", "spare >= 0"),
+        ({"dropout": "0.9"}, "less than 1 together"),
+        ({"dropout": "0.6"}, "0 honest others surely remain"),
+        ({"dropout": "0.45", "least_cohort": "7"}, "at least 5 survivors of 7 clients"),
+        ({"dropout": "-0.1"}, "dropout >= 0"),
+        ({"dropout": None}, "Expected `dropout`"),
+        ({"spare": "-1"}, "spare >= 0"),
+        ({"largest_share": "1.0"}, "0 < largest_share < 1"),
+        ({"largest_share": "0.3"}, r"at most 0\.3 .* got up to 0\.50[0-9] .* counts from 179 to 180"),
+        ({"least_count": "90"}, r"at most 0\.51 .* got up to 0\.8 .* counts from 90 to 180"),
+        ({"largest_count": None}, "Expected `least_count` and `largest_count`"),
     ],
 )
-def test_masked_sums_need_their_numbers(changed: str, said: str, tmp_path: Path) -> None:
-    written = one("fedavg", "fraction = 1.0", "masked").text.replace("dropout = 0.3", changed)
+def test_masked_sums_need_their_numbers(changed: dict[str, str | None], said: str) -> None:
+    given = {word: value for word, value in changed.items() if value is not None}
+    written = with_privacy(one("fedavg", "fraction = 1.0", "masked").text, given)
+    gone = tuple(f"{word} =" for word in changed.keys() - given.keys())
+    written = "\n".join(line for line in written.splitlines() if not gone or not line.startswith(gone))
 
     def prepare() -> None:
         of = parse(written)
@@ -175,28 +184,29 @@ def test_masked_sums_need_their_numbers(changed: str, said: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("word", "said"), [("least_honest", "at least 9 honest"), ("least_cohort", "at least 9 cl")]
+    ("word", "said"), [("least_honest", "at least 9 honest"), ("least_cohort", "a cohort of 9 to 9 clients")]
 )
 @pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
 def test_a_sum_that_no_cohort_could_open_is_told_beforehand(how: str, word: str, said: str) -> None:
     """Not round after round, in a run that says nothing else."""
-    written = one("fedavg", "fraction = 1.0", how).text.replace(f"\n{word} = 1\n", f"\n{word} = 9\n")
-    of = parse(written)
+    of = parse(with_privacy(one("fedavg", "fraction = 1.0", how).text, {word: "9"}))
     with pytest.raises(ConfigError, match=said):
         composition(of, of.arms[0], world(of))
 
 
-@pytest.mark.parametrize(
-    ("how", "said"), [("masked", "two clients or more"), ("ckks", "at least 2"), ("two-server", "at least 2")]
-)
-def test_a_cohort_of_one_is_not_opened(how: str, said: str, tmp_path: Path) -> None:
-    """Its sum would be its own value: told beforehand, and else by the parties of the sum."""
+@pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
+def test_a_cohort_of_one_is_not_asked(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sum would be its own value: told beforehand, and else by the server before anything is charged."""
     certain = one("fedavg", "fraction = 0.1", how)
     with pytest.raises(ConfigError, match="its own value"):
         composition(certain, certain.arms[0], world(certain))
-    finished = run(one("fedavg_rp", 'fraction = 0.1\nscheme = "I"', how), tmp_path)
+    of = one("fedavg", 'fraction = 1.0\naggregation = "partial"', how)
+    choose = averaging.gumbel_top_k
+    monkeypatch.setattr(averaging, "gumbel_top_k", lambda chances, count, rng: choose(chances, 1, rng))
+    finished = run(of, tmp_path)
     assert [len(record["answered"]) for record in finished.records] == [0, 0]
-    assert said in finished.records[0]["abstained"]["server"]
+    assert "1 clients are left, a sum needs 3" in finished.records[0]["abstained"]["server"]
+    assert [record["bytes_down"] for record in finished.records] == [0, 0]
 
 
 def test_a_key_whose_openings_are_used_up_is_replaced(

@@ -14,6 +14,8 @@ from support.tiny_study import run
 
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
+from securefl.data import shakespeare
+from securefl.study import own as records
 from securefl.study import run_report, world
 from securefl.study.config import read
 from securefl.training import embedding
@@ -139,7 +141,11 @@ def test_a_network_that_there_is_not_is_refused(own: Path, data: str, message: s
         world.build(read(rewritten(own, DATA, data)), 1)
 
 
-def test_text_is_refused(own: Path) -> None:
+def test_text_is_refused(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The play is made up: a newcomer has no file of one."""
+    roles = ("ROMEO", "JULIET", "NURSE")
+    play = "\n\n".join(f"{name}:\n{('but soft what light ' * 200)[:2100]}" for name in roles)
+    monkeypatch.setattr(records, "load", lambda *_, **__: shakespeare.split(play, np.random.default_rng(0)))
     rewritten(own, "epsilon = 1.0", "epsilon = inf")
     with pytest.raises(ConfigError, match="Expected numbers or images for `features`, got text"):
         world.build(read(rewritten(own, DATA, 'source = "shakespeare"\nfeatures = "body:Body"')), 1)

@@ -17,7 +17,7 @@ import pytest
 from flwr.app import Message
 from support.grid_double import silent
 from support.grid_parties import Parties
-from support.tiny_study import text
+from support.hidden_studies import hidden
 
 from securefl.core.agreement import Identity
 from securefl.core.release import SERVER
@@ -31,8 +31,7 @@ Frames = Callable[[int, bytes], bytes | None]
 
 
 def study(rounds: int = 1) -> str:
-    hidden = 'sum = "masked"\ndropout = 0.34\ncorrupt = 0.15\nspare = 1'
-    return text(ARM, clients=4, rounds=rounds).replace('sum = "clear"', hidden)
+    return hidden("masked", ARM, clients=4, rounds=rounds)
 
 
 def turned(change: Callable[[Turn], Turn]) -> Frames:
@@ -182,4 +181,4 @@ def test_another_plan_enters_nobody_and_is_named_to_the_owners() -> None:
     parties.session = parties.pinned.session(parties.made.plan, bytes(32))
     parties.played(parties.apart())
     assert parties.survivors == {1: {()}}
-    assert "largest_share: 1.0 here, 0.9 at the server" in parties.why(VICTIM)
+    assert "largest_share: 0.51 here, 0.9 at the server" in parties.why(VICTIM)

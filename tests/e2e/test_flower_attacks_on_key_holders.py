@@ -16,7 +16,8 @@ import pytest
 from flwr.app import Message
 from support.grid_double import silent
 from support.grid_parties import Parties
-from support.tiny_study import text
+from support.hidden_studies import hidden
+from support.tiny_study import with_privacy
 
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit, decode, encode, peek
@@ -38,8 +39,8 @@ WAYS = pytest.mark.parametrize("how", ["ckks", "two-server"])
 
 
 def study(how: str, rounds: int = 1) -> str:
-    hidden = f'sum = "{how}"\ndropout = 0.34\ncorrupt = 0.15\nspare = 1'
-    return text(ARM, clients=4, rounds=rounds).replace('sum = "clear"', hidden)
+    three_are_enough = {"corrupt": "0.0", "least_cohort": "3"}
+    return with_privacy(hidden(how, ARM, clients=4, rounds=rounds), three_are_enough)
 
 
 # What a server can say ------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ def test_a_total_of_fewer_than_the_least_is_not_opened(how: str) -> None:
 
 def another_cohort(turn: Turn) -> Turn:
     turn = told(turn, Order, lambda order: replace(order, members=(0, 1, 2), draws=order.draws[:3]))
-    return told(turn, SumCall, lambda call: replace(call, members=(0, 1, 2), ordered=3))
+    return told(turn, SumCall, lambda call: replace(call, members=(0, 1, 2), draws=call.draws[:3]))
 
 
 def another_model(turn: Turn) -> Turn:

@@ -112,7 +112,7 @@ def test_the_foreign_loop_changes_in_about_thirty_lines() -> None:
         tag: cell.source for cell in code(notebook("foreign_loop")) for tag in cell.metadata.get("tags", ())
     }
     new = changed(cells["before"], cells["after"])
-    assert 20 <= len(new) <= 35, "\n".join(new)
+    assert 20 <= len(new) <= 36, "\n".join(new)
     assert "securefl" not in cells["before"]
     assert "protocols" not in cells["before"]
 
@@ -125,10 +125,10 @@ def test_changed_lines_are_counted() -> None:
 
 
 def test_the_loop_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In at most fifteen lines; an eleventh ask is refused, as it says."""
+    """In at most sixteen lines, one of them on what clients check. An eleventh ask is refused, as it says."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"^```py\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)
-    assert len([line for line in source.splitlines() if line.strip()]) <= 15
+    assert len([line for line in source.splitlines() if line.strip()]) <= 16
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(compile(source, "README.md", "exec"), names)

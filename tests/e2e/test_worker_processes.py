@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.tiny_study import FEDAVG, FEDPROF, text
+from support.hidden_studies import counts
+from support.tiny_study import FEDAVG, FEDPROF, text, with_privacy
 from support.waiting import waiting
 
 from securefl.study import session
@@ -15,9 +16,8 @@ from securefl.study.config import read
 from securefl.study.session import run_study
 
 TWO_ARMS = text(FEDAVG, FEDPROF, clients=4, rounds=2)
-MASKED = TWO_ARMS.replace('sum = "clear"', 'sum = "masked"\ndropout = 0.25\ncorrupt = 0.0').replace(
-    "0.5", "1.0"
-)
+HIDDEN = {"sum": '"masked"', "dropout": "0.25", "corrupt": "0.0", "largest_share": "0.51", **counts(4)}
+MASKED = with_privacy(TWO_ARMS, HIDDEN).replace("fraction = 0.5", "fraction = 1.0")
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc of Linux")
 

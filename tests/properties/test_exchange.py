@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.hidden_plans import hidden
 from support.tiny_orders import order
 
 from securefl.accounting.ledger import Ledger, Terms
@@ -28,7 +29,10 @@ from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, ByDraws, Each, Sends, Sum, Value
 
 CLIENTS = 5
-SUM, ONE = Sends(name="vector", how="sum", reveals="it"), Sends(name="number", how="each", reveals="it")
+SUM, ONE = (
+    Sends(name="vector", how="sum", reveals="it", weighs="draws"),
+    Sends(name="number", how="each", reveals="it"),
+)
 DRAWS = {k: k + 1 for k in range(CLIENTS)}
 WEIGHTS = {k: draws / 15 for k, draws in DRAWS.items()}
 MODEL = np.zeros(3, dtype=np.float32)
@@ -308,26 +312,35 @@ def test_a_client_refuses_bad_orders_and_strangers() -> None:
         client.receive(state, "client-0002", order("vector"))
 
 
-HIDDEN = replace(PLAN, sum="masked", dropout=0.2, corrupt=0.0, least_cohort=3, largest_share=0.5)
+HIDDEN = hidden(
+    replace(PLAN, weights={"vector": "draws"}, draws=5, dropout=0.2),
+    CLIENTS,
+    least_cohort=3,
+    largest_share=0.6,
+)
 
 
 def test_a_client_of_a_hidden_sum_sees_the_whole_cohort_and_its_weights() -> None:
     """Weights are not the server's to choose: every client sees them all, and none exceeds the declared."""
     client = exchange_client(HIDDEN)
     state = client.begin().state
-    hidden = {"sums": ("vector",), "members": (0, 1, 2, 3), "draws": (1, 2, 1, 1), "whole": 5, "most": 2}
-    assert client.receive(state, "server", order(**hidden)).state.order is not None
+    good = {"sums": ("vector",), "members": (0, 1, 2, 3), "draws": (1, 2, 1, 1), "whole": 5, "most": 2}
+    assert client.receive(state, "server", order(**good)).state.order is not None
     for lie, said in (
-        ({"members": (0, 1), "draws": (1, 1), "whole": 2, "most": 1}, "at least 3 clients"),
-        ({"draws": (1, 10**12, 1, 1), "whole": 10**12 + 3, "most": 10**12}, "more than 0.5 of the weight"),
-        ({"draws": (1, 4, 1, 1), "whole": 7, "most": 4}, "more than 0.5 of the weight"),
+        ({"members": (0, 1), "draws": (1, 1), "whole": 2, "most": 1}, "3 to 5 clients"),
+        ({"members": (0, 1, 2, 3, 4, 5), "draws": (1,) * 6, "whole": 6, "most": 1}, "3 to 5 clients"),
+        ({"draws": (1, 10**12, 1, 1), "whole": 10**12 + 3, "most": 10**12}, "5 draws in all"),
+        ({"draws": (1, 4, 1, 1), "whole": 7, "most": 4}, "5 draws in all"),
+        ({"members": (0, 1, 2), "draws": (1, 3, 1), "most": 3}, r"more than 0\.6 of the squared weight"),
+        ({"draws": (1,) * 4, "whole": 0, "most": 0, "records": 9}, "weighs it by counts"),
+        ({"draws": (1,) * 4, "whole": 0, "most": 0}, "weighs it equally"),
         ({"whole": 10**12}, "draws"),
         ({"most": 3}, "draws"),
         ({"members": (0, 2, 1, 3)}, "ascending"),
         ({"members": (0, 2, 3, 4)}, "us among them"),
     ):
         with pytest.raises(RemoteProtocolError, match=said):
-            client.receive(state, "server", order(**{**hidden, **lie}))
+            client.receive(state, "server", order(**{**good, **lie}))
     with pytest.raises(RemoteProtocolError, match="hidden"):
         client.receive(state, "server", order("vector"))
 

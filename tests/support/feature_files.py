@@ -63,7 +63,7 @@ dropout = 0.1
 corrupt = 0.1
 least_cohort = 16
 least_honest = 10
-largest_share = 1.0
+largest_share = 0.1
 {"".join(arms or (HEADS, FEDLOG))}""",
         encoding="utf-8",
     )

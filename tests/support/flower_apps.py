@@ -17,14 +17,21 @@ from securefl.engines.flower.secure_app import in_house, secure
 from securefl.engines.flower.secure_grid import SecureGrid
 from securefl.plan import Plan
 from support.grid_double import GridDouble
+from support.hidden_plans import hidden
 
 CLIENTS = 3
 COUNTS = (10, 30, 24)
 UPDATES = Updates(metrics=("loss",), evaluation=("accuracy",))
 CLEAR = Plan(
-    delta=1e-5, schedule=9, unprotected=("update", "evaluation"), largest_count=64, adjacency="add-remove"
+    delta=1e-5,
+    schedule=9,
+    unprotected=("update", "evaluation"),
+    weights={"update": "counts", "evaluation": "counts"},
+    least_count=8,
+    largest_count=64,
+    adjacency="add-remove",
 )
-MASKED = replace(CLEAR, sum="masked", adjacency="replace-one", corrupt=0.0, dropout=0.34)
+MASKED = hidden(CLEAR, CLIENTS, adjacency="replace-one", dropout=0.34, largest_share=0.99)
 TWO = replace(MASKED, sum="two-server")
 
 

@@ -18,12 +18,13 @@ from securefl.plan import Plan
 from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
+from support.hidden_plans import hidden
 
 CLIENTS, SIZE = 4, 3
 SESSION = bytes(32)
 SENDS = Sends(name="own", how="sum", reveals="it")
 CLEAR = Plan(delta=1e-5, schedule=3, unprotected=("own",))
-MASKED = replace(CLEAR, sum="masked", corrupt=0.25, dropout=0.25)
+MASKED = hidden(CLEAR, CLIENTS, least_cohort=3, corrupt=0.25, dropout=0.25)
 TWO = replace(MASKED, sum="two-server")
 ASK = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
 PLACE = Header(SESSION, 1, 0, 0)
@@ -41,7 +42,9 @@ def sum_call(**changes: Any) -> SumCall:
     """A call to all of them, with defects on demand."""
     good: dict[str, Any] = {
         "members": tuple(range(CLIENTS)),
-        "ordered": CLIENTS,
+        "draws": (1,) * CLIENTS,
+        "whole": 0,
+        "records": 0,
         "names": ("own",),
         "lengths": (SIZE,),
         "introduction": 0,

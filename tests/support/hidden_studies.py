@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from support.tiny_study import text
+from support.tiny_study import text, with_privacy
 
 FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
 FEDLOG = '[[arm]]\nname = "x"\nprotocol = "fedlog"\n'
-HIDDEN = 'sum = "{}"\ndropout = 0.34\ncorrupt = 0.15\nspare = 1'
+RECORDS = 1258
+"""Of all clients of a tiny study."""
+HIDDEN = {
+    "dropout": "0.34",
+    "corrupt": "0.15",
+    "spare": "1",
+    "least_cohort": "4",
+    "largest_share": "0.51",
+}
+
+
+def counts(clients: int) -> dict[str, str]:
+    """Bounds of the clients' numbers of records that clip none of a tiny study, whose partition is even."""
+    return {"least_count": str(RECORDS // clients), "largest_count": str(-(-RECORDS // clients))}
 
 
 def hidden(how: str, arm: str = FEDAVG, *, clients: int, rounds: int) -> str:
-    return text(arm, clients=clients, rounds=rounds).replace('sum = "clear"', HIDDEN.format(how))
+    said = {"sum": f'"{how}"', **HIDDEN, **counts(clients)}
+    return with_privacy(text(arm, clients=clients, rounds=rounds), said)
 
 
 def shares_of_noise(clients: int) -> str:
     """FedLog in one round, with shares of noise under masks."""
     said = text(FEDLOG, clients=clients, rounds=1, unprotected="[]")
-    lines = said.replace('sum = "clear"', HIDDEN.format("masked")).splitlines()
-    lines = [line for line in lines if not line.startswith(("noise =", "epsilon", "adjacency"))]
-    at = lines.index("[privacy]") + 1
-    own = ['noise = "distributed"', "epsilon = 4.0", 'adjacency = "add-remove"']
-    return "\n".join([*lines[:at], *own, *lines[at:]])
+    own = {"noise": '"distributed"', "epsilon": "4.0", "adjacency": '"add-remove"'}
+    return with_privacy(said, {"sum": '"masked"', **HIDDEN, **own})

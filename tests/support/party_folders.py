@@ -22,12 +22,17 @@ from securefl.storage.own_record import OwnRecord
 from securefl.study.config import parse as parse_study
 from securefl.study.parties import folder, keys, pinning, plan_file
 from securefl.study.parties.made import Made
-from support.tiny_study import text
+from support.hidden_studies import counts
+from support.tiny_study import text, with_privacy
 
 CLIENTS = 3
 FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
 CLEAR = text(FEDAVG, clients=CLIENTS, rounds=4)
-MASKED = CLEAR.replace('sum = "clear"', 'sum = "masked"\ndropout = 0.34\ncorrupt = 0.0\nspare = 2')
+MASKED = with_privacy(
+    CLEAR,
+    {"sum": '"masked"', "dropout": "0.34", "corrupt": "0.0", "spare": "2", "largest_share": "0.51"}
+    | counts(CLIENTS),
+)
 TWO_SERVER = MASKED.replace('"masked"', '"two-server"')
 
 

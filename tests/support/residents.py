@@ -18,12 +18,13 @@ from securefl.engines.apart.entering import Enter, enter_all
 from securefl.engines.apart.resident import Resident
 from securefl.engines.apart.roster import Pinned
 from securefl.engines.apart.waves import Waves
+from securefl.engines.door import Given
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.engines.server import ServerParty
 from securefl.messages import client_name
 from securefl.plan import Plan
-from securefl.rounds import Answers, Kept
+from securefl.rounds import Answers, Ask, Kept, Sends
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from support.four_clients import ASK, CLIENTS, SENDS, given, records
@@ -51,12 +52,14 @@ class Deployment:
 
     Attributes:
         compute: what a client computes, from its job.
+        sends: what clients offer.
         said: the bytes of each wave that were sent to each party, the newest last.
     """
 
     plan: Plan
     keys: dict[str, Identity] = field(default_factory=identities)
     compute: Any = None
+    sends: Sends = SENDS
     lost: Callable[[str, bytes], bytes | None] = lambda name, said: said
     residents: dict[str, Resident] = field(default_factory=dict)
     files: dict[str, Files] = field(default_factory=dict)
@@ -74,7 +77,7 @@ class Deployment:
     def begin(self) -> None:
         """A server's process, which enters sessions anew."""
         record = OwnRecord(SERVER, Journal(), self.server_keys)
-        self.server = ServerParty(self.plan, {"own": SENDS}, record, clients=CLIENTS)
+        self.server = ServerParty(self.plan, {"own": self.sends}, record, clients=CLIENTS)
         self.transport = Waves(self.exchange)
 
     def start(self, name: str) -> None:
@@ -93,11 +96,11 @@ class Deployment:
     def _made(self, name: str, kept: Mapping[int, Kept]) -> ClientParty | KeyHolderParty:
         files, own = self.files[name], self.keys[name]
         if name == KEY_HOLDER:
-            return KeyHolderParty(self.plan, {"own": SENDS}, OwnRecord(name, files.journal, own))
+            return KeyHolderParty(self.plan, {"own": self.sends}, OwnRecord(name, files.journal, own))
         number = NAMES.index(name)
         return ClientParty(
             self.plan,
-            [given(self.compute) if self.compute else given()],
+            [Given(self.sends, self.compute or given().compute)],
             files.ledger,
             files.journal,
             {number: records()[number]},
@@ -121,8 +124,8 @@ class Deployment:
         entered, self.blamed = enter_all(self.exchange, self.request(nonce), tuple(self.residents))
         return entered
 
-    def ask(self, number: int) -> Answers:
-        return self.server.ask(ASK, Header(self.session, number, 0, 0), self.transport)
+    def ask(self, number: int, ask: Ask = ASK) -> Answers:
+        return self.server.ask(ask, Header(self.session, number, 0, 0), self.transport)
 
     def why(self, name: str) -> str:
         """The newest refusal in a party's diary."""

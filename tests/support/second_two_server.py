@@ -49,13 +49,19 @@ class Terms:
     task: bytes
     holder: bytes
     server: bytes
-    ordered: int
+    draws: tuple[int, ...]
+    whole: int
+    records: int
 
     roster_digest = Agreed.roster_digest
     context_under = Agreed.context_under
 
     def context(self) -> bytes:
-        rules = digest("two-server rules", b"", fields(self.holder, self.server, u32(self.ordered)))
+        numbers = (len(self.draws), *self.draws, self.whole, self.records)
+        weights = b"".join(number.to_bytes(8, "little") for number in numbers)
+        rules = digest(
+            "two-server rules 2", b"", fields(self.holder, self.server, u32(len(self.draws)), weights)
+        )
         found: bytes = self.context_under(rules)  # type: ignore[misc]
         return found
 

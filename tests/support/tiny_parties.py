@@ -9,11 +9,13 @@ from typing import Any
 from securefl.core.agreement import Directory, Identity
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
+from securefl.exchange.server import order_of
 from securefl.messages import client_name
 from securefl.rounds import Ask
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums.way import Attempt, Way
+from securefl.weighing import Weights
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def attempt(ask: Ask, cohort: Sequence[int], header: Header, task: bytes = bytes
         number=ask.number,
         again=0,
         cohort=tuple(sorted(map(client_name, cohort))),
-        ordered=len(ask.cohort),
+        weights=Weights.of(order_of(ask, sorted(ask.cohort), hidden=True)),
         task=task,
     )
 

@@ -70,9 +70,9 @@ delta = 1e-4
 budget = inf
 against = ["server", "key-holder", "others"]
 unprotected = {unprotected}
-least_cohort = 1
+least_cohort = 2
 least_honest = 1
-largest_share = 1.0
+largest_share = 0.5
 {extra}
 """
     return head + "\n".join(arms)
@@ -80,11 +80,13 @@ largest_share = 1.0
 
 def with_privacy(written: str, settings: Mapping[str, str]) -> str:
     """The text with these values in its section [privacy]."""
-    for key, value in settings.items():
-        lines = [line for line in written.splitlines() if not line.startswith(f"{key} =")]
-        at = lines.index("[privacy]") + 1
-        written = "\n".join([*lines[:at], f"{key} = {value}", *lines[at:]])
-    return written
+    lines = written.splitlines()
+    at = lines.index("[privacy]") + 1
+    end = next((n for n, line in enumerate(lines[at:], at) if line.startswith("[")), len(lines))
+    gone = tuple(f"{key} =" for key in settings)
+    own = [line for line in lines[at:end] if not (gone and line.startswith(gone))]
+    said = [f"{key} = {value}" for key, value in settings.items()]
+    return "\n".join([*lines[:at], *said, *own, *lines[end:]])
 
 
 def study(*arms: str, **changes: Any) -> Study:

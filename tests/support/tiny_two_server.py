@@ -27,6 +27,8 @@ from securefl.sums.two_server.key_holder import AddPads, OpenBoxes, PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.two_server.way import KeyHolderPart
+from securefl.weighing import Weights
+from support.hidden_plans import hidden
 from support.tiny_secagg import entropy, identity, release, told
 
 SESSION = hashlib.sha256(b"a session of two servers").digest()
@@ -37,7 +39,7 @@ VECTORS = (
     Vector(name="update", length=11, bits=27, bound=10**6),
     Vector(name="count", length=3, bits=20, bound=100),
 )
-PLAN = Plan(delta=1e-5, schedule=9, sum="two-server", corrupt=0.0, unprotected=("update", "count"))
+PLAN = hidden(Plan(delta=1e-5, schedule=9, unprotected=("update", "count")), MEMBERS, sum="two-server")
 SENDS = tuple(Sends(name=vector.name, how="sum", reveals="it") for vector in VECTORS)
 NOISED = replace(
     PLAN,
@@ -83,6 +85,7 @@ def agreement(
         holder=holder.key.public,
         server=SERVER_KEY.public,
         ordered=MEMBERS,
+        weights=Weights((1,) * MEMBERS).encoded(),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from scipy import stats
+from support.hidden_plans import hidden
 
 from securefl.charges import charge_of
 from securefl.core.errors import LocalProtocolError
@@ -71,7 +72,7 @@ def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> Non
 @pytest.mark.parametrize("noise", ["none", "distributed"])
 def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, noise: Any) -> None:
     """What the mask or the key is given is what would leave in the clear; no number of it is left beside."""
-    plan = replace(PLAN if noise == "distributed" else BARE, sum=how, noise=noise)
+    plan = hidden(PLAN if noise == "distributed" else BARE, 4, sum=how, noise=noise)
     with pytest.raises(LocalProtocolError, match="Expected something to hide"):
         released(plan)
     given = []
@@ -120,9 +121,9 @@ def test_a_secret_gives_the_same_noise_again_and_another_place_other_noise(sends
     [
         (PLAN, SUM, {}),
         (PLAN, EACH, {}),
-        (replace(BARE, sum="masked"), SUM, {"conceal": lambda integers: HIDDEN}),
-        (replace(BARE, sum="ckks"), SUM, {"conceal": lambda integers: HIDDEN}),
-        (replace(BARE, sum="two-server"), SUM, {"conceal": lambda integers: HIDDEN}),
+        (hidden(BARE, 4, sum="masked"), SUM, {"conceal": lambda integers: HIDDEN}),
+        (hidden(BARE, 4, sum="ckks"), SUM, {"conceal": lambda integers: HIDDEN}),
+        (hidden(BARE, 4, sum="two-server"), SUM, {"conceal": lambda integers: HIDDEN}),
     ],
     ids=["noised sum", "noised number", "masked", "encrypted", "padded"],
 )

@@ -32,6 +32,7 @@ from securefl.sums.two_server.key_holder import PadKeyHolder
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.two_server.way import KeyHolderPart
+from securefl.weighing import Weights
 
 FILE = Path(__file__).parent / "two_server" / "sum.json"
 MEMBERS, LEAST = 4, 3
@@ -71,7 +72,9 @@ TERMS = second.Terms(
     task=drawn("task"),
     holder=x25519_public(second.box_key(LASTING)),
     server=x25519_public(SERVER_OWN),
-    ordered=MEMBERS + 1,
+    draws=(2, 1, 1, 3, 1),
+    whole=8,
+    records=0,
 )
 
 
@@ -220,7 +223,16 @@ def identity(k: int) -> agreement.Identity:
 
 PART = KeyHolderPart(
     SecretKey(LASTING),
-    Plan(delta=1e-5, schedule=9, sum="two-server", corrupt=0.0),
+    Plan(
+        delta=1e-5,
+        schedule=9,
+        sum="two-server",
+        corrupt=0.0,
+        least_cohort=3,
+        largest_cohort=9,
+        least_honest=2,
+        largest_share=0.5,
+    ),
     (),
     AgreementKey(SecretKey(second.box_key(LASTING))),
 )
@@ -232,7 +244,8 @@ AGREED = Agreement(
     task=TERMS.task,
     holder=PublicKey(TERMS.holder),
     server=PublicKey(TERMS.server),
-    ordered=TERMS.ordered,
+    ordered=len(TERMS.draws),
+    weights=Weights(TERMS.draws, TERMS.whole, TERMS.records).encoded(),
 )
 WHO = [f"client-{k:04d}" for k in range(MEMBERS)]
 

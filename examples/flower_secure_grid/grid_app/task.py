@@ -1,4 +1,4 @@
-"""A softmax regression on the digits, dealt out to three clients."""
+"""A softmax regression on the digits, dealt out to four clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-CLIENTS = 3
+CLIENTS = 4
 Vectors = np.ndarray[Any, np.dtype[Any]]
 
 

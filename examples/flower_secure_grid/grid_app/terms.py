@@ -8,10 +8,17 @@ from securefl.plan import Plan
 PLAN = Plan(
     sum="masked",
     corrupt=0.0,
-    dropout=0.34,
+    dropout=0.25,
+    least_cohort=4,
+    largest_cohort=4,
+    least_honest=3,
+    # A client with 400 records beside two with 300: a guess of its update errs by 0.72 of its spread.
+    largest_share=0.48,
+    weights={"update": "counts"},
+    least_count=300,
+    largest_count=400,
     delta=1e-5,
     schedule=20,
     unprotected=("update", "evaluation"),
-    largest_count=600,
 )
 UPDATES = Updates(metrics=("loss",), evaluation=("accuracy",))

@@ -4,8 +4,9 @@ A vector of the sum holds, of one client with n examples,
 
     w (trained - broadcast),  w metrics,  w          with w = n / largest_count
 
-Of an evaluation it holds the last two. Where the plan has a `public_count`, or bounds are set, every client
-weighs 1 and says no w.
+Of an evaluation it holds the last two. n is clipped to the plan's `least_count` and `largest_count`. Unless
+the plan says that the value weighs by "counts", every client weighs 1 and says no w; so it does where the
+plan has a `public_count`, or a bound is set.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class Updates:
 
     def weighted(self, plan: Plan, name: str) -> bool:
         """Whether clients weigh by their examples, and say so in the sum."""
-        return plan.public_count is None and self.bound(name) is None
+        counts = plan.weights.get(name) == "counts"
+        return counts and plan.public_count is None and self.bound(name) is None
 
     def named(self, name: str) -> tuple[str, ...]:
         """The metrics of these values."""
@@ -130,6 +132,8 @@ class Updates:
     def check(self, plan: Plan) -> None:
         """Raises ConfigError for a plan under which these values can never leave."""
         for name, sends in self.sends().items():
+            if plan.weights.get(name, "equal") == "draws":
+                raise ConfigError(f"Expected {name!r} to weigh equally or by counts, got by draws.")
             if self.weighted(plan, name) and plan.largest_count > _MOST_COUNT:
                 raise ConfigError(
                     f"Expected largest_count of at most {_MOST_COUNT}, the most examples that a client "
@@ -149,7 +153,9 @@ class Updates:
         DataError for a total whose weights are 0.
         """
         own = values if name == UPDATE else 0
-        weight, examples = total.weight, total.weight * plan.count(1)
+        # Without counts or a public one, a client stands for one example.
+        own_count = 1 if plan.public_count is None else plan.count(plan.public_count)
+        weight, examples = total.weight, total.weight * own_count
         if self.weighted(plan, name):
             weight = float(total.value[-1])
             examples = weight * plan.largest_count

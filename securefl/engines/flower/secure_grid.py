@@ -14,6 +14,7 @@ number of contributors times that count (or 1), which is public.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from time import monotonic, sleep
 
@@ -215,7 +216,13 @@ class SecureGrid(Grid):
         if retired:
             _log.warning("Round %d: %d clients have spent their budgets.", self._round, len(retired))
         missing = {number for number in self._clients.values() if client_name(number) in self._asking.missing}
-        return tuple(sorted({self._clients[node] for node in nodes} - retired - missing))
+        return self._whole(sorted({self._clients[node] for node in nodes} - retired - missing))
+
+    def _whole(self, cohort: list[int]) -> tuple[int, ...]:
+        """The clients of these that are here with all of their fixed batch, where the plan has batches."""
+        batch = self._plan.fixed_batch or 1
+        here = Counter(number // batch for number in cohort)
+        return tuple(number for number in cohort if here[number // batch] == batch)
 
     def _content(self, mean: Mean, layout: Layout, start: np.ndarray) -> RecordDict:
         metrics: Mapping[str, float | int] = {**mean.metrics, self._strategy.weighted_by_key: mean.examples}

@@ -28,9 +28,13 @@ from securefl.scores import Way as ScoreWay
 from securefl.storage.journal import Journal
 from securefl.sums import Attempt, way_of
 from securefl.training.fit import Trainer, one_by_one
+from securefl.weighing import Weights
 
 MOST = Limit(2**30, 2**22)
 """Of one order or broadcast, unless the party says otherwise."""
+
+_REFUSED = object()
+"""In place of work that a client does not do. It abstains."""
 
 
 class ClientParty:
@@ -237,7 +241,7 @@ class ClientParty:
             number=said.number,
             again=said.again,
             cohort=tuple(sorted(map(client_name, call.members))),
-            ordered=len(said.members),
+            weights=Weights.of(said),
             task=digest,
         )
 
@@ -249,6 +253,7 @@ class ClientParty:
         acts = [order for order in orders if isinstance(order, Begin | RecordAct)]
         # By identity: two clients may order the same, and not every order can be hashed.
         recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
+        orders = self._with_one_total(orders)
         tasks = {id(order): found for order in orders if (found := self._task(order)) is not None}
         contributions = self._contributing.contribute_many(list(tasks.values()))
         return [
@@ -256,9 +261,37 @@ class ClientParty:
             if id(order) in recorded
             else contributions[tasks[id(order)].client]
             if id(order) in tasks
+            else None
+            if order is _REFUSED
             else order.run()
             for order in orders
         ]
+
+    def _with_one_total(self, orders: Sequence[Any]) -> list[Any]:
+        """The work, without that of clients who are told another n than the first of this session.
+
+        Under hidden sums n is the server's word. If it could change, a large n in one round and a small one
+        in another would weigh the same clients differently.
+        """
+        weighed = [
+            order
+            for order in orders
+            if isinstance(order, Contribute) and order.order.sums and order.order.records
+        ]
+        if not weighed:
+            return list(orders)
+        names = [client_name(order.client) for order in weighed]
+        told = [order.order.records for order in weighed]
+        pinned = self._journal.totals(names, weighed[0].header.session, told)
+        others = {id(order) for order, n in zip(weighed, pinned, strict=True) if order.order.records != n}
+        for order, n in zip(weighed, pinned, strict=True):
+            if id(order) in others:
+                self.log.tell(
+                    client_name(order.client),
+                    f"Expected n = {n}, as it was told first in this session, got {order.order.records}: it "
+                    "abstains.",
+                )
+        return [_REFUSED if id(order) in others else order for order in orders]
 
     def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
         """The bytes of these messages; the charges of what they carry are committed before."""

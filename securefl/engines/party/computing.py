@@ -168,6 +168,7 @@ class Computing:
         if secret is None or self._offers[name].sends.training is None:
             return None
         at, order = task.header, task.order.order
+        # Session and round bar nothing here: the secret is the journal's own for each of them.
         # By the question, not by the attempt: every attempt at it draws the same noise, and so has the same
         # value. By the broadcast too: of two models under one draw of noise, the difference would be open.
         told = hashlib.sha256(encode(Header(at.session, at.round, 0, 0), task.order.broadcast)).digest()

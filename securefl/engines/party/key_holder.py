@@ -20,6 +20,7 @@ from securefl.rounds import Sends
 from securefl.scores import Way as ScoreWay
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums import Attempt, way_of
+from securefl.weighing import require_allowed, require_batches
 
 
 class KeyHolderParty:
@@ -87,11 +88,13 @@ class KeyHolderParty:
             ) from None
 
     def _of_sum(self, header: Header, call: SumCall) -> tuple[Machine[Any], bytes]:
-        # `ordered` and `task` are the server's word only. Clients sign both, and the machine checks their
-        # signatures.
+        # Weights, the size of the cohort and `task` are the server's word only. Clients sign all of it, and
+        # the machine checks their signatures. What the plan does not allow is refused beforehand.
         sums = call.sums(self._offers)
-        if self._sums is None or call.ordered < len(call.members):
+        if self._sums is None or len(call.draws) < len(call.members):
             raise RemoteProtocolError("Expected a call for a sum of this plan, got another.", sender=SERVER)
+        require_allowed(self._plan, [question.sends for question in sums], call.weights)
+        require_batches(self._plan, call.members, call.draws)
         return self._sums.machine(
             Attempt(
                 header=header,
@@ -100,7 +103,7 @@ class KeyHolderParty:
                 number=call.number,
                 again=call.again,
                 cohort=tuple(sorted(map(client_name, call.members))),
-                ordered=call.ordered,
+                weights=call.weights,
                 task=call.task,
             )
         )

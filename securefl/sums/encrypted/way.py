@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core.agreement import Agreement, Directory, Identity, digest, u32
+from securefl.core.agreement import Agreement, Directory, Identity, digest, fields, u32
 from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.machine import Machine
@@ -29,6 +29,7 @@ from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.encrypted.parts import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
 from securefl.sums.encrypted.server import SumServer
 from securefl.sums.way import Attempt, Opened, Unopened, required_contributions
+from securefl.weighing import Weights
 
 _PURPOSE = b"encrypted sums"
 _REQUEST = "/request"
@@ -44,7 +45,8 @@ class Encrypted:
         self._plan = plan
 
     def check(self, sends: Sends, cohort: int) -> None:
-        required_contributions(self._plan, [sends], cohort, cohort)
+        usual = Weights.usual(self._plan, sends, cohort)
+        required_contributions(self._plan, [sends], cohort, usual)
 
     def clients(self, directory: Directory) -> EncryptedClients:
         return EncryptedClients(self, directory)
@@ -63,27 +65,31 @@ class Encrypted:
             vectors=attempt.vectors(),
             plan=self._plan.digest(),
             task=attempt.task,
+            weights=attempt.weights.encoded(),
             ordered=attempt.ordered,
         )
 
     def enough(self, attempt: Attempt) -> int:
         """The fewest clients that a total is opened for; ConfigError for an attempt below the plan."""
-        return required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
+        return required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.weights)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SumAgreement(Agreement):
     """The agreement of one encrypted sum.
 
-    ordered: how many clients the order was given to. The fewest that are opened follow from it. The key
-    holder hears it from the server alone, but no client signs a smaller number.
+    ordered: how many clients the order was given to. The fewest that are opened follow from it.
+    weights: what the order said of their weights, encoded. The key holder hears both from the server alone,
+        but no client signs others than it was ordered.
     """
 
     ordered: int
+    weights: bytes
 
+    # `ordered` follows from `weights` in every attempt. An agreement that is made otherwise binds both.
     @property
     def rules(self) -> bytes:
-        return digest(b"encrypted rules", b"", u32(self.ordered))
+        return digest(b"encrypted rules 2", b"", fields(u32(self.ordered), self.weights))
 
 
 class EncryptedClients:

@@ -23,8 +23,9 @@ class Agreement(agreement.Agreement):
     Attributes:
         holder: the key holder's key (X25519), for which clients box the seeds of their pads.
         server: the server's key (X25519), for which the key holder seals its sum of pads.
-        ordered: how many clients the order was given to. The fewest that are opened follow from it. The
-            key holder hears it from the server alone, but no client signs a smaller number.
+        ordered: how many clients the order was given to. The fewest that are opened follow from it.
+        weights: what the order said of their weights, encoded. The key holder hears both from the server
+            alone, but no client signs others than it was ordered.
 
     Both keys are pinned: they stand in the context, and so under every signature and in every box. A box for
     another key holder belongs to another agreement.
@@ -37,6 +38,7 @@ class Agreement(agreement.Agreement):
     holder: PublicKey
     server: PublicKey
     ordered: int
+    weights: bytes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,10 +55,13 @@ class Agreement(agreement.Agreement):
                     f"bits for {vector.name!r}: widen it or tighten the bound."
                 )
 
+    # `ordered` follows from `weights` in every attempt. An agreement that is made otherwise binds both.
     @property
     def rules(self) -> bytes:
         return agreement.digest(
-            b"two-server rules", b"", fields(self.holder.raw, self.server.raw, u32(self.ordered))
+            b"two-server rules 2",
+            b"",
+            fields(self.holder.raw, self.server.raw, u32(self.ordered), self.weights),
         )
 
 

@@ -28,6 +28,7 @@ from securefl.sums.two_server.messages import PadRequest
 from securefl.sums.two_server.pads import opened, total_pads
 from securefl.sums.two_server.server import PadServer
 from securefl.sums.way import Attempt, Opened, Unopened, required_contributions
+from securefl.weighing import Weights
 
 
 class TwoServer:
@@ -42,7 +43,8 @@ class TwoServer:
         self._plan = plan
 
     def check(self, sends: Sends, cohort: int) -> None:
-        required_contributions(self._plan, [sends], cohort, cohort)
+        usual = Weights.usual(self._plan, sends, cohort)
+        required_contributions(self._plan, [sends], cohort, usual)
 
     def clients(self, directory: Directory) -> TwoServerClients:
         return TwoServerClients(self, directory)
@@ -66,12 +68,13 @@ class TwoServer:
             task=attempt.task,
             holder=directory.key_holder.channel,
             server=directory.server.channel,
+            weights=attempt.weights.encoded(),
             ordered=attempt.ordered,
         )
 
     def enough(self, attempt: Attempt) -> int:
         """The fewest clients that a total is opened for; ConfigError for an attempt below the plan."""
-        return required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.ordered)
+        return required_contributions(self._plan, attempt.sends, len(attempt.cohort), attempt.weights)
 
 
 @dataclass(frozen=True)

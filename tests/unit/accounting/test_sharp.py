@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
+from support.hidden_plans import hidden
 from support.tiny_study import text
 
 from securefl.accounting.composition import Running, compose, epsilon, rdp_epsilon, within
@@ -115,15 +116,18 @@ SHARED = Sends(
     grid=Grid(step=2.0**-10, bound=2.0**12),
     cohort=5,
 )
-SHARES = Plan(
-    sum="masked",
-    noise="distributed",
-    noise_multiplier=3.0,
-    dropout=0.2,
-    corrupt=0.0,
-    adjacency="add-remove",
-    delta=1e-5,
-    schedule=1,
+SHARES = hidden(
+    Plan(
+        noise="distributed",
+        noise_multiplier=3.0,
+        dropout=0.2,
+        corrupt=0.0,
+        adjacency="add-remove",
+        delta=1e-5,
+        schedule=1,
+    ),
+    5,
+    least_cohort=5,
 )
 
 

@@ -15,11 +15,12 @@ from securefl.accounting.ledger import Ledger
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, ProtocolError, SecureFLError
 
 FOUR: dict[str, Any] = {"ann": [1.0, 2.0], "bob": [0.5, 0.0], "eve": [0.25, 1.0], "joe": [9.0, 9.0]}
-NOISED: dict[str, Any] = {"clip": 1.0, "corrupt": 0, "noise_multiplier": 1.0, "delta": 1e-5}
+TRUST: dict[str, Any] = {"corrupt": 0.0, "least_honest": 1, "largest_share": 0.5}
+NOISED: dict[str, Any] = {**TRUST, "clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-5}
 
 
 def total(of: Any = FOUR, **options: Any) -> Any:
-    return securefl.masked_sum(of, **{"bound": 1000.0, "corrupt": 0.0, **options})
+    return securefl.masked_sum(of, **{"bound": 1000.0, **TRUST, **options})
 
 
 def test_the_total_is_exact_to_its_error() -> None:
@@ -169,6 +170,13 @@ def test_vectors_that_cannot_be_added_are_refused_before_anything_is_charged(of:
         {"least_honest": 9},
         {"least_honest": None},
         {"least_honest": "1"},
+        {"least_honest": 0},
+        {"largest_share": 0.2},
+        {"largest_share": 1.0},
+        {"largest_share": 0.0},
+        {"largest_share": np.nan},
+        {"largest_share": None},
+        {"largest_share": "0.5"},
         {"corrupt": "0.1"},
         {"dropout": None},
         {"noise_multiplier": None},
@@ -191,5 +199,22 @@ def test_parameters_that_cannot_be_used_are_refused(options: dict[str, Any]) -> 
 
 
 def test_fewer_clients_than_the_graph_needs_are_refused() -> None:
-    with pytest.raises(ConfigError, match="survivors of 3 clients"):
-        total({name: [1.0] for name in "abc"}, corrupt=0.34, dropout=0.34)
+    with pytest.raises(ConfigError, match="survivors of 5 clients"):
+        total({name: [1.0] for name in "abcde"}, corrupt=0.2, dropout=0.4)
+
+
+def test_a_sum_that_would_tell_one_client_of_the_others_is_refused() -> None:
+    """Of 4 clients 3 are enough and 1 may collude: beside a client is one other for sure, half of the sum."""
+    trust = {"corrupt": 0.25, "dropout": 0.25}
+    assert total(**trust, largest_share=0.5).survivors == ("ann", "bob", "eve", "joe")
+    with pytest.raises(ConfigError, match=r"at most 0\.49 .*got up to 0\.5 in a cohort of 4"):
+        total(**trust, largest_share=0.49)
+    with pytest.raises(ConfigError, match=r"at least 3 honest contributors .*got 2 in a cohort of 4"):
+        total(**trust, least_honest=3)
+
+
+@pytest.mark.parametrize("word", TRUST)
+def test_whom_to_trust_is_never_assumed(word: str) -> None:
+    said = {name: value for name, value in TRUST.items() if name != word}
+    with pytest.raises(TypeError, match=word):
+        securefl.masked_sum(FOUR, bound=1000.0, **said)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_study import run, spied, study, world
+from support.tiny_study import run, spied, study, with_privacy, world
 
 from securefl.core.errors import ConfigError
 from securefl.data.holdout import held_out
@@ -131,8 +131,8 @@ def test_a_share_that_leaves_nothing_is_refused(share: str) -> None:
 
 def test_hidden_sums_see_changed_held_out_records(tmp_path: Path) -> None:
     """A run under hidden sums hashes both parts of a client's records, and goes on as in the clear."""
-    hidden = 'sum = "masked"\ndropout = 0.3\ncorrupt = 0.15'
+    hidden = {"sum": '"masked"', "dropout": "0.3", "corrupt": "0.15", "least_cohort": "3"}
     of = holding(0.2, rounds=1)
     clear = run(of, tmp_path / "clear")
-    masked = run(parse(of.text.replace('sum = "clear"', hidden)), tmp_path / "masked")
+    masked = run(parse(with_privacy(of.text, hidden)), tmp_path / "masked")
     assert clear.records[-1]["accuracy"] == masked.records[-1]["accuracy"]

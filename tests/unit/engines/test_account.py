@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.hidden_studies import HIDDEN
 from support.private_studies import noised_fedprof
-from support.tiny_study import plain, run, study, text, world
+from support.tiny_study import plain, run, study, text, with_privacy, world
 
 from securefl.accounting.filed import Filed
 from securefl.accounting.ledger import Ledger
@@ -28,9 +29,7 @@ CLIENTS = 6
 
 def hidden(how: str) -> Study:
     written = text(FEDAVG, clients=CLIENTS, rounds=3, extra=NETWORK)
-    return parse(
-        written.replace('sum = "clear"', f'sum = "{how}"\ndropout = 0.34\ncorrupt = 0.15\nspare = 3')
-    )
+    return parse(with_privacy(written, HIDDEN | {"sum": f'"{how}"', "spare": "3"}))
 
 
 CASES = {

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.hidden_plans import hidden
 
 from securefl.algorithm import Job
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
@@ -26,7 +27,7 @@ NOTHING = np.zeros(0, np.float32)
 UPDATE = Sends(name="update", how="sum", reveals="its update")
 GRID = Grid(step=2.0**-10, bound=2.0**12)
 OPEN = Plan(delta=1e-5, schedule=50, unprotected=("update", "profile"))
-MASKED = replace(OPEN, sum="masked", dropout=0.2, corrupt=0.2)
+MASKED = hidden(OPEN, CLIENTS, least_cohort=3, dropout=0.2, corrupt=0.2)
 
 
 def records() -> list[tuple[NDArray[Any], NDArray[Any]]]:
@@ -98,10 +99,9 @@ def test_a_plan_that_no_study_could_have_is_refused(changed: dict[str, Any], sai
 @pytest.mark.parametrize("how", ["masked", "ckks", "two-server", "two_server"])
 def test_a_door_through_which_no_sum_could_go_is_not_opened(how: str, tmp_path: Path) -> None:
     """And leaves no ledger behind."""
-    plan = replace(MASKED, sum=how, least_cohort=1 if how == "two_server" else CLIENTS + 1)
-    with pytest.raises(
-        ConfigError, match="Expected sum among" if how == "two_server" else "at least 6 clients"
-    ):
+    known, more = how != "two_server", CLIENTS + 1
+    plan = replace(MASKED, sum=how, **{"least_cohort": more, "largest_cohort": more} if known else {})
+    with pytest.raises(ConfigError, match="a cohort of 6 to 6 clients" if known else "Expected sum among"):
         opened(plan, tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from support.four_clients import CLIENTS, PLACE, SENDS, SESSION, SIZE, records, sum_call
+from support.hidden_plans import hidden
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import RemoteProtocolError
@@ -35,6 +36,7 @@ LENGTH = 4
 PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a score")
 LOSS = Sends(name="loss", how="each", reveals="it")
 OPEN = Plan(delta=1e-5, schedule=9, unprotected=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
+MASKED = hidden(OPEN, CLIENTS, least_cohort=3)
 FOR_ONE = Order(
     wants=(), sums=(), introduction=0, number=0, again=0, members=(0,), draws=(1,), whole=0, most=0, records=0
 )
@@ -74,7 +76,7 @@ def drive(party: ClientParty | KeyHolderParty, name: str, place: Header, data: b
 @pytest.mark.parametrize("again", [-1, 2**31, 2**62])
 @pytest.mark.parametrize("how", ["ckks", "two-server"])
 def test_a_number_that_no_agreement_can_hold_is_refused(how: Any, again: int) -> None:
-    whole, _ = engine(replace(OPEN, sum=how))
+    whole, _ = engine(replace(MASKED, sum=how))
     attempt = replace(PLACE, attempt=1)
     with pytest.raises(RemoteProtocolError, match="Expected sums"):
         holder(whole).call([KEY_HOLDER], said(attempt, sum_call(again=again)))
@@ -89,7 +91,7 @@ def test_a_number_that_no_agreement_can_hold_is_refused(how: Any, again: int) ->
 )
 @pytest.mark.parametrize("how", ["ckks", "two-server"])
 def test_a_call_for_an_introduction_with_a_number_is_refused(how: Any, wrong: Any) -> None:
-    whole, _ = engine(replace(OPEN, sum=how))
+    whole, _ = engine(replace(MASKED, sum=how))
     attempt = replace(PLACE, attempt=1)
     with pytest.raises(RemoteProtocolError, match="Expected sums"):
         holder(whole).call([KEY_HOLDER], said(attempt, sum_call(**wrong)))
@@ -256,7 +258,7 @@ def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, li
 
 @pytest.mark.parametrize("lie", [garbage, zeros])
 def test_a_signed_key_that_is_none_costs_the_sum_and_no_process(lie: Any) -> None:
-    whole, _ = engine(replace(OPEN, sum="ckks"))
+    whole, _ = engine(replace(MASKED, sum="ckks"))
     signs(whole, encrypted._PURPOSE, lie)
     ask = Ask(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(2, np.float32), sums=(Sum(SENDS, SIZE),))
     answers, log = whole.ask(ask, PLACE)
@@ -269,7 +271,7 @@ def test_a_signed_key_that_is_none_costs_the_sum_and_no_process(lie: Any) -> Non
 
 def test_another_session_has_other_keys() -> None:
     """The keys of a session are those that a restart has, whatever session was entered before."""
-    whole, party = engine(replace(OPEN, sum="masked"))
+    whole, party = engine(MASKED)
     first = party.members(SESSION, ["client-0000"])
     other = bytes([1] * 32)
     whole._enter(other)
@@ -288,7 +290,7 @@ def test_another_session_has_other_keys() -> None:
 
 def test_keys_for_the_next_session_leave_those_of_this_one() -> None:
     """A directory of the next session may be made while this one goes on."""
-    _, party = engine(replace(OPEN, sum="masked"))
+    _, party = engine(MASKED)
     names = list(party.names)
     pinned = party.members(SESSION, names)
     party.members(bytes([1] * 32), names)
@@ -297,7 +299,7 @@ def test_keys_for_the_next_session_leave_those_of_this_one() -> None:
 
 def test_a_bad_call_does_not_end_the_ask_at_hand() -> None:
     """Else a server could have a value computed a second time, from what the first computing kept."""
-    _, party = engine(replace(OPEN, sum="masked"))
+    _, party = engine(MASKED)
     names = list(party.names)
     party.call(names, said(PLACE, AskCall(most_bytes=9, most_elements=9)))
     party._contributing.values._news[0] = {"seen": np.ones(1)}

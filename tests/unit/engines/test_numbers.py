@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.hidden_plans import hidden
 from support.tiny_orders import order
 
 from securefl.accounting.events import steps_event
@@ -204,7 +205,7 @@ def test_hidden_sums_of_two_numbers_are_two_questions() -> None:
         seen.append((job.round, job.introduction, job.number, 0.0, float(job.rng.random())))
         return Value(clear=np.full(2, float(job.number + 1)))
 
-    plan = replace(PLAN, sum="masked", corrupt=0.25)
+    plan = hidden(PLAN, 4, least_cohort=4, corrupt=0.25)
     records = [(np.ones((2, 2)), np.zeros(2))] * 4
     gives, ledger = [Given(STEP, compute)], Ledger(":memory:", plan.terms())
     whole = simulated(plan, gives, ledger, records, rng=partial(client_stream, 1), journal=Journal())

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.hidden_plans import hidden
 
 from securefl.accounting.events import NO_COST, steps_event
 from securefl.accounting.ledger import Asked, Ledger, Terms
@@ -28,15 +29,18 @@ STEP = Sends(
     name="step", how="sum", reveals="a step", sensitivity={("record", "add-remove"): 1.0}, grid=GRID, cohort=5
 )
 TRAINED = replace(STEP, training=steps_event(0.5, 0.4, 100), reads="trained", introductions=2)
-PLAN = Plan(
-    sum="masked",
-    dropout=0.2,
-    corrupt=0.2,
-    noise="distributed",
-    noise_multiplier=4.0,
-    adjacency="add-remove",
-    delta=1e-5,
-    schedule=20,
+PLAN = hidden(
+    Plan(
+        dropout=0.2,
+        corrupt=0.2,
+        noise="distributed",
+        noise_multiplier=4.0,
+        adjacency="add-remove",
+        delta=1e-5,
+        schedule=20,
+    ),
+    len(EVERYBODY),
+    least_cohort=3,
 )
 CENTRAL = replace(PLAN, sum="clear", noise="central", against=("others",))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.hidden_plans import hidden
 from support.tiny_orders import order
 
 import securefl
@@ -233,7 +234,8 @@ def test_a_party_on_its_own_reads_and_checks_everything() -> None:
 def masked() -> Any:
     """A simulation of four clients, whose sums are masked."""
     sends = Sends(name="own", how="sum", reveals="it")
-    plan = Plan(delta=1e-5, schedule=3, unprotected=("own",), sum="masked", corrupt=0.25, dropout=0.25)
+    clear = Plan(delta=1e-5, schedule=3, unprotected=("own",), corrupt=0.25, dropout=0.25)
+    plan = hidden(clear, 4, least_cohort=4)
     return simulated(
         plan,
         [Given(sends, lambda job: Value(clear=np.ones(3)))],

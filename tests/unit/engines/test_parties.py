@@ -103,7 +103,7 @@ def test_a_call_that_is_none_of_this_session_leaves_the_party_where_it_is(data: 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"members": (0, 1, 2, 3, 4), "ordered": 5},
+        {"members": (0, 1, 2, 3, 4), "draws": (1,) * 5},
         {"names": ("other",)},
         {"names": ("own", "own"), "lengths": (SIZE, SIZE)},
         {"names": (), "lengths": ()},
@@ -191,7 +191,14 @@ def holder(plan: Plan) -> KeyHolderParty:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"ordered": CLIENTS - 1},
+        {"draws": (1,) * (CLIENTS - 1)},
+        {"draws": (1,) * (CLIENTS + 1)},
+        {"draws": ()},
+        {"draws": (2, 1, 1, 1)},
+        {"draws": (0, 1, 1, 1)},
+        {"whole": CLIENTS},
+        {"records": 9},
+        {"whole": CLIENTS, "records": 9},
         {"names": ("other",)},
         {"members": (0, 1)},
         {"members": (0, 0, 1, 2)},
@@ -211,14 +218,14 @@ def test_a_key_holder_opens_nothing_for_a_call_beside_its_plan(changes: Any) -> 
 
 def test_another_size_of_the_order_has_no_signatures() -> None:
     """The server tells the key holder another size of the order, from which follows how many are enough."""
-    whole, _ = engine(TWO)
+    whole, _ = engine(replace(TWO, largest_cohort=CLIENTS + 1))
     (party,), own = whole._clients, whole.server
     say = KeyHolderParty.call
 
     def smaller(self: KeyHolderParty, to: Any, data: bytes) -> bytes:
         header, came = heard(data, SESSION, (0, 0, 0))
         assert isinstance(came, SumCall)
-        return say(self, to, said(header, replace(came, ordered=came.ordered + 1)))
+        return say(self, to, said(header, replace(came, draws=(*came.draws, 1))))
 
     key_holder = whole._key_holder
     assert key_holder is not None

@@ -27,6 +27,7 @@ from support.flower_apps import (
     secured,
     start,
 )
+from support.hidden_plans import hidden
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import ConfigError
@@ -42,18 +43,20 @@ from securefl.messages import client_name
 from securefl.plan import Plan
 
 BOUNDED = Updates(evaluation=("accuracy",), update_bound=2.0, evaluation_bound=1.0, cohort=3)
-NOISED = Plan(
-    delta=1e-5,
-    schedule=9,
-    unit="client",
-    adjacency="zero-out",
-    sum="masked",
-    noise="distributed",
-    noise_multiplier=4.0,
-    corrupt=0.0,
-    dropout=0.34,
-    budget=2.5,
-    against=("server",),
+NOISED = hidden(
+    Plan(
+        delta=1e-5,
+        schedule=9,
+        unit="client",
+        adjacency="zero-out",
+        noise="distributed",
+        noise_multiplier=4.0,
+        corrupt=0.0,
+        dropout=0.34,
+        budget=2.5,
+        against=("server",),
+    ),
+    CLIENTS,
 )
 
 
@@ -147,6 +150,13 @@ def test_a_huge_number_of_examples_counts_as_the_plans_largest(tmp_path: Path) -
     result = run(tmp_path, [inner(0), inner(1, counted(10**9)), inner(2)])
     own = [start()["w"].numpy()[0, 0] * 0.5 + 0.5 * k for k in range(3)]
     assert vector(result)[0] == pytest.approx(np.average(own, weights=[10, 64, 24]), abs=1e-6)
+
+
+def test_without_counts_in_the_plan_every_client_weighs_the_same(tmp_path: Path) -> None:
+    plan = hidden(replace(CLEAR, weights={}, adjacency="replace-one"), CLIENTS)
+    result = run(tmp_path, [inner(0), inner(1, counted(10**9)), inner(2)], plan=plan, rounds=1)
+    own = [start()["w"].numpy()[0, 0] * 0.5 + 0.5 * k for k in range(3)]
+    assert vector(result)[0] == pytest.approx(np.mean(own), abs=1e-6)
 
 
 def test_under_a_bound_a_failing_app_counts_as_nothing_and_is_not_silent(tmp_path: Path) -> None:
@@ -267,9 +277,10 @@ def test_a_plain_app_is_left_out(tmp_path: Path) -> None:
         (replace(CLEAR, unprotected=()), UPDATES, "would leave its client without noise"),
         (replace(CLEAR, largest_count=2**31), UPDATES, "largest_count of at most"),
         (replace(NOISED, unit="record", adjacency="add-remove"), BOUNDED, "'update'"),
-        (NOISED, UPDATES, "largest_count"),
+        (NOISED, UPDATES, "moves it without bound"),
+        (replace(CLEAR, weights={"update": "draws"}), UPDATES, "equally or by counts, got by draws"),
     ],
-    ids=["unnamed", "no count", "of a record", "unbounded"],
+    ids=["unnamed", "no count", "of a record", "unbounded", "by draws"],
 )
 def test_updates_that_could_never_leave_are_refused_at_start(
     plan: Plan, updates: Updates, said: str, tmp_path: Path

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.hidden_plans import hidden
 
 from securefl.accounting.events import NO_COST
 from securefl.core.agreement import Identity
@@ -21,15 +22,7 @@ from securefl.engines.apart.updates import Updates
 from securefl.plan import Plan
 from securefl.storage.counter import Counter
 
-PLAN = Plan(
-    delta=1e-5,
-    schedule=9,
-    unprotected=("update",),
-    largest_count=64,
-    sum="two-server",
-    corrupt=0.0,
-    dropout=0.34,
-)
+PLAN = hidden(Plan(delta=1e-5, schedule=9, unprotected=("update",)), 3, sum="two-server", dropout=0.34)
 UPDATES = Updates()
 CLIENT = "client-0001"
 KEYS = {name: Identity.generate(name) for name in ("client-0000", CLIENT, "client-0002", KEY_HOLDER, SERVER)}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from support.hidden_plans import hidden
 from support.private_studies import DISTRIBUTED, KEY_HOLDER
 from support.private_studies import client_level as study
 from support.tiny_study import run, spied, world
@@ -28,7 +29,7 @@ from securefl.dp.noise import Source
 from securefl.engines.inprocess import simulated
 from securefl.plan import Plan
 from securefl.protect import noise, protect
-from securefl.protocols.contributions import Update
+from securefl.protocols.contributions import Sampling, Update
 from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.study.composition import composition
 from securefl.study.world import World
@@ -103,7 +104,7 @@ def job(here: World, **changed: Any) -> Job:
 def test_no_client_moves_the_sum_by_more_than_the_bound(bound: float) -> None:
     of = study(bound=str(bound))
     here = world(of)
-    update = Update(here.problem, 6)
+    update = Update(here.problem, Sampling(cohort=6))
     grid = update.sends.grid
     x, y = here.records[0]
     odd = [np.full_like(x, value) for value in (1e30, np.nan, np.inf, -1e15, 1e-40)]
@@ -157,7 +158,7 @@ def test_the_mean_carries_the_noise_that_was_asked_for(tmp_path: Path) -> None:
     here = world(of)
     plan = composition(of, of.arms[0], here)[1]
     spy, _ = spied(of, tmp_path, here)
-    update = Update(here.problem, 6)
+    update = Update(here.problem, Sampling(cohort=6))
     steps = [
         update.compute(
             Job(
@@ -187,14 +188,17 @@ OWN = Sends(
     grid=Grid(step=2.0**-10, bound=8.0),
     cohort=4,
 )
-SHARES = Plan(
-    corrupt=0.0,
-    adjacency="add-remove",
-    delta=1e-5,
-    schedule=1,
-    noise="distributed",
-    noise_multiplier=0.5,
-    sum="masked",
+SHARES = hidden(
+    Plan(
+        corrupt=0.0,
+        adjacency="add-remove",
+        delta=1e-5,
+        schedule=1,
+        noise="distributed",
+        noise_multiplier=0.5,
+    ),
+    12,
+    least_cohort=3,
 )
 
 
@@ -274,7 +278,7 @@ def test_the_grid_cuts_no_share_of_noise_off() -> None:
 @pytest.mark.parametrize("weight", [1.0, 0.5, 1 / 3])
 def test_weights_only_shorten_what_is_noised(weight: float) -> None:
     """Draws with replacement weigh clients: the integers stay within the sensitivity, by truncation."""
-    sends = Update(world(study()).problem, 6).sends
+    sends = Update(world(study()).problem, Sampling(cohort=6)).sends
     plan = Plan(
         unit="client",
         adjacency="zero-out",
@@ -293,17 +297,19 @@ def test_weights_only_shorten_what_is_noised(weight: float) -> None:
 
 def test_shares_of_updates_can_be_drawn() -> None:
     """The grid is coarse enough for a table of discrete noise, and fine enough for its event."""
-    sends = Update(world(study()).problem, 6).sends
-    plan = Plan(
-        unit="client",
-        adjacency="zero-out",
-        delta=1e-2,
-        schedule=1,
-        noise="distributed",
-        noise_multiplier=2.0,
-        dropout=0.2,
-        corrupt=0.0,
-        sum="masked",
+    sends = Update(world(study()).problem, Sampling(cohort=6)).sends
+    plan = hidden(
+        Plan(
+            unit="client",
+            adjacency="zero-out",
+            delta=1e-2,
+            schedule=1,
+            noise="distributed",
+            noise_multiplier=2.0,
+            dropout=0.2,
+            corrupt=0.0,
+        ),
+        6,
     )
     drawn = noise(plan, sends, 4000, Source())
     sigma = 2.0 * 0.5 / sends.grid.step / np.sqrt(4)  # of 5, without its own

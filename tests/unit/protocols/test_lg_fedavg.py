@@ -10,6 +10,7 @@ from support.tiny_study import spied
 from support.trained_bodies import job, study, world
 
 from securefl.core.errors import ConfigError
+from securefl.protocols.contributions import Sampling
 from securefl.protocols.lg_fedavg import LastLayers, LGFedAvg
 from securefl.study.composition import composition
 from securefl.training.bodies import Bodies
@@ -35,7 +36,7 @@ def test_lg_fedavg_keeps_each_body_and_takes_the_shared_layers() -> None:
     part = LastLayers(Bodies(here.problem), 1)
     x, y = here.records[0]
     shared = np.arange(330, dtype=np.float32) / 1000
-    (update,) = part.offers(0)
+    (update,) = part.offers(Sampling())
     value = update.compute(job(here, x, y, shared))
     assert value.keep is not None
     trained = value.keep["model"]

@@ -186,7 +186,7 @@ def test_spare_attempts_are_paid_for_beforehand() -> None:
         corrupt=0.0,
         least_cohort=2,
         least_honest=2,
-        largest_share=1.0,
+        largest_share=0.5,
         spare=3,
     )
     plan = spared.plan(2, sent)

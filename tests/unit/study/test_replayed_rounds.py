@@ -53,7 +53,8 @@ RUNS: dict[str, Callable[[], Study]] = {
     "two servers, central noise": lambda: study(sum='"two-server"', dropout="0.2", corrupt="0.0"),
     "two servers, noise of the key holder": lambda: study(**KEY_HOLDER),
     "two servers, on a bad network": lambda: parse(
-        study(**KEY_HOLDER | {"spare": "5", "dropout": "0.5"}).text + NETWORK.format(LOST)
+        study(**KEY_HOLDER | {"spare": "5", "dropout": "0.5", "least_cohort": "3"}).text
+        + NETWORK.format(LOST)
     ),
     "clear, on a bad network": lambda: parse(text(FEDPROF, clients=4) + NETWORK.format(0.1)),
 }

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.hidden_plans import hidden
+from support.hidden_studies import counts
 from support.liars import signed_anew
 from support.tiny_orders import order
-from support.tiny_study import plain, same_state, spied, text, world
+from support.tiny_study import plain, same_state, spied, text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.acts import Begin, RecordAct
@@ -29,6 +31,7 @@ from securefl.exchange import client as exchange
 from securefl.exchange import server
 from securefl.messages import Order, client_name
 from securefl.plan import Plan
+from securefl.protocols import averaging
 from securefl.rounds import Sends
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
@@ -44,30 +47,35 @@ ARMS = {
     "fedlog": '[[arm]]\nname = "x"\nprotocol = "fedlog"\n',
 }
 NOISE = {
-    'noise = "none"': 'noise = "distributed"\nepsilon = 2.0',
-    'adjacency = "replace-one"': 'adjacency = "add-remove"',
-    'unprotected = ["statistic"]': "unprotected = []",
+    "noise": '"distributed"',
+    "epsilon": "2.0",
+    "adjacency": '"add-remove"',
+    "unprotected": "[]",
 }
 
 
 def study(arm: str = "partial", *, spare: int = 0, noised: bool = False, **changes: Any) -> Study:
-    """Masked sums; `changes` of the study, or `cohort` and `lost` for its least cohort and its drop-outs."""
-    cohort, lost = changes.pop("cohort", 1), changes.pop("lost", 0.3)
+    """Masked sums; `changes` of the study, or `privacy`, words of that section."""
+    privacy = changes.pop("privacy", {})
     permitted = '["statistic"]' if arm == "fedlog" else '["update"]'
     written = text(ARMS[arm], **{"clients": CLIENTS, "unprotected": permitted, **changes})
-    hidden = f'sum = "masked"\ndropout = {lost}\ncorrupt = 0.15\nspare = {spare}'
-    replaced = {'sum = "clear"': hidden, "least_cohort = 1": f"least_cohort = {cohort}"}
-    for old, new in (replaced | NOISE if noised else replaced).items():
-        assert old in written
-        written = written.replace(old, new)
-    return parse(written)
+    said = {
+        "sum": '"masked"',
+        "dropout": "0.3",
+        "corrupt": "0.15",
+        "spare": str(spare),
+        "least_cohort": "3",
+        "largest_share": "0.51",
+        **counts(CLIENTS),
+    }
+    return parse(with_privacy(written, said | (NOISE if noised else {}) | privacy))
 
 
-def rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
-    """(holder, round, attempt) of all that was charged."""
+def rows(of: Study, folder: Path, name: str = "") -> list[tuple[Any, ...]]:
+    """(holder, round, attempt) of all that was charged, or of what was charged under this name."""
     _, plan = composition(of, of.arms[0], world(of))
     with Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", plan.terms()) as ledger:
-        return [(row[0], row[2], row[4]) for row in ledger.rows()]
+        return [(row[0], row[2], row[4]) for row in ledger.rows() if name in ("", row[5])]
 
 
 class Silent(Client):
@@ -231,7 +239,7 @@ def test_who_was_absent_is_asked_later_if_they_are_a_least_cohort(
 ) -> None:
     """Four of twelve were absent: together they are a sum of their own, or stay out of it."""
     silent_in_round_1(monkeypatch, 8, 9, 10, 11)
-    of = study("fedlog", rounds=3, clients=12, cohort=cohort, lost=0.34)
+    of = study("fedlog", rounds=3, clients=12, privacy={"least_cohort": str(cohort), "dropout": "0.34"})
     _, finished = spied(of, tmp_path)
     first, second, third = finished.records
     assert first["answered"] == list(range(8))
@@ -245,7 +253,7 @@ def test_who_was_absent_is_asked_later_if_they_are_a_least_cohort(
 
 # Weights ----------------------------------------------------------------------------------------
 
-OFFERED = Sends(name="update", how="sum", reveals="it")
+OFFERED = Sends(name="update", how="sum", reveals="it", weighs="draws")
 
 
 def ordered(plan: Plan, order: Order) -> Any:
@@ -268,15 +276,38 @@ def order_for(shown: tuple[int, ...], **changes: Any) -> Order:
     return order(**{**terms, **changes})
 
 
-PLAN = Plan(delta=1e-5, schedule=2, sum="masked", corrupt=0.1, unprotected=("update",), largest_share=0.5)
+DRAWS = 12
+PLAN = hidden(
+    Plan(delta=1e-5, schedule=2, unprotected=("update",), weights={"update": "draws"}, draws=DRAWS),
+    CLIENTS,
+    least_cohort=3,
+    corrupt=0.1,
+)
 
 
-def test_no_weight_can_single_a_client_out() -> None:
-    """1 for the victim and 1e-12 for the others: as draws, its share is above the largest."""
-    ordered(PLAN, order_for((1,) * CLIENTS))
-    for draws in ((10**12, 1, 1, 1, 1, 1, 1), (1, 10**12, 1, 1, 1, 1, 1)):
-        with pytest.raises(RemoteProtocolError, match=r"more than 0\.5 of the weight"):
-            ordered(PLAN, order_for(draws))
+@pytest.mark.parametrize("draws", [(1,) * CLIENTS, (2, 2, 2, 2, 2, 1, 1), (3, 2, 2, 2, 1, 1, 1)])
+def test_draws_in_which_nobody_stands_out_are_taken(draws: tuple[int, ...]) -> None:
+    """As many as the plan says, or fewer with each client drawn once."""
+    ordered(PLAN, order_for(draws))
+
+
+@pytest.mark.parametrize(
+    ("draws", "said"),
+    [
+        ((6, 1, 1, 1, 1, 1, 1), r"more than 0\.5 of the squared weight"),
+        ((1, 6, 1, 1, 1, 1, 1), r"more than 0\.5 of the squared weight"),
+        ((4, 4, 1, 1, 1, 1), r"more than 0\.5 of the squared weight"),
+        ((4, 3, 1, 1, 1, 1, 1), r"more than 0\.5 of the squared weight"),
+        ((10**12, 1, 1, 1, 1, 1, 1), "12 draws in all"),
+        ((1, 10**12, 1, 1, 1, 1, 1), "12 draws in all"),
+        ((2, 2, 2, 2, 2, 2, 1), "12 draws in all"),
+        ((2, 1, 1, 1, 1, 1, 1), "12 draws in all"),
+    ],
+)
+def test_no_weight_can_single_a_client_out(draws: tuple[int, ...], said: str) -> None:
+    """With half of the draws a client has 36 of 41 parts of the squared weight beside its five others."""
+    with pytest.raises(RemoteProtocolError, match=said):
+        ordered(PLAN, order_for(draws))
 
 
 @pytest.mark.parametrize(
@@ -291,6 +322,7 @@ def test_no_weight_can_single_a_client_out() -> None:
         {"draws": (0, 2, 1, 1, 1, 1, 1)},
         {"draws": (-1, 3, 1, 1, 1, 1, 1)},
         {"records": -1},
+        {"records": 9},
     ],
 )
 def test_draws_that_do_not_add_up_are_refused(changes: dict[str, Any]) -> None:
@@ -298,11 +330,20 @@ def test_draws_that_do_not_add_up_are_refused(changes: dict[str, Any]) -> None:
         ordered(PLAN, order_for((1,) * CLIENTS, **changes))
 
 
-def test_a_cohort_one_below_the_least_is_refused_by_each_client() -> None:
+def test_a_cohort_beyond_the_plans_sizes_is_refused_by_each_client() -> None:
     plan = replace(PLAN, least_cohort=CLIENTS)
     ordered(plan, order_for((1,) * CLIENTS))
-    with pytest.raises(RemoteProtocolError, match="cohort of at least 7 clients, got 6"):
-        ordered(plan, order_for((1,) * (CLIENTS - 1)))
+    for size in (CLIENTS - 1, CLIENTS + 1):
+        with pytest.raises(RemoteProtocolError, match=f"cohort of 7 to 7 clients, .* got {size}"):
+            ordered(plan, order_for((1,) * size))
+
+
+def test_a_sum_is_weighed_as_it_declares_and_as_the_plan_says() -> None:
+    counts = {"draws": (1,) * CLIENTS, "whole": 0, "most": 0, "records": 9}
+    equal = counts | {"records": 0}
+    for plan, changes in ((PLAN, counts), (PLAN, equal), (replace(PLAN, weights={}), {})):
+        with pytest.raises(RemoteProtocolError, match="weighs 'update'"):
+            ordered(plan, order_for((1,) * CLIENTS, **changes))
 
 
 def told_otherwise(patch: pytest.MonkeyPatch, who: Sequence[int], lie: Callable[[Order], Order]) -> None:
@@ -326,10 +367,22 @@ def told_otherwise(patch: pytest.MonkeyPatch, who: Sequence[int], lie: Callable[
 
 
 UNEQUAL: dict[str, tuple[str, Callable[[Order], Order]]] = {
-    "draws": ("partial", lambda said: replace(said, draws=(1, 1, 1, 9, 1, 1, 1), whole=15, most=9)),
-    "a smaller n": ("full", lambda said: replace(said, records=1)),
-    "a larger n": ("full", lambda said: replace(said, records=said.records * 10**6)),
+    "draws": ("partial", lambda said: replace(said, draws=(1, 1, 1, 2, 1, 1, 1), whole=8, most=2)),
+    "a smaller n": ("full", lambda said: replace(said, records=said.records // 2)),
 }
+BEYOND: dict[str, tuple[str, Callable[[Order], Order]]] = {
+    "draws": ("partial", lambda said: replace(said, draws=(1, 1, 1, 9, 1, 1, 1), whole=15, most=9)),
+    "an n of one record": ("full", lambda said: replace(said, records=1)),
+    "an n of more than all records": ("full", lambda said: replace(said, records=said.records + 1)),
+}
+"""Lies that clients refuse by their plan alone."""
+
+
+def unequal(what: str, patch: pytest.MonkeyPatch) -> Study:
+    """A study whose clients take either order of this lie: of seven, one may be drawn twice."""
+    own = averaging.sampling
+    patch.setattr(averaging, "sampling", lambda *said, **more: replace(own(*said, **more), draws=8))
+    return study(UNEQUAL[what][0], rounds=1, privacy={"largest_share": "0.7"})
 
 
 @pytest.mark.parametrize("what", UNEQUAL)
@@ -338,10 +391,9 @@ def test_unequal_orders_have_no_sum(
     what: str, who: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each client accepts its own order; their task digests differ, and neither part is a quorum."""
-    arm, lie = UNEQUAL[what]
-    told_otherwise(monkeypatch, who, lie)
-    of = study(arm, rounds=1)
-    spy, finished = spied(of, tmp_path)
+    told_otherwise(monkeypatch, who, UNEQUAL[what][1])
+    spy, finished = spied(unequal(what, monkeypatch), tmp_path)
+    assert set(finished.records[0]["blamed"]) == {client_name(k) for k in who}, "nobody refused its order"
     assert finished.records[0]["answered"] == []
     assert np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
     assert not any("update" in answers.totals for _, answers in spy.asks)
@@ -353,9 +405,8 @@ def test_a_key_holder_opens_for_one_task_alone(
     way: str, who: tuple[int, ...], answered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Signatures over two tasks make no set; of seven, five must stand behind one."""
-    arm, lie = UNEQUAL["draws"]
-    told_otherwise(monkeypatch, who, lie)
-    of = parse(study(arm, rounds=1).text.replace('sum = "masked"', f'sum = "{way}"'))
+    told_otherwise(monkeypatch, who, UNEQUAL["draws"][1])
+    of = parse(unequal("draws", monkeypatch).text.replace('sum = "masked"', f'sum = "{way}"'))
     _, finished = spied(of, tmp_path)
     assert len(finished.records[0]["answered"]) == answered
 
@@ -364,10 +415,23 @@ def test_a_key_holder_opens_for_one_task_alone(
 def test_whoever_was_told_otherwise_is_in_no_sum_with_the_rest(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arm, lie = UNEQUAL[what]
-    told_otherwise(monkeypatch, (3,), lie)
-    _, finished = spied(study(arm, rounds=1), tmp_path)
+    told_otherwise(monkeypatch, (3,), UNEQUAL[what][1])
+    _, finished = spied(unequal(what, monkeypatch), tmp_path)
     assert finished.records[0]["answered"] == [0, 1, 2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("what", BEYOND)
+@pytest.mark.parametrize("who", [(3,), tuple(range(CLIENTS))], ids=["one", "everybody"])
+def test_whoever_is_told_beyond_its_plan_takes_no_part(
+    what: str, who: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm, lie = BEYOND[what]
+    told_otherwise(monkeypatch, who, lie)
+    of = study(arm, rounds=1)
+    _, finished = spied(of, tmp_path)
+    assert "as the plan says" in finished.records[0]["blamed"][SERVER]
+    assert finished.records[0]["answered"] == ([0, 1, 2, 4, 5, 6] if who == (3,) else [])
+    assert len(rows(of, tmp_path, "update")) == CLIENTS - len(who)
 
 
 # Bad input --------------------------------------------------------------------------------------
@@ -380,7 +444,7 @@ def test_a_plan_without_corrupt_is_refused() -> None:
     with pytest.raises(ConfigError, match="Expected `corrupt`"):
         Plan(delta=1e-5, schedule=1, noise="distributed")
     written = study().text
-    for word in ("corrupt = 0.15", "least_cohort = 1", "least_honest = 1", "largest_share = 1.0"):
+    for word in ("corrupt = 0.15", "least_cohort = 3", "least_honest = 1", "largest_share = 0.51"):
         assert f"\n{word}\n" in written
         with pytest.raises(ConfigError, match=word.split()[0]):
             parse(written.replace(f"\n{word}\n", "\n"))
@@ -389,7 +453,7 @@ def test_a_plan_without_corrupt_is_refused() -> None:
 @pytest.mark.parametrize(("cohort", "there"), [(CLIENTS, True), (CLIENTS + 1, False)])
 def test_a_cohort_one_below_the_least_is_not_asked(cohort: int, there: bool, tmp_path: Path) -> None:
     """To ask would cost budgets, and open nothing."""
-    of = study(rounds=1, cohort=cohort)
+    of = study(rounds=1, privacy={"least_cohort": str(cohort)})
     try:
         _, finished = spied(of, tmp_path)
     except ConfigError:  # told beforehand

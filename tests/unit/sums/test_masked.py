@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support import tiny_parties
+from support.hidden_plans import hidden
+from support.hidden_studies import counts
 from support.liars import wrong_pair
 from support.tiny_parties import attempt, session
-from support.tiny_study import FEDAVG, plain, run, spied, text, world
+from support.tiny_study import FEDAVG, plain, run, spied, text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.acts import Begin, RecordAct
@@ -35,7 +37,7 @@ from securefl.sums import Masked, masked
 CLIENTS = 7
 
 
-def study(spare: int, *, rounds: int = 1, protocol: str = "fedavg") -> Study:
+def clear(*, rounds: int = 1, protocol: str = "fedavg") -> str:
     options = {
         "fedavg": 'fraction = 1.0\naggregation = "partial"',
         "lg_fedavg": "layers = 1",
@@ -43,10 +45,14 @@ def study(spare: int, *, rounds: int = 1, protocol: str = "fedavg") -> Study:
     }
     arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n{options[protocol]}\n'
     permitted = '["statistic"]' if protocol == "fedlog" else '["update"]'
-    written = text(arm, clients=CLIENTS, rounds=rounds, unprotected=permitted)
-    return parse(
-        written.replace('sum = "clear"', f'sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = {spare}')
-    )
+    return text(arm, clients=CLIENTS, rounds=rounds, unprotected=permitted)
+
+
+HIDDEN = {"sum": '"masked"', "dropout": "0.3", "corrupt": "0.15", "least_cohort": "3"}
+
+
+def study(spare: int, **of: Any) -> Study:
+    return parse(with_privacy(clear(**of), HIDDEN | {"spare": str(spare)}))
 
 
 class Liar(Client):
@@ -105,8 +111,7 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
         return exchange(self, ask, header, network)
 
     monkeypatch.setattr(InProcess, "ask", without)
-    clear = of.text.replace('sum = "masked"\ndropout = 0.3\ncorrupt = 0.15\nspare = 1', 'sum = "clear"')
-    expected, _ = spied(parse(clear), tmp_path / "clear")
+    expected, _ = spied(parse(clear(rounds=2, protocol=protocol)), tmp_path / "clear")
     for one, other in zip(spy.states, expected.states, strict=True):
         assert np.array_equal(one.broadcast, other.broadcast)
 
@@ -210,7 +215,12 @@ def test_a_client_refuses_a_roster_smaller_than_its_noise_was_sized_for() -> Non
     """Shares of noise are sized for the declared cohort: a server that asks fewer gets no sum."""
     of = study(0)
     plan = replace(
-        of.privacy.plan(1), noise="distributed", noise_multiplier=1.0, adjacency="add-remove", unprotected=()
+        of.privacy.plan(1),
+        largest_cohort=CLIENTS,
+        noise="distributed",
+        noise_multiplier=1.0,
+        adjacency="add-remove",
+        unprotected=(),
     )
     sends = Sends(
         name="statistic",
@@ -270,8 +280,8 @@ def test_what_is_asked_for_must_be_had_for_the_cohorts_that_are_asked(
 ) -> None:
     """Of 9 clients with 0.4 dropping and 0.2 corrupt: nothing that holds for 9 needs to hold for 5."""
     arm = FEDAVG.replace("fraction = 0.5", f"fraction = {fraction}")
-    written = text(arm, clients=9).replace('sum = "clear"', 'sum = "masked"\ndropout = 0.4\ncorrupt = 0.2')
-    assert_composed(parse(written), said)
+    privacy = HIDDEN | {"dropout": "0.4", "corrupt": "0.2", "least_cohort": "4", "largest_share": "0.51"}
+    assert_composed(parse(with_privacy(text(arm, clients=9), privacy | counts(9))), said)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +303,6 @@ def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: 
     changes = {
         'unit = "record"\nadjacency = "replace-one"\n': f'unit = "{unit}"\nadjacency = "{adjacency}"\n',
         'noise = "none"\n': f'noise = "distributed"\nepsilon = {epsilon}\n',
-        'sum = "clear"': 'sum = "masked"\ndropout = 0.3\ncorrupt = 0.15',
         "delta = 1e-4": "delta = 1e-9",
         "batch_size = 16\n": "batch_size = 16\n" + ("update_bound = 0.5\n" if unit == "client" else ""),
     }
@@ -301,12 +310,14 @@ def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: 
     for old, new in changes.items():
         assert old in written
         written = written.replace(old, new)
-    assert_composed(parse(written), said)
+    assert_composed(parse(with_privacy(written, HIDDEN)), said)
 
 
 def test_a_client_keeps_the_channels_of_few_cohorts() -> None:
     """A server may call to as many cohorts as it likes: it does not fill a client's memory by that."""
-    plan = Plan(delta=1e-5, schedule=3, sum="masked", corrupt=0.15, dropout=0.3, unprotected=("own",))
+    plan = hidden(
+        Plan(delta=1e-5, schedule=3, corrupt=0.15, dropout=0.3, unprotected=("own",)), 24, least_cohort=3
+    )
     parties = session(range(24))
     side = Masked(plan).clients(parties.directory)
     ask = Ask(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.hidden_plans import hidden
 
 from securefl.charges import fewest_behind_an_entry
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
@@ -67,8 +68,10 @@ def test_an_entry_has_as_many_contributors_as_its_cohort_would_need() -> None:
     """After the largest dropout and without those who collude, enough honest ones; in the clear anybody."""
     plan = Plan(delta=1e-6, schedule=1)
     assert fewest_behind_an_entry(plan, 10) == 1
-    hidden = replace(plan, sum="masked", corrupt=0.0)
-    assert fewest_behind_an_entry(hidden, 10) == 2
-    assert fewest_behind_an_entry(replace(hidden, least_cohort=6), 10) == 6
-    assert fewest_behind_an_entry(replace(hidden, dropout=0.3), 10) == 3 + 2
-    assert fewest_behind_an_entry(replace(hidden, dropout=0.3, corrupt=0.2, least_honest=3), 10) == 3 + 2 + 3
+    masked = hidden(plan, 10)
+    assert fewest_behind_an_entry(masked, 10) == 2
+    assert fewest_behind_an_entry(replace(masked, least_cohort=6), 10) == 6
+    assert fewest_behind_an_entry(replace(masked, dropout=0.3), 10) == 3 + 2
+    some = replace(masked, least_cohort=8, dropout=0.3, corrupt=0.2)
+    assert fewest_behind_an_entry(replace(some, least_honest=3), 10) == 3 + 2 + 3
+    assert fewest_behind_an_entry(replace(some, largest_share=0.3), 10) == 3 + 2 + 4, "1 / 4 is below 0.3"

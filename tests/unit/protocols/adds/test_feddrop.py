@@ -16,6 +16,7 @@ from securefl.core.errors import DataError
 from securefl.protocols.adds import FedDrop
 from securefl.protocols.adds.contributions import packed
 from securefl.protocols.adds.feddrop import UNITS, Dropped
+from securefl.protocols.contributions import Sampling
 
 
 def part(keep: float = 0.5) -> Dropped:
@@ -59,7 +60,7 @@ def test_all_units_are_fedavg(tmp_path: Path) -> None:
 @pytest.mark.parametrize("defect", ["another length", "no units", "an empty layer", "no words"])
 def test_orders_that_do_not_fit_are_refused(defect: str) -> None:
     own = part()
-    (update,), good = own.offers(0), ordered(part())
+    (update,), good = own.offers(Sampling()), ordered(part())
     assert update.compute(good).keep is not None
     empty = own.supernet.whole
     empty[own.supernet.sampled[1].own] = False

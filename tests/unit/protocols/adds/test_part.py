@@ -21,6 +21,7 @@ from securefl.protocols.adds import Adds
 from securefl.protocols.adds.contributions import MASK, packed, unpacked
 from securefl.protocols.adds.part import Subnets, quotient
 from securefl.protocols.averaging import weights
+from securefl.protocols.contributions import Sampling
 from securefl.rounds import Answers, Ask, Total
 from securefl.training.dpsgd_config import DPSGD
 
@@ -45,7 +46,7 @@ class Clients:
     """Clients that compute what they are asked for, in the clear."""
 
     def __init__(self, own: Subnets, lost: tuple[int, ...] = ()) -> None:
-        self.offers = {offer.sends.name: offer for offer in own.offers(0)}
+        self.offers = {offer.sends.name: offer for offer in own.offers(Sampling())}
         self.jobs = {k: job(own.supernet, client=k, classes=2) for k in COHORT}
         self.lost = lost
         self.asks: list[Ask] = []
@@ -70,7 +71,7 @@ class Clients:
 
 def gathered(own: Subnets, clients: Clients, fewest: int = 1) -> tuple[NDArray[Any] | None, Answers]:
     population = Population(clients=4, seconds=np.ones(4), fewest=lambda cohort: fewest)
-    turn = own.gather(asked(own), population, np.random.default_rng(0), own.offers(0))
+    turn = own.gather(asked(own), population, np.random.default_rng(0), own.offers(Sampling()))
     try:
         answers = clients.answer(next(turn))
         while True:
@@ -81,7 +82,7 @@ def gathered(own: Subnets, clients: Clients, fewest: int = 1) -> tuple[NDArray[A
 
 def maps_of(own: Subnets) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
     """Of each client, its entries and its model."""
-    (first, _), found = own.offers(0), {}
+    (first, _), found = own.offers(Sampling()), {}
     for k in COHORT:
         value = first.compute(job(own.supernet, client=k, classes=2))
         assert value.keep is not None
@@ -173,7 +174,7 @@ def test_a_mask_of_other_words_is_refused(words: list[float]) -> None:
 def test_an_update_is_not_told_without_its_map_of_this_round() -> None:
     """A server that skips the maps, or comes back to an older subnet, is told nothing."""
     own = part()
-    first, second = own.offers(0)
+    first, second = own.offers(Sampling())
     start = job(own.supernet)
     everything = {MASK: packed(np.ones(own.supernet.groups, np.bool_))}
     kept = first.compute(start).keep
@@ -195,7 +196,7 @@ def spoilt(own: Job) -> Job:
 def test_under_a_bound_a_client_without_records_is_not_silent() -> None:
     """Silence would tell: it has no entry, and its update is 0."""
     bounded = part(local=replace(LOCAL, update_bound=0.5))
-    first, second = bounded.offers(0)
+    first, second = bounded.offers(Sampling())
     start = spoilt(job(bounded.supernet))
     value = first.compute(start)
     assert value.integers is not None
@@ -208,7 +209,7 @@ def test_under_a_bound_a_client_without_records_is_not_silent() -> None:
     assert len(update.integers) == bounded.supernet.entries(mask).sum()
     plain = part()
     with pytest.raises(DataError, match="at least one record"):
-        plain.offers(0)[0].compute(spoilt(job(plain.supernet)))
+        plain.offers(Sampling())[0].compute(spoilt(job(plain.supernet)))
 
 
 def test_under_a_bound_one_record_that_is_of_no_use_does_not_undo_a_clients_part() -> None:
@@ -216,7 +217,7 @@ def test_under_a_bound_one_record_that_is_of_no_use_does_not_undo_a_clients_part
     own = job(bounded.supernet)
     x, y = own.x.copy(), own.y.copy()
     x[3], y[5] = np.nan, 10
-    value = bounded.offers(0)[0].compute(replace(own, x=x, y=y))
+    value = bounded.offers(Sampling())[0].compute(replace(own, x=x, y=y))
     assert value.integers is not None
     assert value.integers.any()
 

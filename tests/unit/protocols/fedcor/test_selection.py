@@ -15,7 +15,7 @@ from support.tiny_study import run, spied, study, world
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm import Job, Population, State
 from securefl.core.streams import client_stream
-from securefl.protocols.averaging import Averaging, Uniform
+from securefl.protocols.averaging import Averaging, Uniform, sampling
 from securefl.protocols.contributions import Update
 from securefl.protocols.fedcor import FedCor
 from securefl.protocols.fedcor.selection import ByCorrelation
@@ -251,7 +251,7 @@ def test_what_remains_a_trial_and_its_round_tell_of_who_is_in_one_of_them() -> N
     distances = []
     for size in (len(x), 16):
         problem = replace(here.problem, local=replace(here.problem.local, batch_size=size))
-        update = Update(problem, COUNT, 1)
+        update = Update(problem, sampling(COUNT, "partial", trials=1))
         trial, own = (
             update.compute(
                 Job(

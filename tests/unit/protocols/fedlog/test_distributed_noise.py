@@ -64,7 +64,7 @@ def distributed(dropout: float, extra: str = "") -> Study:
         corrupt="0.2",
         least_cohort="1",
         least_honest="1",
-        largest_share="1.0",
+        largest_share="0.5",
         unprotected="[]",
     )
     return parse(of.text + extra)

@@ -24,9 +24,9 @@ SHARES = {
     "noise": '"distributed"',
     "dropout": "0.1",
     "corrupt": "0.1",
-    "least_cohort": "1",
+    "least_cohort": "3",
     "least_honest": "1",
-    "largest_share": "1.0",
+    "largest_share": "0.5",
 }
 
 

@@ -62,6 +62,7 @@ from securefl.sums.two_server.client import PadClient
 from securefl.sums.two_server.key_holder import AddPads
 from securefl.sums.two_server.messages import PaddedInput, PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES, Padder, box, opened, pads_of, seeds_of, total_pads
+from securefl.weighing import Weights
 
 
 @pytest.fixture
@@ -449,7 +450,7 @@ def test_a_reply_that_names_everybody_fits(clients: int) -> None:
     """Where vectors are short, names are longer than pads."""
     small = replace(agreement(), vectors=(Vector(name="update", length=1, bits=20, bound=100),))
     roster = Roster(tuple(identity(k).member() for k in range(clients)))
-    of = replace(small, roster=roster, ordered=clients)
+    of = replace(small, roster=roster, ordered=clients, weights=Weights((1,) * clients).encoded())
     said = encode(of.header, PadReply(request=bytes(32), bad=tuple(range(clients)), pads=REFUSED))
     machine = server(of)
     decode(said, of.header, machine.expects(machine.begin().state).kinds, KEY_HOLDER)
@@ -791,12 +792,19 @@ def called(cohort: int, **changes: Any) -> dict[str, Any]:
     ("cohort", "changes", "said"),
     [
         (6, {}, None),
-        (5, {}, "at least 6 clients, got 5"),
+        (5, {}, "6 to 6 clients of the 6 ordered, got 5"),
         (5, {"dropout": 0.2}, None),
-        (5, {"dropout": 0.2, "least_cohort": 6}, "at least 6 clients"),
-        (1, {"dropout": 0.8}, "at least 2 clients"),
-        (6, {"corrupt": 0.5, "least_honest": 3}, None),
-        (6, {"corrupt": 0.5, "least_honest": 4}, "at least 4 honest inputs, got 3"),
+        (5, {"dropout": 0.2, "least_cohort": 6}, "6 to 6 clients"),
+        (4, {"dropout": 0.49}, None),
+        (3, {"dropout": 0.49}, "4 to 6 clients"),
+        (6, {"dropout": 0.8}, "0 honest others surely remain beside a client"),
+        (6, {"least_cohort": 7, "largest_cohort": 7}, "a cohort of 7 to 7 clients"),
+        (6, {"corrupt": 0.5, "least_cohort": 6, "least_honest": 3}, None),
+        (
+            6,
+            {"corrupt": 0.5, "least_cohort": 6, "least_honest": 4},
+            "at least 4 honest .* got 3",
+        ),
     ],
 )
 def test_cohorts_that_the_plan_does_not_allow(cohort: int, changes: Any, said: str | None) -> None:

@@ -1,0 +1,21 @@
+"""Plans that hide sums, of small cohorts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from securefl.plan import Plan
+
+
+def hidden(plan: Plan, clients: int, **words: Any) -> Plan:
+    """This plan, with masked sums over up to so many clients, none of whom has more than half of a sum."""
+    usual: dict[str, Any] = {
+        "sum": "masked",
+        "corrupt": plan.corrupt or 0.0,
+        "least_cohort": 2,
+        "largest_cohort": clients,
+        "least_honest": 1,
+        "largest_share": 0.5,
+    }
+    return replace(plan, **(usual | words))

@@ -1,0 +1,125 @@
+"""A party of clients that a server gave one order, as bytes, and now calls to the sum of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.release import SERVER
+from securefl.core.wire import Header, encode
+from securefl.engines.calls import AskCall, SumCall, said
+from securefl.engines.door import Given
+from securefl.engines.drive import Drive, Parcel
+from securefl.engines.party.clients import ClientParty
+from securefl.messages import Broadcast, Order, client_name
+from securefl.plan import Plan
+from securefl.rounds import Sends, Value
+from securefl.storage.journal import Journal
+from support.tiny_orders import order
+from support.tiny_parties import Session, session
+from support.tiny_secagg import entropy
+
+ORDERED, SIZE = (0, 1, 2, 3, 4, 5), 3
+PINNED = (*ORDERED, 6)
+"""Client 6 is pinned, and no order names it."""
+SENDS = Sends(name="own", how="sum", reveals="it", weighs="draws")
+GIVES = (Given(SENDS, lambda job: Value(clear=np.full(SIZE, float(len(job.x))))),)
+PLAN = Plan(
+    sum="two-server",
+    delta=1e-5,
+    schedule=3,
+    spare=2,
+    unprotected=("own",),
+    corrupt=0.0,
+    dropout=0.3,
+    least_cohort=4,
+    largest_cohort=9,
+    least_honest=2,
+    largest_share=0.9,
+    weights={"own": "draws"},
+    draws=8,
+)
+MODEL = Broadcast(model=np.zeros(2, np.float32), names=(), arrays=())
+EVERYBODY = tuple(map(client_name, ORDERED))
+
+
+def summing(**changes: Any) -> Order:
+    """An order for a sum that weighs by draws."""
+    good: dict[str, Any] = {
+        "sums": ("own",),
+        "members": ORDERED,
+        "draws": (2, 2, 1, 1, 1, 1),
+        "whole": 8,
+        "most": 2,
+    }
+    return order(**{**good, **changes})
+
+
+def sum_call(**changes: Any) -> SumCall:
+    """The call that fits this order, with defects on demand."""
+    told = summing()
+    good: dict[str, Any] = {
+        "members": told.members,
+        "draws": told.draws,
+        "whole": told.whole,
+        "records": told.records,
+        "names": told.sums,
+        "lengths": (SIZE,),
+        "introduction": told.introduction,
+        "number": told.number,
+        "again": told.again,
+        "task": bytes(32),
+    }
+    return SumCall(**{**good, **changes})
+
+
+@dataclass
+class Ordered:
+    """Clients as one party, with all keys of their session."""
+
+    party: ClientParty
+    parties: Session
+    at: Header
+
+    def tell(self, *messages: Any, to: Sequence[str] = EVERYBODY, at: Header | None = None) -> Drive:
+        """Call the clients to an exchange, and send them these messages."""
+        place = at or self.at
+        self.party.call(to, said(place, AskCall(most_bytes=10**6, most_elements=99)))
+        assert self.party.drive is not None
+        drive = self.party.drive
+        drive.begin()
+        for message in messages:
+            for name in to:
+                drive.deliver(Parcel(SERVER, name, encode(place, message)))
+        return drive
+
+    def call(self, call: SumCall, *, to: Sequence[str] = EVERYBODY, at: Header | None = None) -> Drive:
+        """Call them to the sum, in the next attempt of the place."""
+        place = at or replace(self.at, attempt=self.at.attempt + 1)
+        self.party.call(to, said(place, call))
+        assert self.party.drive is not None
+        return self.party.drive
+
+
+def clients(plan: Plan = PLAN, gives: Sequence[Any] = GIVES) -> Ordered:
+    """The clients in a session, before any call. Their keys are the same in every test."""
+    journal = Journal(random=entropy("ordered clients"))
+    parties = session(PINNED, journal=journal)
+    own = {k: (np.ones((k + 1, 2)), np.zeros(k + 1)) for k in PINNED}
+    ledger = Ledger(":memory:", plan.terms())
+    party = ClientParty(plan, gives, ledger, journal, own, rng=lambda *_: np.random.default_rng(0))
+    party.enter(parties.directory)
+    return Ordered(party, parties, Header(bytes(32), 1, 0, 0))
+
+
+def ordered(plan: Plan = PLAN, told: Order | None = None) -> Ordered:
+    """The clients after they took in an order for a sum."""
+    made = clients(plan)
+    drive = made.tell(told or summing(), MODEL)
+    drive.work()
+    assert drive.traffic.blamed == {}
+    return made

@@ -1,0 +1,124 @@
+"""The rules of an encrypted sum: its clients sign the cohort and the weights that they were ordered.
+
+The key holder hears both from the server alone, and how few contributions it opens follows from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.ordered_clients import EVERYBODY, ORDERED, PLAN, SENDS, SIZE
+from support.tiny_parties import session
+from support.tiny_secagg import CHARGE, entropy
+
+from securefl.core.acts import RecordAct
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.keys import Commitment, SecretKey
+from securefl.core.release import SERVER, Release, ReleaseKey
+from securefl.core.wire import Header, decode, encode
+from securefl.rounds import Sum
+from securefl.storage.journal import Journal
+from securefl.sums.encrypted.client import SumClient, input_digest
+from securefl.sums.encrypted.key_holder import SumKeyHolder
+from securefl.sums.encrypted.messages import SumRequest
+from securefl.sums.encrypted.way import Encrypted, SumAgreement
+from securefl.sums.way import Attempt
+from securefl.weighing import Weights
+
+PARTIES = session(ORDERED, journal=Journal(random=entropy("rules")))
+PLACE = Header(bytes(32), 1, 1, 0)
+WAY = Encrypted(replace(PLAN, sum="ckks"))
+TOLD = Weights((2, 2, 1, 1, 1, 1), whole=8)
+NOBODY: Any = None
+"""In place of a part that is not asked."""
+
+
+def agreement(weights: Weights = TOLD) -> SumAgreement:
+    """What a party makes of the attempt that heard of these weights."""
+    attempt = Attempt(
+        header=PLACE,
+        sums=(Sum(SENDS, SIZE),),
+        introduction=0,
+        number=0,
+        again=0,
+        cohort=EVERYBODY,
+        weights=weights,
+        task=bytes(32),
+    )
+    return WAY.agreement(attempt, PARTIES.directory)
+
+
+def signature(of: SumAgreement, name: str, sealed: bytes) -> Any:
+    """Of a client whose order led to this agreement, on its ciphertext."""
+    machine = SumClient(
+        identity=PARTIES.identities[name], agreement=of, signers=4, encrypt={"own": lambda integers: sealed}
+    )
+    step = machine.provide(machine.begin().state, SecretKey(bytes(32)))
+    assert step.need is not None
+    hidden = step.need.order.conceal["own"](np.zeros(SIZE, np.int64))
+    release = Release(
+        key=ReleaseKey(name, PLACE.session, PLACE.round, PLACE.stage, PLACE.attempt, "own"),
+        unit="record",
+        form=hidden.form,
+        charge=CHARGE,
+        _numbers=hidden.numbers,
+        _sealed=hidden.sealed,
+    )
+    [envelope] = machine.provide(step.state, (release,)).out
+    return envelope.message.signature
+
+
+def asked(holder: SumAgreement, clients: SumAgreement) -> Any:
+    """What the key holder wants to do when it is asked for a sum of clients under their agreement."""
+    sealed = [f"the ciphertext of {name}".encode() for name in EVERYBODY]
+    request = SumRequest(
+        items=(b"the blinded total",),
+        task=clients.task,
+        members=ORDERED,
+        inputs=tuple(Commitment(input_digest([one])) for one in sealed),
+        signatures=tuple(signature(clients, *one) for one in zip(EVERYBODY, sealed, strict=True)),
+    )
+    machine = SumKeyHolder(agreement=holder, least=4, most_bytes=2**16, part=NOBODY)
+    state = machine.begin().state
+    came = decode(encode(PLACE, request), PLACE, machine.expects(state).kinds, SERVER)
+    step = machine.receive(state, SERVER, came)
+    assert step.need is not None
+    return step.need.order
+
+
+def test_a_key_holder_that_heard_what_was_ordered_goes_on() -> None:
+    order = asked(agreement(), agreement())
+    assert isinstance(order, RecordAct)
+    assert order.act == "open"
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        replace(TOLD, draws=(1, 1, 1, 1, 2, 2)),
+        replace(TOLD, draws=(2, 2, 1, 1, 1, 1, 1)),
+        replace(TOLD, draws=(2, 2, 1, 1, 1)),
+        replace(TOLD, whole=9),
+        replace(TOLD, whole=0),
+        Weights(TOLD.draws, records=8),
+    ],
+    ids=["other draws", "one more", "one fewer", "another whole", "weighed equally", "weighed by counts"],
+)
+def test_a_key_holder_that_heard_of_other_weights_opens_nothing(lie: Weights) -> None:
+    with pytest.raises(RemoteProtocolError, match="did not sign"):
+        asked(agreement(lie), agreement())
+
+
+def test_a_key_holder_that_heard_of_another_cohort_opens_nothing() -> None:
+    """With the weights alike: a smaller cohort would have fewer contributions opened."""
+    for ordered in (5, 7):
+        with pytest.raises(RemoteProtocolError, match="did not sign"):
+            asked(replace(agreement(), ordered=ordered), agreement())
+
+
+def test_the_size_of_the_cohort_is_that_of_its_draws() -> None:
+    assert agreement().ordered == len(TOLD.draws)
+    assert agreement(replace(TOLD, draws=(1,) * 9)).ordered == 9

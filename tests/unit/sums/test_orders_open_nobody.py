@@ -1,0 +1,303 @@
+"""Well-formed orders of a server that lies about cohort, weights and n, by its own process and by another's.
+
+Every attack is played twice under each way of summing. As the clients are, nothing opens, and no ledger has a
+release of a sum. Without the clients' rule, where that is what bars it, the victim's vector comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from support.four_clients import CLIENTS, SESSION, SIZE
+from support.residents import Deployment
+
+from securefl.accounting.ledger import Ledger
+from securefl.core.errors import ConfigError
+from securefl.core.wire import Header
+from securefl.engines import server
+from securefl.engines.door import Given
+from securefl.engines.inprocess import simulated
+from securefl.engines.party import key_holder
+from securefl.exchange import client
+from securefl.plan import Plan
+from securefl.rounds import Answers, Ask, ByCount, ByDraws, Sends, Sum, Value
+from securefl.sums import masked, way
+
+WAYS = ("masked", "two-server", "ckks")
+EVERYBODY = tuple(range(CLIENTS))
+VECTORS = np.random.default_rng(5).normal(size=(CLIENTS, SIZE))
+"""Of equal spread, and with nothing to do with each other."""
+OWN = Sends(name="own", how="sum", reveals="it")
+DRAWN, COUNTED = replace(OWN, weighs="draws"), replace(OWN, weighs="counts")
+TERMS: dict[str, Any] = {
+    "delta": 1e-5,
+    "schedule": 9,
+    "unprotected": ("own",),
+    "corrupt": 0.0,
+    "least_cohort": 3,
+    "largest_cohort": CLIENTS,
+    "least_honest": 2,
+    "largest_share": 0.5,
+}
+BY_DRAWS = {"weights": {"own": "draws"}, "draws": CLIENTS}
+BY_COUNTS = {
+    "weights": {"own": "counts"},
+    "least_cohort": CLIENTS,
+    "least_count": 2,
+    "largest_count": 3,
+    "least_records": CLIENTS,
+    "largest_records": 20,
+}
+RULE = (client, key_holder, way, masked)
+"""Where clients and key holder hold an order against their plans."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What clients offer, words of their plan, and the order.
+
+    opens: whether the order alone tells client 0. said: the reason that comes in words.
+    """
+
+    sends: Sends
+    words: Mapping[str, Any]
+    cohort: tuple[int, ...] = EVERYBODY
+    weights: Any = None
+    opens: bool = True
+    said: str = ""
+
+    def plan(self, how: str) -> Plan:
+        return Plan(sum=how, **{**TERMS, **self.words})
+
+    def ask(self) -> Ask:
+        return Ask(
+            cohort=self.cohort,
+            broadcast=np.zeros(1, np.float32),
+            sums=(Sum(self.sends, SIZE),),
+            weights=self.weights,
+        )
+
+
+def heavy(most: int, others: int = 1) -> ByDraws:
+    return ByDraws({k: others if k else most for k in EVERYBODY})
+
+
+ATTACKS = {
+    "one of 2^40 draws": Attack(DRAWN, BY_DRAWS, weights=heavy(2**40), said="Expected 4 draws in all"),
+    "as many draws as the plan lets one have": Attack(
+        DRAWN,
+        {**BY_DRAWS, "draws": 2**20},
+        weights=heavy(2**20 - 3),
+        said="no client to have more than 0.5",
+    ),
+    "just beyond the share": Attack(  # 3^2 / (3^2 + 3 * 1) is above 1/2, though 3 / 6 is not
+        DRAWN, {**BY_DRAWS, "draws": 6}, weights=heavy(3), opens=False, said="got 0.75"
+    ),
+    "draws in an arm without": Attack(OWN, {}, weights=heavy(2**40), said="weighs 'own' equally"),
+    "draws beside counts": Attack(COUNTED, BY_COUNTS, weights=heavy(2**40), said="weighs 'own' by counts"),
+    "two clients of four": Attack(OWN, {}, cohort=(0, 1), opens=False, said="a cohort of 3 to 4"),
+    "an n beyond the public total": Attack(
+        COUNTED, BY_COUNTS, weights=ByCount(21), opens=False, said="n from 4 to 20"
+    ),
+    "an n of 2^62": Attack(COUNTED, BY_COUNTS, weights=ByCount(2**62), opens=False, said="n from 4 to 20"),
+    "an n below the clients": Attack(COUNTED, BY_COUNTS, weights=ByCount(3), opens=False, said="n from 4"),
+    "no weights where counts weigh": Attack(COUNTED, BY_COUNTS, opens=False, said="weighs 'own' by counts"),
+}
+
+
+def compute(job: Any) -> Value:
+    return Value(clear=VECTORS[job.client])
+
+
+@dataclass
+class InOneProcess:
+    """All parties in this process; `why` is what the last ask told of clients, key holder and server."""
+
+    attack: Attack
+    how: str
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        plan = self.attack.plan(self.how)
+        records = [(np.ones((k + 2, 1)), np.zeros(k + 2)) for k in EVERYBODY]
+        self.ledger = Ledger(":memory:", plan.terms())
+        own = [Given(self.attack.sends, compute)]
+        self._engine = simulated(plan, own, self.ledger, records, rng=lambda *_: np.random.default_rng(0))
+        self.server = self._engine.server
+
+    def ask(self, ask: Ask, number: int = 1) -> Answers:
+        answers, log = self._engine.ask(ask, Header(SESSION, number, 0, 0))
+        self.why = f"{log.abstained} {log.traffic.blamed}"
+        return answers
+
+    def released(self) -> int:
+        return len(self.ledger.rows())
+
+
+@dataclass
+class Apart:
+    """Each party a `Resident` of its own, which hears frames alone."""
+
+    attack: Attack
+    how: str
+    why: str = ""
+    _round: int = 0
+
+    def __post_init__(self) -> None:
+        plan = self.attack.plan(self.how)
+        self._own = Deployment(plan, compute=compute, sends=self.attack.sends)
+        self._own.enter(bytes(32))
+        self.server = self._own.server
+
+    def ask(self, ask: Ask, number: int = 1) -> Answers:
+        answers = self._own.ask(number, ask)
+        told = [one.text for files in self._own.files.values() for one in files.diary.refusals()]
+        self.why = f"{told} {self._own.server.log.take().abstained}"
+        return answers
+
+    def released(self) -> int:
+        return sum(len(files.ledger.rows()) for files in self._own.files.values())
+
+
+Home = type[InOneProcess] | type[Apart]
+homes = pytest.mark.parametrize("home", [InOneProcess, Apart])
+ways = pytest.mark.parametrize("how", WAYS)
+
+
+@contextmanager
+def lying_server(*others: Any) -> Iterator[None]:
+    """The server does not hold its own orders against the plan. Nor do the parties of these modules."""
+    with mock.patch.object(server, "require_allowed"):
+        patches = [mock.patch.object(module, "require_allowed") for module in others]
+        for patch in patches:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in patches:
+                patch.stop()
+
+
+@homes
+@ways
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_order_that_the_plan_does_not_allow_opens_nothing(name: str, how: str, home: Home) -> None:
+    attack = ATTACKS[name]
+    parties = home(attack, how)
+    # What the server demands of cohorts before it asks at all, it leaves out too.
+    parties.server._plan = replace(parties.server._plan, least_cohort=2, least_honest=1, largest_share=0.99)
+    with lying_server():
+        answers = parties.ask(attack.ask())
+    assert answers.survivors == ()
+    assert not answers.totals
+    assert parties.released() == 0, "who refuses an order is charged nothing, and sends nothing"
+    assert attack.said in parties.why
+
+
+@ways
+@pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.opens])
+def test_without_the_rule_the_order_opens_one_client(name: str, how: str) -> None:
+    attack = ATTACKS[name]
+    # A call bears no larger numbers. These do as well: the others' weights vanish on the grid.
+    attack = replace(attack, weights=heavy(min(attack.weights.draws[0], 2**30)))
+    with lying_server(*RULE), mock.patch("securefl.exchange.client.Client._check_members"):
+        answers = InOneProcess(attack, how).ask(attack.ask())
+    total = answers.totals["own"]
+    heaviest = attack.weights.draws[0] / sum(attack.weights.draws.values())
+    assert np.abs(total.value / heaviest - VECTORS[0]).max() < 2e-5
+
+
+@ways
+def test_the_key_holder_refuses_what_clients_would_sign(how: str) -> None:
+    """Clients that were changed sign any order. The key holder has a plan of its own."""
+    attack = ATTACKS["one of 2^40 draws"]
+    if how == "masked":  # there is none
+        return
+    parties = InOneProcess(attack, how)
+    with lying_server(client, masked):
+        assert parties.ask(attack.ask()).survivors == ()
+    assert "key holder to answer its call" in parties.why or "draws in all" in parties.why
+
+
+@homes
+@ways
+def test_the_honest_order_of_each_attack_opens(how: str, home: Home) -> None:
+    for sends, words, weights in (
+        (OWN, {}, None),
+        (DRAWN, BY_DRAWS, heavy(1)),
+        (COUNTED, BY_COUNTS, ByCount(14)),
+    ):
+        attack = Attack(sends, words, weights=weights)
+        answers = home(attack, how).ask(attack.ask())
+        assert answers.survivors == EVERYBODY
+        if weights is None:
+            assert np.abs(answers.totals["own"].value - VECTORS.sum(0)).max() < 2e-5
+
+
+@homes
+@ways
+def test_a_client_takes_one_n_in_a_session(how: str, home: Home) -> None:
+    attack = Attack(COUNTED, BY_COUNTS, weights=ByCount(14))
+    parties = home(attack, how)
+    assert parties.ask(attack.ask(), 1).survivors == EVERYBODY
+    changed = replace(attack, weights=ByCount(15))
+    assert parties.ask(changed.ask(), 2).survivors == ()
+    assert "Expected n = 14, as it was told first in this session, got 15" in parties.why
+    assert parties.ask(attack.ask(), 3).survivors == EVERYBODY
+
+
+def test_three_cohorts_of_two_would_tell_a_client() -> None:
+    """Sums over {2, 3}, {3, 1} and {2, 1} at one broadcast are three equations in three clients."""
+    pairs = ((2, 3), (1, 3), (1, 2))
+    attack = Attack(OWN, {})
+    parties = InOneProcess(attack, "masked")
+    parties.server._plan = replace(parties.server._plan, least_cohort=2)
+    with lying_server():
+        asks = [replace(attack.ask(), cohort=pair) for pair in pairs]
+        assert all(parties.ask(ask, 1 + number).survivors == () for number, ask in enumerate(asks))
+    loose = Attack(OWN, {"least_cohort": 2})
+    parties = InOneProcess(loose, "masked")
+    sums = [parties.ask(ask, 1 + number).totals["own"].value for number, ask in enumerate(asks)]
+    found = (sums[0] + sums[2] - sums[1]) / 2
+    assert np.abs(found - VECTORS[2]).max() < 2e-6, "differences of rounds are not held without noise"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"largest_share": 0.0}, "0 < largest_share < 1"),
+        ({"largest_share": 1.0}, "0 < largest_share < 1"),
+        ({"largest_share": 1.5}, "0 < largest_share < 1"),
+        ({"largest_share": float("nan")}, "0 < largest_share < 1"),
+        ({"largest_share": None}, "add largest_share=0.5"),
+        ({"least_cohort": None}, "add least_cohort=10"),
+        ({"largest_cohort": None}, "add largest_cohort=10"),
+        ({"least_honest": None}, "add least_honest=5"),
+        ({"least_cohort": 1}, "least_cohort >= 2"),
+        ({"least_cohort": 5}, "least_cohort <= largest_cohort"),
+        ({"least_honest": 4}, "at least 4 honest contributors"),
+        ({"least_honest": 0}, "least_honest from 1"),
+        ({**BY_DRAWS, "draws": None}, "Add draws=K"),
+        ({**BY_DRAWS, "draws": 0}, "draws from 1"),
+        ({**BY_DRAWS, "draws": 2**63}, "draws from 1"),
+        ({**BY_COUNTS, "least_count": 0}, "least_count <= largest_count"),
+        ({**BY_COUNTS, "largest_count": 1}, "least_count <= largest_count"),
+        ({**BY_COUNTS, "largest_count": 2**31}, "Add least_count"),
+        ({**BY_COUNTS, "largest_count": 4}, "Take narrower bounds of the counts, or equal weights"),
+        ({**BY_COUNTS, "least_records": 0}, "least_records from 1"),
+        ({**BY_COUNTS, "least_records": 21}, "least_records <= largest_records"),
+        ({"corrupt": 0.5}, "lower dropout"),
+        ({"weights": {"own": "size"}}, '"equal", "draws" or "counts"'),
+    ],
+)
+def test_a_plan_without_the_words_or_with_words_that_hold_nothing_is_refused(
+    words: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+        Plan(sum="masked", **{**TERMS, **words})

@@ -1,0 +1,55 @@
+"""What the privacy card says of hidden sums: who may collude, what of one client shows, and which server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from securefl.card import learns
+from securefl.plan import Plan
+from securefl.rounds import Sends
+
+OWN = Sends(name="own", how="sum", reveals="its vector")
+TERMS: dict[str, Any] = {
+    "delta": 1e-5,
+    "schedule": 1,
+    "unprotected": ("own",),
+    "dropout": 0.1,
+    "corrupt": 0.2,
+    "least_cohort": 10,
+    "largest_cohort": 10,
+    "least_honest": 4,
+    "largest_share": 0.4,
+}
+
+
+def said(**words: Any) -> str:
+    return learns(Plan(**{"sum": "masked", **TERMS, **words}), [OWN], "server")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ({}, 0.92),  # six surely remain: sqrt(1 - 1 / 7)
+        ({"weights": {"own": "draws"}, "draws": 12}, 0.77),  # as far as draws may go: sqrt(1 - 0.4)
+        ({"weights": {"own": "counts"}, "least_count": 10, "largest_count": 15}, 0.85),
+        ({"weights": {"own": "counts"}, "least_count": 9, "largest_count": 9}, 0.92),
+        ({"weights": {"own": "counts"}, "public_count": 5}, 0.92),
+    ],
+)
+def test_the_card_says_how_well_one_clients_value_is_guessed(words: dict[str, Any], error: float) -> None:
+    assert f"a guess of one client's errs by {error:g} of its spread or more" in said(**words)
+
+
+def test_the_card_says_which_server_masks_hold_against() -> None:
+    warning = "a server that lies opens a single one"
+    assert warning not in said()
+    assert warning in said(secagg="semi-honest")
+    assert warning not in said(secagg="semi-honest", sum="two-server"), "nobody unmasks there"
+    assert warning not in said(secagg="semi-honest", sum="clear"), "every single one is open there"
+
+
+def test_the_card_says_who_may_collude() -> None:
+    assert "up to 20 % of a cohort may collude with it" in said()
+    assert "none may collude with it" in said(corrupt=0.0)
