@@ -42,7 +42,8 @@ def _held(plan: Plan, summed: Sequence[Sends]) -> str:
         words = [f"up to {100 * plan.corrupt:g} % of a cohort may collude with it"]
     error = min(plan.guess_error(sends.name) for sends in summed)
     words.append(
-        f"from one sum a guess of one client's errs by {floor(100 * error) / 100:g} of its spread or more"
+        "if values spread alike, a guess of one client's from one sum errs by "
+        f"{floor(100 * error) / 100:g} of its spread or more"
     )
     if plan.fixed_batch is not None:
         words.append(f"differences of rounds tell sums of fixed batches of {plan.fixed_batch}, and no client")

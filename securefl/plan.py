@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from math import inf
 from typing import Final, Literal, get_args
 
@@ -159,9 +160,19 @@ class Plan:
 
     def _check_weights(self) -> None:
         """Refuse words that can have no meaning, whether sums are hidden or not."""
-        wrong = {name: how for name, how in self.weights.items() if how not in get_args(Weighing)}
-        if wrong:
-            raise ConfigError(f'Expected weights of "equal", "draws" or "counts", got {wrong}.')
+        kinds = get_args(Weighing)
+        if not isinstance(self.weights, Mapping) or any(
+            not isinstance(name, str) or how not in kinds for name, how in self.weights.items()
+        ):
+            raise ConfigError(
+                f'Expected weights such as {{"update": "draws"}}, with "equal", "draws" or "counts", got '
+                f"{self.weights!r}."
+            )
+        for word in (*_SIZES, "draws", "least_count", "largest_count"):
+            value, most = getattr(self, word), _MOST_DRAWS if word == "draws" else 2**31
+            # Whole numbers of Python itself: others would write another digest of an equal plan.
+            if value is not None and not (type(value) is int and 1 <= value <= most):
+                raise ConfigError(f"Expected {word} as a whole number from 1 to {most}, got {value!r}.")
         ordered = {
             "least_cohort <= largest_cohort": (self.least_cohort or 1, self.largest_cohort or 2**31),
             "least_count <= largest_count": (self.least_count, self.largest_count),
@@ -170,13 +181,10 @@ class Plan:
         for words, (least, largest) in ordered.items():
             if not 1 <= least <= largest <= 2**31:
                 raise ConfigError(f"Expected 1 <= {words} <= 2^31, got {least} and {largest}.")
-        for word in (*_SIZES, "draws"):
-            most = _MOST_DRAWS if word == "draws" else 2**31
-            if (value := getattr(self, word)) is not None and not 1 <= value <= most:
-                raise ConfigError(f"Expected {word} from 1 to {most}, got {value}.")
-        if self.largest_share is not None and not 0 < self.largest_share < 1:
+        share = self.largest_share
+        if share is not None and not (isinstance(share, float | int) and 0 < share < 1):
             raise ConfigError(
-                f"Expected 0 < largest_share < 1, got {self.largest_share}: with 1 a sum may tell one "
+                f"Expected 0 < largest_share < 1, got {share!r}: with 1 a sum may tell one "
                 "client's value, with 0 none opens. Take 0.5 or less."
             )
 
@@ -189,11 +197,22 @@ class Plan:
                 "there each client leans on the others, and checks orders against these. For cohorts of 10 "
                 f"add {', '.join(f'{word}={_EXAMPLES[word]}' for word in missing)}."
             )
+        if self.dropout + (self.corrupt or 0.0) >= 1:
+            raise ConfigError(
+                f"Expected dropout and corrupt below 1 together where sums are hidden, got {self.dropout} "
+                f"and {self.corrupt}: nobody would be left to hide behind."
+            )
         kinds = set(self.weights.values())
         if "draws" in kinds and self.draws is None:
             raise ConfigError(
                 "Expected `draws`, the number of draws in a cohort, where hidden sums weigh by draws, got "
                 "none. Add draws=K for K drawn clients a round."
+            )
+        if self.draws is not None and self.draws < self.least_cohort and kinds - {"equal"}:  # type: ignore[operator]
+            raise ConfigError(
+                f"Expected at least as many draws as clients in the least cohort, got {self.draws} draws and "
+                f"least_cohort = {self.least_cohort}: no order would be taken. Raise draws, or lower "
+                "least_cohort."
             )
         if self.least_cohort < 2:  # type: ignore[operator]  # None was refused above
             raise ConfigError(
@@ -248,6 +267,20 @@ class Plan:
                 f"{max(0, honest)} of {batch}, since {self.colluding(self.largest_cohort)} of a cohort may "
                 "collude. Take larger batches."
             )
+        if (share := self._batch_share) > exact(self.largest_share or 1):
+            raise ConfigError(
+                f"Expected one client's squared share of its batch to be at most {self.largest_share:g} "
+                f"(`largest_share`), got up to {float(share):.3g} in batches of {batch}, which differences "
+                "of rounds tell. Take larger batches."
+            )
+
+    @property
+    def _batch_share(self) -> Fraction:
+        """The largest squared share of one client in what remains of a batch without those that collude."""
+        assert self.fixed_batch is not None
+        assert self.largest_cohort is not None
+        least, largest = self.counts if "counts" in self.weights.values() else (1, 1)
+        return share_within(least, largest, self.fixed_batch - 1 - self.colluding(self.largest_cohort))
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -289,19 +322,27 @@ class Plan:
         """
         return self.survivors(cohort) - 1 - self.colluding(cohort)
 
-    def guess_error(self, name: str = "") -> float:
+    def guess_error(self, name: str | None = None) -> float:
         """The least error of a linear guess of one client's value from one hidden sum of this name.
 
-        In spreads of the value, for values of equal spread that have nothing to do with each other. Orders
-        that let a guess be better are refused by each client. Raises ConfigError if sums are not hidden.
+        In spreads of the value, for values that spread alike and have nothing to do with each other. Sums
+        over records of clients with unlike data do not, and neither do values near a step of the grid. Orders
+        that let a guess be better are refused by each client. With fixed batches it holds of differences of
+        rounds too. Without a name it is that of the sum that tells most. Raises ConfigError if sums are not
+        hidden.
         """
         if not self.hidden or self.largest_share is None:
             raise ConfigError("Expected a plan that hides sums, got one of sums in the clear.")
-        kind = self.weights.get(name, "equal")
-        if kind == "draws":  # the server draws, up to what clients let through
-            return guess_error(exact(self.largest_share))
-        least, largest = self.counts if kind == "counts" else (1, 1)
-        return guess_error(share_within(least, largest, self._thinnest()[1]))
+        kinds = {"equal", *self.weights.values()} if name is None else {self.weights.get(name, "equal")}
+        beside = self._thinnest()[1]
+        shares = [share_within(1, 1, beside)]
+        if "draws" in kinds:  # the server draws, up to what clients let through
+            shares.append(exact(self.largest_share))
+        if "counts" in kinds:
+            shares.append(share_within(*self.counts, beside))
+        if self.fixed_batch is not None:
+            shares.append(self._batch_share)
+        return guess_error(max(shares))
 
     def knowing(self, cohort: int) -> int:
         """The largest number of clients in a cohort whose shares of noise hide nothing.

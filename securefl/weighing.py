@@ -103,10 +103,15 @@ def require_batches(plan: Plan, members: Sequence[int], draws: Sequence[int]) ->
         return
     there, size = set(members), plan.fixed_batch
     whole = {k for batch in {one // size for one in there} for k in range(batch * size, (batch + 1) * size)}
-    if whole != there or max(draws) > 1:
+    if whole != there:
         raise ConfigError(
-            f"Expected a cohort of whole batches of {plan.fixed_batch} clients, each drawn once "
-            f"(`fixed_batch`), got one that cuts through the batch of client {min(whole - there, default=0)}."
+            f"Expected a cohort of whole batches of {size} clients (`fixed_batch`), got one that cuts "
+            f"through the batch of client {min(whole - there)}."
+        )
+    if max(draws) > 1:
+        raise ConfigError(
+            f"Expected each client drawn once where clients are in fixed batches, got {max(draws)} draws of "
+            "one."
         )
 
 
@@ -130,7 +135,7 @@ def _require_weights(plan: Plan, weights: Weights, *, counted: bool) -> None:
     if not plan.least_cohort <= weights.ordered <= plan.largest_cohort:
         raise ConfigError(
             f"Expected a cohort of {plan.least_cohort} to {plan.largest_cohort} clients, as the plan says, "
-            f"got {weights.ordered}."
+            f"got {weights.ordered} (`least_cohort`)."
         )
     if min(weights.draws) < 1 or (not weights.whole and max(weights.draws) > 1):
         raise ConfigError(
@@ -185,14 +190,23 @@ def _require_records(plan: Plan, weights: Weights) -> None:
         )
     if plan.draws is not None and weights.ordered > plan.draws:
         raise ConfigError(
-            f"Expected at most {plan.draws} clients in a sum that weighs by counts, got {weights.ordered}."
+            f"Expected at most {plan.draws} clients in a sum that weighs by counts (`draws`), got "
+            f"{weights.ordered}."
         )
 
 
+_KEPT = 2**16
+"""Of the steps of a grid, how many a value at its end must keep under a weight below 1."""
+
+
 def _require_kept(sends: Sends, weight: float) -> None:
-    """The largest value that a client may send must not become 0 under the least weight."""
-    if weight * sends.grid.limit < 1:
+    """The least weight must leave a client's values something on the grid, and small ones too.
+
+    Values are far smaller than the grid's end. Below a step of it a client's values round to 0, and hide
+    nobody, while a heavier client's do not.
+    """
+    if weight < 1 and weight * sends.grid.limit < _KEPT:
         raise ConfigError(
-            f"Expected weights that the grid of {sends.name!r} keeps, got {weight:.3g}, which makes all of a "
-            "client's values 0: it would hide nobody."
+            f"Expected weights that the grid of {sends.name!r} keeps, got {weight:.3g}, by which small "
+            "values of a client round to 0: it would hide nobody."
         )

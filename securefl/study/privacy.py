@@ -148,13 +148,14 @@ class PrivacySection:
 
     def _check_together(self) -> None:
         """Refuse to assume what clients must state when they stand in for each other's privacy."""
-        words = ("corrupt", "least_cohort", "least_honest", "largest_share")
-        missing = [word for word in words if getattr(self, word) is None]
+        examples = {"corrupt": "0.2", "least_cohort": "10", "least_honest": "4", "largest_share": "0.4"}
+        missing = [word for word in examples if getattr(self, word) is None]
         if missing:
             raise ValueError(
                 f"Expected {' and '.join(f'`{word}`' for word in missing)} where sums are hidden or noise is "
                 "shared: there each client leans on the others. State how many may collude (0: none) and how "
-                "few may be summed."
+                "few may be summed. For cohorts of ten or more, add "
+                f"{', '.join(f'{word} = {examples[word]}' for word in missing)}."
             )
         dropout, corrupt = self.dropout or 0.0, self.corrupt or 0.0
         if not (dropout >= 0 and 0 <= corrupt < 1 - dropout):

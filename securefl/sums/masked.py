@@ -47,7 +47,7 @@ class Masked:
 
     def agreement(self, attempt: Attempt, directory: Directory) -> Agreement:
         """What every party of the attempt makes of it for itself. ConfigError for one below the plan."""
-        policy = self.policy(attempt.sends, len(attempt.cohort))
+        policy = self.policy(attempt.sends, attempt.ordered)
         agreed = Agreement(
             header=attempt.header,
             roster=directory.roster(attempt.cohort),
@@ -59,8 +59,12 @@ class Masked:
         policy.check(agreed.parameters)
         return agreed
 
-    def policy(self, sends: Sequence[Sends], cohort: int) -> Policy:
-        """What every client of the plan insists on; shares of noise were sized for the declared cohorts."""
+    def policy(self, sends: Sequence[Sends], ordered: int) -> Policy:
+        """What every client of the plan insists on, in all attempts at a sum of so many that were ordered.
+
+        Shares of noise were sized for the declared cohorts. Whoever may collude of those that were ordered
+        may be among those that are called.
+        """
         plan = self._plan
         return Policy(
             mode=plan.secagg,
@@ -69,7 +73,7 @@ class Masked:
             # A plan that hides sums states both. Two at least: the total of one client is its input.
             least_cohort=max(2, plan.least_cohort or 2),
             least_honest=max(1, plan.least_honest or 1),
-            least_survivors=max(2, fewest_contributions(plan, cohort, sends)),
+            least_survivors=max(2, fewest_contributions(plan, ordered, sends)),
         )
 
 
@@ -88,7 +92,7 @@ class MaskedClients:
         self, attempt: Attempt, identities: Sequence[Identity], key: bytes
     ) -> Mapping[str, Machine[Any]]:
         agreed = self._way.agreement(attempt, self._directory)
-        policy = self._way.policy(attempt.sends, len(attempt.cohort))
+        policy = self._way.policy(attempt.sends, attempt.ordered)
         return {
             own.name: Client(agreement=agreed, channels=self._channel(own, agreed.roster), policy=policy)
             for own in identities

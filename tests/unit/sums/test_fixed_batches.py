@@ -83,7 +83,7 @@ def test_differences_of_allowed_rounds_are_sums_of_batches(cohorts: list[set[int
 
 
 def test_draws_that_differ_would_cut_through_a_batch_too() -> None:
-    with pytest.raises(ConfigError, match="each drawn once"):
+    with pytest.raises(ConfigError, match="Expected each client drawn once"):
         require_batches(plan(), (0, 1, 2), (2, 1, 1))
 
 
@@ -95,7 +95,10 @@ def test_draws_that_differ_would_cut_through_a_batch_too() -> None:
         ({"largest_cohort": 8}, "whole batches, got 3 to 8"),
         ({"fixed_batch": 1, "least_cohort": 4}, "honest clients in each batch"),
         ({"corrupt": 0.2, "least_cohort": 9}, "got 1 of 3, since 2 of a cohort may collude"),
-        ({"fixed_batch": 0}, "fixed_batch from 1"),
+        ({"fixed_batch": 0}, "fixed_batch as a whole number from 1"),
+        ({"fixed_batch": True}, "fixed_batch as a whole number from 1"),
+        ({"fixed_batch": 1, "least_honest": 1}, "got up to 1 in batches of 1"),
+        ({"largest_share": 0.3}, "got up to 0.333 in batches of 3"),
     ],
 )
 def test_batches_that_hold_nothing_are_refused(words: dict[str, Any], said: str) -> None:
@@ -143,5 +146,7 @@ def test_clients_that_make_no_whole_batches_are_refused(tmp_path: Any) -> None:
 
 
 def test_the_card_says_what_differences_tell() -> None:
-    assert "sums of fixed batches of 3, and no client" in learns(plan(), [OWN], "server")
+    said = learns(plan(), [OWN], "server")
+    assert "sums of fixed batches of 3, and no client" in said
+    assert "errs by 0.81 of its spread" in said, "of a batch of three, which is less than a cohort"
     assert "several rounds are not held against each other" in learns(plan(fixed_batch=None), [OWN], "server")

@@ -28,6 +28,7 @@ from securefl.exchange import client
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, ByCount, ByDraws, Sends, Sum, Value
 from securefl.sums import masked, way
+from securefl.weighing import Weights
 
 WAYS = ("masked", "two-server", "ckks")
 EVERYBODY = tuple(range(CLIENTS))
@@ -282,18 +283,26 @@ def test_three_cohorts_of_two_would_tell_a_client() -> None:
         ({"least_cohort": 1}, "least_cohort >= 2"),
         ({"least_cohort": 5}, "least_cohort <= largest_cohort"),
         ({"least_honest": 4}, "at least 4 honest contributors"),
-        ({"least_honest": 0}, "least_honest from 1"),
+        ({"least_honest": 0}, "least_honest as a whole number from 1"),
         ({**BY_DRAWS, "draws": None}, "Add draws=K"),
-        ({**BY_DRAWS, "draws": 0}, "draws from 1"),
-        ({**BY_DRAWS, "draws": 2**63}, "draws from 1"),
-        ({**BY_COUNTS, "least_count": 0}, "least_count <= largest_count"),
+        ({**BY_DRAWS, "draws": 0}, "draws as a whole number from 1"),
+        ({**BY_DRAWS, "draws": 2**63}, "draws as a whole number from 1"),
+        ({**BY_COUNTS, "least_count": 0}, "least_count as a whole number from 1"),
         ({**BY_COUNTS, "largest_count": 1}, "least_count <= largest_count"),
         ({**BY_COUNTS, "largest_count": 2**31}, "Add least_count"),
         ({**BY_COUNTS, "largest_count": 4}, "Take narrower bounds of the counts, or equal weights"),
-        ({**BY_COUNTS, "least_records": 0}, "least_records from 1"),
+        ({**BY_COUNTS, "least_records": 0}, "least_records as a whole number from 1"),
         ({**BY_COUNTS, "least_records": 21}, "least_records <= largest_records"),
         ({"corrupt": 0.5}, "lower dropout"),
         ({"weights": {"own": "size"}}, '"equal", "draws" or "counts"'),
+        ({"weights": {1: "draws"}}, '"equal", "draws" or "counts"'),
+        ({"weights": "draws"}, '"equal", "draws" or "counts"'),
+        ({"largest_share": "0.5"}, "0 < largest_share < 1"),
+        ({"largest_cohort": 4.0}, "largest_cohort as a whole number"),
+        ({"least_cohort": np.int64(3)}, "least_cohort as a whole number"),
+        ({**BY_COUNTS, "least_count": 1.5}, "least_count as a whole number"),
+        ({**BY_DRAWS, "draws": 2}, "as many draws as clients"),
+        ({"corrupt": 0.6, "dropout": 0.4}, "below 1 together"),
     ],
 )
 def test_a_plan_without_the_words_or_with_words_that_hold_nothing_is_refused(
@@ -301,3 +310,33 @@ def test_a_plan_without_the_words_or_with_words_that_hold_nothing_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
         Plan(sum="masked", **{**TERMS, **words})
+
+
+def test_a_plan_says_its_worst_guess_without_a_name() -> None:
+    terms = {**TERMS, "least_cohort": CLIENTS}
+    drawn = Plan(sum="masked", **terms, **BY_DRAWS)
+    assert drawn.guess_error() == drawn.guess_error("own") == pytest.approx(np.sqrt(0.5))
+    assert drawn.guess_error("another") == pytest.approx(np.sqrt(3 / 4)), "three surely remain beside it"
+
+
+def test_an_n_by_which_small_values_vanish_is_refused() -> None:
+    """At its grid's end a value would be kept, and one of ordinary size would not."""
+    wide = {**BY_COUNTS, "largest_records": 10**6}
+    attack = Attack(COUNTED, wide, weights=ByCount(10**6), opens=False)
+    parties = InOneProcess(attack, "masked")
+    with lying_server():
+        assert parties.ask(attack.ask()).survivors == ()
+    assert "small values of a client round to 0" in parties.why
+
+
+@pytest.mark.parametrize("called", [19, 20])
+def test_masked_sums_and_key_holders_need_as_many_of_the_ordered(called: int) -> None:
+    """Noise was sized for 19 clients: of 20 that were ordered, one more may collude, whoever is called."""
+    sends = replace(OWN, sensitivity={("client", "zero-out"): 1.0}, cohort=19)
+    words = {"noise": "distributed", "noise_multiplier": 8.0, "unit": "client", "adjacency": "zero-out"}
+    cohorts = {"least_cohort": 15, "largest_cohort": 20, "least_honest": 5, "largest_share": 0.5}
+    plan = Plan(sum="masked", delta=1e-5, schedule=1, corrupt=0.155, dropout=0.1, **words, **cohorts)
+    policy = masked.Masked(plan).policy([sends], 20)
+    assert policy.least_survivors == way.required_contributions(plan, [sends], called, Weights((1,) * 20))
+    with pytest.raises(ConfigError, match="19 survivors"):
+        policy.check(policy.parameters(called, 20))
