@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, Final
@@ -289,6 +289,21 @@ def test_without_a_rule_an_order_tells_one_clients_value(rule: str) -> None:
     played(SEVEN, [WRITTEN[rule]])
     with RULES[rule](), pytest.raises(AssertionError):
         played(SEVEN, [WRITTEN[rule]])
+
+
+def test_without_the_size_of_a_cohort_few_stand_behind_a_sum() -> None:
+    """Clients that hold orders against a plan of smaller cohorts sign for four, where five were promised."""
+    strict, loose = plan_of(SEVEN.setting, True), plan_of(SEVEN.setting, False)
+    assert strict is not None
+    policy = replace(SEVEN, strict=False).policy()
+    opened = []
+    for plan in (strict, loose):
+        play = Weighing(Clients(7, policy), Journal, ":memory:", plan=plan)
+        play.run([Ordered(**{**ONCE, "whole": False, "without": 7}, victim=3)])
+        opened.append(play.guesses())
+    assert opened[0] == {}
+    [(_, honest)] = opened[1].values()
+    assert honest == 4 < (strict.least_honest or 0)
 
 
 @pytest.mark.parametrize("rule", ["the share"])
