@@ -211,8 +211,8 @@ class Plan:
         if self.draws is not None and self.draws < self.least_cohort and kinds - {"equal"}:  # type: ignore[operator]
             raise ConfigError(
                 f"Expected at least as many draws as clients in the least cohort, got {self.draws} draws and "
-                f"least_cohort = {self.least_cohort}: no order would be taken. Raise draws, or lower "
-                "least_cohort."
+                f"least_cohort = {self.least_cohort}: no order would be taken. Draw more clients a round, or "
+                "lower least_cohort."
             )
         if self.least_cohort < 2:  # type: ignore[operator]  # None was refused above
             raise ConfigError(
