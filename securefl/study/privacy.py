@@ -168,7 +168,7 @@ class PrivacySection:
     ) -> Plan:
         """The plan of a run of so many rounds in which clients send these values.
 
-        records, clients: the public numbers of all of them. Counts in weights are clipped by them.
+        records, clients: the public numbers of all of them. n in weights n_k / n lies between the two.
         """
         counts_are_public = self.unit == "record" and self.adjacency == "replace-one"
         noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
