@@ -123,10 +123,12 @@ class ReportData:
     """The contents of a report.
 
     config: the TOML text as run. reproduce: the command that makes it again. bought: sentences on how many
-    rounds the budgets bought, if they ended. quiet: sentences on rounds without a question. changes: the changes of private training in the model. ledgers:
-    the head of each ledger's chain when its run ended, to note elsewhere. alarms: what a person must not
-    overlook, in sentences. reasons: why parts of clients are missing. measure: what "accuracy" is, in words.
-    outside: what no epsilon covers, in sentences.
+    rounds the budgets bought, if they ended. quiet: sentences on rounds without a question. changes: the
+    changes of private training in the model. ledgers: the head of each ledger's chain when its run ended, to
+    note elsewhere. alarms: what a person must not overlook, in sentences. reasons: why parts of clients are
+    missing. measure: what "accuracy" is, in words. outside: what no epsilon covers, in sentences.
+
+    Alarms, reasons, `bought` and private figures are not for publication. The page says so beside each.
     """
 
     title: str

@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from securefl.report.tables import write_csv
+from securefl.storage.private_folder import NOTICE, private_folder
 from securefl.sweep.cells import Sweep, parse_sweep
 from securefl.sweep.run import finish
 from support.tiny_study import text
@@ -64,6 +66,7 @@ def fill(
     for place, cell in enumerate(found.cells[: len(found.cells) - leave]):
         folder = out / "cells" / cell.folder
         folder.mkdir(parents=True)
+        home = private_folder(folder)
         asked = cell.study.privacy.epsilon or math.inf
         rows, endless = [], {}
         for a, arm in enumerate(cell.study.arms):
@@ -74,7 +77,7 @@ def fill(
                 for number in (1, 2):
                     accuracy = 0.1 * number + 0.01 * seed + 0.02 * place
                     rows.append(row(arm.name, seed, number, accuracy, epsilon))
-        pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
+        write_csv(home / "metrics.csv", pd.DataFrame(rows), [NOTICE])
         card = [
             {
                 "party": "server",
