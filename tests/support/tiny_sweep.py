@@ -61,8 +61,12 @@ def fill(
     alarms: Sequence[Mapping[str, Any]] = (),
     seeds: int = 3,
     outside: Sequence[str] = (),
+    personal: bool = False,
 ) -> None:
-    """Folders as finished cells leave them, of some seeds and two rounds, but for the last `leave`."""
+    """Folders as finished cells leave them, of some seeds and two rounds, but for the last `leave`.
+
+    personal: whether accuracies are of personal models.
+    """
     for place, cell in enumerate(found.cells[: len(found.cells) - leave]):
         folder = out / "cells" / cell.folder
         folder.mkdir(parents=True)
@@ -76,7 +80,8 @@ def fill(
             for seed in range(1, seeds + 1):
                 for number in (1, 2):
                     accuracy = 0.1 * number + 0.01 * seed + 0.02 * place
-                    rows.append(row(arm.name, seed, number, accuracy, epsilon))
+                    models = "personal" if personal else "global"
+                    rows.append({**row(arm.name, seed, number, accuracy, epsilon), "models": models})
         write_csv(home / "metrics.csv", pd.DataFrame(rows), [NOTICE])
         card = [
             {

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from PIL import Image
+from support.party_folders import enrolled
 from support.tiny_study import FEDAVG, FEDPROF, study, text, world
 
 import securefl
@@ -324,3 +325,18 @@ def test_json_of_nothing_is_json(tmp_path: Path) -> None:
     private_folder(tmp_path)
     (tmp_path / PRIVATE).chmod(0o755)
     assert stat.S_IMODE(private_folder(tmp_path).stat().st_mode) == 0o755, "its owner's choice stays"
+
+
+# Parties apart ----------------------------------------------------------------------------------
+
+
+def test_the_folder_of_a_party_is_its_owners_alone(tmp_path: Path) -> None:
+    """None of it is for publication. The run folder of a server's study is as any other's."""
+    enrolled(tmp_path)
+    for name in ("server", "client-0000"):
+        home = tmp_path / name
+        assert not stat.S_IMODE(home.stat().st_mode) & 0o067, "a relay's group may pass to the socket at most"
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in home.rglob("*") if path.is_file()}
+        assert "party.toml" in modes
+        assert {name: mode for name, mode in modes.items() if mode != 0o600} == {}
+    assert not (tmp_path / "server" / "ledger.sqlite").exists(), "a server has no records"
