@@ -13,7 +13,7 @@ from securefl.core.legible import escaped
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 
-@click.group(epilog="Example:  securefl ledger show runs/demo/arms/fedavg-full/seed-7/ledger.sqlite")
+@click.group(epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite")
 def ledger() -> None:
     """Ledgers: what was released, and what it adds up to."""
 
@@ -53,6 +53,8 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     for row in (list(names), *shown):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
     click.echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
+    # The head may be noted anywhere. Who took part in which round may not.
+    click.echo("The table is for the person at this machine: no epsilon covers who took part when.", err=True)
 
 
 @ledger.command(epilog="Example:  securefl ledger epsilon --events events.json --delta 1e-5 --json")

@@ -17,6 +17,7 @@ from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.plan import Plan
 from securefl.study import world
+from securefl.study.alarms import is_personal
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
 from securefl.study.private_copy import private_copy
@@ -33,11 +34,8 @@ _COVERS: Final = {
     "shared": "Epsilon against the others is that of whoever has this file.",
     "client": "No epsilon covers this file: it has values that never left the client's device.",
 }
-_MEASURED: Final = {
-    "whole": "on the server's records",
-    "shared": "of all clients' own models together, each on records like its own",
-    "client": "of all clients' own models together, each on records like its own",
-}
+_MEASURED: Final = "on the server's own test records, which no epsilon covers"
+_NOT_SAID: Final = "not in this file: it is one of clients' own models, which no epsilon covers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +125,7 @@ def _card(
 ) -> dict[str, Any]:
     """Where a model comes from, in words and numbers for JSON. An infinite epsilon is the text "inf"."""
     last, privacy = saved.records[-1], study.privacy
+    personal = is_personal(saved.records)
     part = "client" if client is not None else "whole" if learnt.shared is None else "shared"
     algorithm, plan = made
     return {
@@ -137,9 +136,9 @@ def _card(
         "client": client,
         "part": part,
         "rounds": len(saved.records),
-        "accuracy": _figure(last["accuracy"]),
-        "loss": _figure(last["loss"]),
-        "measured": _MEASURED[part],
+        "accuracy": None if personal else _figure(last["accuracy"]),
+        "loss": None if personal else _figure(last["loss"]),
+        "measured": _NOT_SAID if personal else _MEASURED,
         "data": {
             "source": study.data.source or "handed over in Python",
             "clients": here.problem.clients,
@@ -193,6 +192,12 @@ def _figure(value: float | None) -> float | str | None:
     return None if value is None or isnan(value) else plain(value)
 
 
+def _accuracy(card: Mapping[str, Any]) -> str:
+    if card["accuracy"] is None:
+        return str(card["measured"]) if card["measured"] == _NOT_SAID else "not known"
+    return f"{card['accuracy']:.4g} {card['measured']}"
+
+
 def rows(card: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """The card in a few lines for a person: (what, in words)."""
     epsilon = ", ".join(f"{party} {spent}" for party, spent in card["privacy"]["epsilon"].items())
@@ -203,7 +208,7 @@ def rows(card: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     }
     return [
         ("model", f"{card['arm']}, seed {card['seed']}, {card['rounds']} rounds: {whose[card['part']]}"),
-        ("accuracy", f"{card['accuracy']:.4g} {card['measured']}"),
+        ("accuracy", _accuracy(card)),
         ("epsilon", f"{epsilon}, per {card['privacy']['unit']} at delta {card['privacy']['delta']:g}"),
         ("covers", card["privacy"]["covers"]),
         *(("outside", sentence) for sentence in card["data"]["outside"]),

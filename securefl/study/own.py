@@ -38,12 +38,14 @@ BROUGHT = "what was handed over in Python"
 class Marks:
     """What tells a run's own records and model from others.
 
-    bound: digests that a run is bound to, by name. words: the same for people. notes: what a person should
+    bound: digests that a run is bound to, by name. words: the same for people, without what follows from
+    records. private: digests of records, for people at this machine. notes: what a person should
     know before the run, a sentence each. outside: what no epsilon covers, a sentence each.
     """
 
     bound: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    private: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
 
@@ -51,6 +53,7 @@ class Marks:
         return Marks(
             bound={**self.bound, **other.bound},
             words={**self.words, **other.words},
+            private={**self.private, **other.private},
             notes=(*self.notes, *other.notes),
             outside=(*self.outside, *other.outside),
         )
@@ -174,7 +177,9 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
 
 def _marks_of(made: Own, name: str, place: CodePlace | None) -> Marks:
     bound, notes = {"data": made.digest}, list(made.notes)
-    words = {"data": f"{name} (SHA-256 {made.digest[:12]})"}
+    words = {"data": name}
+    # One record more gives another digest, which tells neighbouring data sets apart whatever the noise is.
+    private = {"data": f"SHA-256 {made.digest[:12]}"}
     if place is not None:
         bound["data_code"], words["code of the data"] = place.sha256, str(place)
     if not made.split.train.fitted and place is not None:
@@ -182,7 +187,7 @@ def _marks_of(made: Own, name: str, place: CodePlace | None) -> Marks:
             f"{name} is taken at its word: what it computes over all records, no epsilon covers. It says so "
             "by `Dataset(fitted=...)`."
         )
-    return Marks(bound=bound, words=words, notes=tuple(notes))
+    return Marks(bound=bound, words=words, private=private, notes=tuple(notes))
 
 
 def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple[Architecture, Marks]:

@@ -15,6 +15,7 @@ from securefl.plan import Plan
 from securefl.storage.database import decoding
 from securefl.storage.files import subfolder
 from securefl.storage.journal import Journal
+from securefl.storage.private_folder import PRIVATE, private_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
@@ -24,6 +25,8 @@ from securefl.study.standing import Stands, require_all, stands_of
 from securefl.study.turn import Turn
 from securefl.study.world import World
 
+ARMS = Path(PRIVATE) / "arms"
+"""Where a run folder has its databases."""
 Tell = Callable[[Mapping[str, Any]], None]
 
 
@@ -38,12 +41,14 @@ class ArmRun:
 
 def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
     """Where checkpoint and ledger of one arm and seed are."""
-    return folder / "arms" / slug(arm.name) / f"seed-{seed}"
+    return folder / ARMS / slug(arm.name) / f"seed-{seed}"
 
 
 def _made(folder: Path, arm: Arm, seed: int) -> Path:
     """Make the folder of one arm and seed, if there is none. Raises DataError if a part of it is a link."""
     home = arm_folder(folder, arm, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     for part in reversed(home.relative_to(folder).parents):
         subfolder(folder / part)
     return subfolder(home)

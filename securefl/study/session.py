@@ -15,6 +15,7 @@ from securefl.core.reading import near
 from securefl.plan import Plan
 from securefl.storage.files import write
 from securefl.storage.folder_lock import alone
+from securefl.storage.private_folder import require_layout
 from securefl.storage.texts import read_text
 from securefl.study import results, run_report, world
 from securefl.study.brought import Brought
@@ -26,7 +27,7 @@ from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, side_by_side
 from securefl.study.places import placed
 from securefl.study.private_copy import private_copy
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import ARMS, ArmRun, run_arm
 from securefl.study.seats import Seats
 from securefl.study.told import logged, told
 from securefl.training import single_thread
@@ -73,7 +74,8 @@ def run_study(
     Raises ConfigError if another process runs in the folder. Nothing was written or spent then.
     """
     stop, say = stop or Interruption(), logged(say)
-    hardware = hardware_of(study, folder, (folder / "arms").exists(), say)
+    require_layout(folder)
+    hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)
     made = _prepared(study, hardware)
     with alone(folder, say):
         claim(folder, study)
@@ -190,6 +192,7 @@ def study_of(folder: Path, brought: Brought | None = None) -> Study:
     config = folder / CONFIG
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
+    require_layout(folder)
     return parse(read_text(config), home=home_of(config), brought=brought)
 
 
@@ -208,7 +211,7 @@ def reopen(
             return _reported(study, folder, folder, folder)
     if (out / CONFIG).exists():
         raise ConfigError(f"{out} holds another run; choose another folder with --out for this one's report.")
-    with private_copy(folder) as private:
+    with private_copy(folder, ARMS) as private:
         out.mkdir(parents=True, exist_ok=True)
         return _reported(study, private, folder, out)
 
@@ -238,5 +241,8 @@ def _written(
     card = run_report.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
-    own, outside = made.first.marks.words, made.first.marks.outside
-    return collected, run_report.write(study, collected, card, out, reproduce, changes, where, own, outside)
+    marks = made.first.marks
+    page = run_report.write(
+        study, collected, card, out, reproduce, changes, where, marks.words, marks.outside, marks.private
+    )
+    return collected, page

@@ -130,7 +130,7 @@ def test_a_file_of_parquet_for_each_hospital(cancer: pd.DataFrame) -> None:
     text = STUDY.replace('"cancer.csv"', '"hospitals"').replace('client_column = "hospital"\n', "")
     Path("mine.toml").write_text(text)
     run = securefl.run("mine.toml", out="run", workers=1)
-    assert run.participation["client"].nunique() == HOSPITALS
+    assert run.private.participation["client"].nunique() == HOSPITALS
     x, y = run.test_records()
     assert np.mean(run.model().predict(x) == y) == run.metrics["accuracy"].iloc[-1]
 

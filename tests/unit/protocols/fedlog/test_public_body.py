@@ -188,7 +188,7 @@ def test_epsilon_is_what_was_asked_for_when_the_schedule_ends(
         against=("server", "others"),
         schedule={"statistic": 1},
     )
-    with Ledger(tmp_path / "arms" / "fedlog" / "seed-1" / "ledger.sqlite", terms) as ledger:
+    with Ledger(tmp_path / "private" / "arms" / "fedlog" / "seed-1" / "ledger.sqlite", terms) as ledger:
         assert len(ledger.rows()) == 20
 
 
