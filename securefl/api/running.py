@@ -18,7 +18,7 @@ from securefl.api.studies import Given, study_from
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.release import PARTIES
-from securefl.study import run_report, session, world
+from securefl.study import run_report, session, split_key, world
 from securefl.study.config import Study, slug
 from securefl.study.export import Taken, taken
 from securefl.study.interruption import Interrupted, Interruption
@@ -133,7 +133,9 @@ class Run:
 
     def test_records(self, seed: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
         """x and y that accuracy was measured on: the server's records under a seed, by default the first."""
-        problem = world.build(self.study, _seed(self.study, seed), Hardware()).problem
+        chosen = _seed(self.study, seed)
+        splits = split_key.of_run(self.study, self.folder, began=True).splits(self.study, chosen)
+        problem = world.build(self.study, chosen, Hardware(), splits=splits).problem
         return problem.server_x, problem.server_y
 
     def _taken(self, arm: str | None, seed: int | None, client: int | None) -> Taken:

@@ -16,7 +16,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.plan import Plan
-from securefl.study import world
+from securefl.study import split_key, world
 from securefl.study.alarms import is_personal
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
@@ -67,7 +67,8 @@ def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client:
     protocol has no model to take away; and DataError for a damaged run.
     """
     chosen, number = _arm(study, arm), _seed(study, seed)
-    here = world.build(study, number, Hardware())
+    splits = split_key.of_run(study, folder, began=True).splits(study, number)
+    here = world.build(study, number, Hardware(), splits=splits)
     algorithm, plan = composition(study, chosen, here)
     if not isinstance(algorithm, Exportable):
         raise ConfigError(

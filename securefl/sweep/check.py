@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 from securefl.accounting.composition import compose
 from securefl.algorithm import Algorithm
@@ -68,9 +67,9 @@ def check(
 
 def _data_of(study: Study) -> str:
     """What a world hangs on, as text: studies that share it differ in arms, privacy and training at most."""
-    noised = study.dpsgd is not None or (study.privacy.epsilon or inf) < inf
+    privacy = (study.noised, study.claims, study.privacy.unit, study.privacy.adjacency)
     parts = (study.data, study.corruption, study.model, study.cost, study.runtime.device, study.home)
-    return repr((study.study.seeds[0], noised, *parts))
+    return repr((study.study.seeds[0], *privacy, *parts))
 
 
 def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) -> Iterator[Checked]:

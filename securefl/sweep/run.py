@@ -26,11 +26,11 @@ from securefl.core.errors import DataError, SecureFLError
 from securefl.processes import SIGNALS, end_with_parent, for_workers
 from securefl.storage.files import write
 from securefl.storage.private_folder import NOTICE, PRIVATE, json_text, private_folder
-from securefl.study import run_report, world
+from securefl.study import run_report, split_key, world
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
 from securefl.study.interruption import Interrupted, Interruption, Stop, Told
-from securefl.study.session import run_study
+from securefl.study.session import CONFIG, run_study
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
@@ -185,6 +185,7 @@ class _Shift:
             try:
                 with for_workers():
                     folder, study = self.sweep.home(self.out, cell), cell.study
+                    share_key(self.out, study, folder)
                     future = self.pool.submit(_work, folder, study.text, study.home, place)
             except BrokenProcessPool:
                 self.waiting.appendleft(cell)
@@ -259,6 +260,20 @@ def _work(folder: Path, text: str, home: Path | None, place: int) -> str | None:
 
 def _quiet(line: str) -> None:
     """Say nothing: the sweep already says that a process left its folder, and the cells' locks with it."""
+
+
+def share_key(out: Path, study: Study, folder: Path) -> None:
+    """Give a cell's folder the key that splits the records in all cells of a sweep in `out`.
+
+    Under a key for each cell, records of one cell's test part would be trained on in another.
+    """
+    if not split_key.needed(study) or (folder / split_key.NAME).exists() or (folder / CONFIG).exists():
+        return
+    if not (out / split_key.NAME).exists():
+        if any((out / "cells").glob(f"*/{CONFIG}")):
+            split_key.read(out)  # raises: cells began, some of them perhaps under a key that is lost
+        split_key.write_new(out, split_key.fresh())
+    split_key.write_new(folder, split_key.read(out))
 
 
 def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Stop) -> None:

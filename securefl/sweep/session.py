@@ -16,7 +16,7 @@ from securefl.sweep.cells import Sweep
 from securefl.sweep.check import check, require_all
 from securefl.sweep.progress import Bars
 from securefl.sweep.report import write
-from securefl.sweep.run import Watch, finished, run_cell, run_cells
+from securefl.sweep.run import Watch, finished, run_cell, run_cells, share_key
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,6 +72,7 @@ def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[s
         watch.begun(cell, 0)
         error = None
         try:
+            share_key(out, cell.study, folder)
             run_cell(cell.study, folder, partial(watch.round, 0), stop)
         except SecureFLError as found:
             error = failed[cell.name] = str(found)
