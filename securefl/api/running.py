@@ -50,6 +50,7 @@ class Run:
         sentences: who won, by how many rounds, what it cost in bytes and privacy.
         warnings: what must not be overlooked: clients that were silent, models that diverged, an arm that is
             no better than one constant answer.
+        accounting: whether the epsilons cover other runs over the same records.
         learnt: False if an arm learnt nothing, for which the command has an exit code of its own.
     """
 
@@ -62,6 +63,7 @@ class Run:
     sentences: tuple[str, ...]
     warnings: tuple[str, ...]
     learnt: bool
+    accounting: str
 
     @classmethod
     def of(cls, study: Study, folder: Path, results: Results) -> Self:
@@ -77,6 +79,7 @@ class Run:
             run_report.sentences(results),
             tuple(alarm.text for alarm in results.alarms),
             results.learnt,
+            results.accounting,
         )
 
     def report(self) -> Path:
@@ -126,7 +129,7 @@ class Run:
 
     def __str__(self) -> str:
         warned = [f"Warning: {text}" for text in self.warnings]
-        return "\n".join([repr(self), *self.sentences, *warned, f"Report: {self.report()}"])
+        return "\n".join([repr(self), *self.sentences, self.accounting, *warned, f"Report: {self.report()}"])
 
     def _repr_html_(self) -> str:
         """In a notebook: each arm's last accuracy and epsilon, and a link to the report."""
@@ -139,7 +142,8 @@ class Run:
         page = escape(str(self.report()))
         title = escape(self.study.study.name)
         warned = "".join(f"<p>Warning: {escape(text)}</p>" for text in self.warnings)
-        return f"<p><b>{title}</b></p>{table.to_html()}{warned}<p>Report: <a href='{page}'>{page}</a></p>"
+        told = f"<p>{escape(self.accounting)}</p>{warned}"
+        return f"<p><b>{title}</b></p>{table.to_html()}{told}<p>Report: <a href='{page}'>{page}</a></p>"
 
 
 def run(

@@ -17,6 +17,7 @@ from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.plan import Plan
 from securefl.study import world
+from securefl.study.accounted import sentence
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
 from securefl.study.private_copy import private_copy
@@ -158,6 +159,7 @@ def _card(
             "epsilon": {party: plain(saved.ledger.worst(party)) for party in PARTIES},
             "learns": _learns(algorithm, plan),
             "covers": _COVERS[part],
+            "accounting": sentence(study),
         },
         "ledger": {"entries": saved.ledger.head.count, "head": saved.ledger.head.digest.hex()},
         "versions": versions(),

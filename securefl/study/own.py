@@ -15,6 +15,7 @@ from torch import nn
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.given import Given, given
+from securefl.data.identity import digest_of_records
 from securefl.data.networks import agreed, outside
 from securefl.data.own import Own, from_files, own
 from securefl.data.tables import read_table
@@ -38,14 +39,16 @@ BROUGHT = "what was handed over in Python"
 class Marks:
     """What tells a run's own records and model from others.
 
-    bound: digests that a run is bound to, by name. words: the same for people. notes: what a person should
-    know before the run, a sentence each. outside: what no epsilon covers, a sentence each.
+    bound: digests that a run is bound to, by name. words: the same for people, fit for a report. notes: what
+    a person should know before the run, a sentence each. outside: what no epsilon covers, a sentence each.
+    records: a digest of the records, for a shared ledger alone; empty if the study names none.
     """
 
     bound: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
+    records: str = ""
 
     def __or__(self, other: Marks) -> Marks:
         return Marks(
@@ -53,6 +56,7 @@ class Marks:
             words={**self.words, **other.words},
             notes=(*self.notes, *other.notes),
             outside=(*self.outside, *other.outside),
+            records=self.records or other.records,
         )
 
 
@@ -105,7 +109,8 @@ def records(study: Study, seed: int) -> tuple[Split, Marks]:
     section = study.data
     place = data_code(study)
     if study.brought.data is None and section.source in NAMES:
-        return load(section.source or "", download=section.download, seed=seed), Marks()
+        split = load(section.source or "", download=section.download, seed=seed)
+        return split, _marks_of_records(study, split.train, split.test)
     name, found = _given(study, place, seed)
     if section.test is not None and (place is not None or study.brought.data is not None):
         if found.test is not None:
@@ -117,7 +122,17 @@ def records(study: Study, seed: int) -> tuple[Split, Marks]:
     # What computes features in the study has its own sentence; then `network` is said of that.
     declared = None if section.features is not None else section.network
     network = agreed(found.network, declared, name)
-    return made.split, _marks_of(made, name, place) | _marks_of_network(study, network, name, place)
+    # A test part that was brought apart is the server's, and of nobody whose budget is counted.
+    people = [made.split.train] if found.test is not None else [made.split.train, made.split.test]
+    marks = _marks_of(made, name, place) | _marks_of_records(study, *people)
+    return made.split, marks | _marks_of_network(study, network, name, place)
+
+
+def _marks_of_records(study: Study, *parts: Dataset) -> Marks:
+    """Which records a shared ledger counts: all, before they are split, drawn from or spoiled."""
+    if study.privacy.ledger is None:
+        return Marks()
+    return Marks(records=digest_of_records([(part.x, part.y) for part in parts]))
 
 
 def _marks_of_network(study: Study, network: str, name: str, place: CodePlace | None) -> Marks:
@@ -174,7 +189,8 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
 
 def _marks_of(made: Own, name: str, place: CodePlace | None) -> Marks:
     bound, notes = {"data": made.digest}, list(made.notes)
-    words = {"data": f"{name} (SHA-256 {made.digest[:12]})"}
+    # Without the digest: whoever knows all records but one could work out whether that one is there.
+    words = {"data": name}
     if place is not None:
         bound["data_code"], words["code of the data"] = place.sha256, str(place)
     if not made.split.train.fitted and place is not None:

@@ -17,6 +17,7 @@ from securefl.storage.files import write
 from securefl.storage.folder_lock import alone
 from securefl.storage.texts import read_text
 from securefl.study import results, run_report, world
+from securefl.study.accounted import reserve_all
 from securefl.study.brought import Brought
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
@@ -26,7 +27,7 @@ from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, side_by_side
 from securefl.study.places import placed
 from securefl.study.private_copy import private_copy
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import ArmRun, made_folder, run_arm
 from securefl.study.seats import Seats
 from securefl.study.told import logged, told
 from securefl.training import single_thread
@@ -119,6 +120,14 @@ def _played(
             made.first if seed == made.first.seed else world.build(study, seed, made.first.problem.hardware)
         )
 
+    # All runs together, before one trains: half a study must not spend what the other half cannot have.
+    reserve_all(
+        study,
+        (
+            (arm, here(seed), made_folder(folder, arm, seed))
+            for arm, seed in (_unfinished(study, folder) if study.privacy.ledger is not None else ())
+        ),
+    )
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
     once = _once(tell)
     if lanes > 1:

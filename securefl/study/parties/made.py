@@ -29,6 +29,7 @@ from securefl.scores import Way as ScoreWay
 from securefl.scores import way_of as score_way
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
+from securefl.study.accounted import require_in_one_process
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.parties.plan_file import PlanFile
@@ -58,6 +59,7 @@ class Made:
     @classmethod
     def of(cls, study: Study, arm: Arm, seed: int) -> Made:
         """Build the study's world. Raises ConfigError for a study that cannot run."""
+        require_in_one_process(study)
         world = build(study, seed)
         return cls(study, arm, world, *composition(study, arm, world))
 
