@@ -273,13 +273,17 @@ class Filter:
 
     def allows(self, history: History) -> bool:
         """Whether everything in the history, the new release included, stays inside the budget."""
+        return self.epsilon(history) <= self._budget
+
+    def epsilon(self, history: History) -> float:
+        """What the filter holds against the budget."""
         if history.endless:
-            return math.isinf(self._budget)
+            return math.inf
         if not history.steps:
-            return epsilon(history, self._delta) <= self._budget
+            return epsilon(history, self._delta)
         accountant = RdpAccountant(orders=[self._order])
         if history.mu_squared > 0:
             accountant.compose(GaussianDpEvent(1 / math.sqrt(history.mu_squared)))
         for (q, z), count in history.steps.items():
             accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), count)
-        return float(accountant.get_epsilon(self._delta)) <= self._budget
+        return float(accountant.get_epsilon(self._delta))

@@ -71,6 +71,7 @@ class Run:
             for each party ("server", "key-holder", "others").
         sentences: who won, by how many rounds, what it cost in bytes and privacy. They say so where an
             accuracy is one of personal models, which no epsilon covers.
+        accounting: whether the epsilons cover other runs over the same records.
         learnt: False if an arm learnt nothing, for which the command has an exit code of its own.
     """
 
@@ -81,6 +82,7 @@ class Run:
     epsilon: pd.DataFrame
     sentences: tuple[str, ...]
     learnt: bool
+    accounting: str
 
     @classmethod
     def of(cls, study: Study, folder: Path, results: Results) -> Self:
@@ -100,6 +102,7 @@ class Run:
             pd.DataFrame.from_dict(spent, orient="index", columns=list(PARTIES)).rename_axis("arm"),
             run_report.sentences(results),
             results.learnt,
+            results.accounting,
         )
 
     def report(self) -> Path:
@@ -152,7 +155,8 @@ class Run:
     def __str__(self) -> str:
         warned = [f"Warning: {text}" for text in self.private.warnings]
         whose = [ON_TERMINAL] if warned else []
-        return "\n".join([repr(self), *self.sentences, *warned, *whose, f"Report: {self.report()}"])
+        told = [*self.sentences, self.accounting, *warned, *whose]
+        return "\n".join([repr(self), *told, f"Report: {self.report()}"])
 
     def _repr_html_(self) -> str:
         """In a notebook: each arm's last accuracy and epsilon, and a link to the report."""
@@ -168,7 +172,8 @@ class Run:
         personal = (self.metrics["models"] == PERSONAL).any()
         warned += f"<p>{escape(ON_TERMINAL)}</p>" if warned else ""
         warned += f"<p>{escape(PERSONALLY_TESTED)}</p>" if personal else ""
-        return f"<p><b>{title}</b></p>{table.to_html()}{warned}<p>Report: <a href='{page}'>{page}</a></p>"
+        told = f"<p>{escape(self.accounting)}</p>{warned}"
+        return f"<p><b>{title}</b></p>{table.to_html()}{told}<p>Report: <a href='{page}'>{page}</a></p>"
 
 
 def run(

@@ -1,4 +1,4 @@
-"""The commands `ledger show` and `ledger epsilon`."""
+"""The commands `ledger show`, `ledger runs` and `ledger epsilon`."""
 
 from __future__ import annotations
 
@@ -55,6 +55,49 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     click.echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
     # The head may be noted anywhere. Who took part in which round may not.
     click.echo("The table is for the person at this machine: no epsilon covers who took part when.", err=True)
+
+
+@ledger.command(epilog="Example:  securefl ledger runs people.ledger --json")
+@click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+def runs(path: Path, as_json: bool) -> None:
+    """What runs over the same records have spent together, in the ledger that they share.
+
+    A study names such a ledger by `ledger` under [privacy]. Each run is a line: when it was reserved, which
+    study, arm and seed, and the epsilon of all runs up to it. A run is charged once, for all that it may
+    ever release.
+    """
+    from securefl.accounting.figures import plain, short
+    from securefl.accounting.shared import Account, account_of
+    from securefl.core.release import PARTIES
+
+    found = account_of(path)
+    terms = found.terms
+    after = [
+        {party: Account(terms=terms, entries=found.entries[:n]).epsilon(party) for party in PARTIES}
+        for n in range(1, len(found.entries) + 1)
+    ]
+    if as_json:
+        rows = [
+            {
+                "at": entry.at,
+                "run": entry.allotment.what,
+                "epsilon": {party: plain(value) for party, value in spent.items()},
+            }
+            for entry, spent in zip(found.entries, after, strict=True)
+        ]
+        promise = {"unit": terms.unit, "adjacency": terms.adjacency, "delta": terms.delta}
+        said = {**promise, "budget": found.budget, "against": list(terms.against), "runs": rows}
+        click.echo(json.dumps(said, indent=1))
+        return
+    for entry, spent in zip(found.entries, after, strict=True):
+        told = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
+        click.echo(escaped(f"{entry.at}  {entry.allotment.what}: epsilon {told}"))
+    whom = " and the ".join(terms.against)
+    click.echo(
+        f"{len(found.entries)} runs; a budget of epsilon {found.budget:g} at delta {terms.delta:g} per "
+        f"{terms.unit} ({terms.adjacency}) holds over all of them together, against the {whom}."
+    )
 
 
 @ledger.command(epilog="Example:  securefl ledger epsilon --events events.json --delta 1e-5 --json")

@@ -47,7 +47,7 @@ def plan(study: str, workers: int | None, as_json_: bool) -> None:
 
 
 def _study(found: Study, console: Console, as_json_: bool) -> None:
-    from securefl.study import world
+    from securefl.study import accounted, world
     from securefl.study.forecast import as_json
     from securefl.study.forecast_text import lines
     from securefl.study.own import told
@@ -57,14 +57,16 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     computed(found, found.study.seeds[:1], console)
     here = world.build(found, found.study.seeds[0])
+    accounting, figures = accounted.forecast(found, here)
     made = _rehearsed(found, here, console)
     if as_json_:
         own = {"code": code, "notes": [*here.marks.notes, *here.marks.outside]}
+        own |= {"accounting": accounting, **figures}
         click.echo(json.dumps({**as_json(found, made), **own}, indent=2))
         return
     for line in (*here.marks.notes, *here.marks.outside):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for line in lines(found, made):
+    for line in lines(found, made, accounting):
         click.echo(line)
 
 

@@ -177,6 +177,7 @@ def tell(found: results.Results, page: Path, as_json: bool) -> None:
         return
     for sentence in run_report.sentences(found):
         click.echo(sentence)
+    click.echo(found.accounting)
     click.echo(f"Report: {page}")
 
 

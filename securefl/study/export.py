@@ -17,6 +17,7 @@ from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.plan import Plan
 from securefl.study import split_key, world
+from securefl.study.accounted import sentence
 from securefl.study.alarms import is_personal
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
@@ -158,6 +159,7 @@ def _card(
             "epsilon": {party: plain(saved.ledger.worst(party)) for party in PARTIES},
             "learns": _learns(algorithm, plan),
             "covers": _COVERS[part],
+            "accounting": sentence(study),
         },
         "ledger": {"entries": saved.ledger.head.count, "head": saved.ledger.head.digest.hex()},
         "versions": versions(),

@@ -16,6 +16,7 @@ from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.columns import key_of
 from securefl.data.given import Given, given
+from securefl.data.identity import digest_of_records
 from securefl.data.networks import agreed, outside
 from securefl.data.own import Own, from_files, own
 from securefl.data.sides import Sides
@@ -42,7 +43,8 @@ class Marks:
 
     bound: digests that a run is bound to, by name. words: the same for people, without what follows from
     records. private: digests of records, for people at this machine. notes: what a person should
-    know before the run, a sentence each. outside: what no epsilon covers, a sentence each.
+    know before the run, a sentence each. outside: what no epsilon covers, a sentence each. records: a digest
+    of the records, for a shared ledger alone; empty if the study names none.
     """
 
     bound: Mapping[str, str] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class Marks:
     private: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
+    records: str = ""
 
     def __or__(self, other: Marks) -> Marks:
         return Marks(
@@ -58,6 +61,7 @@ class Marks:
             private={**self.private, **other.private},
             notes=(*self.notes, *other.notes),
             outside=(*self.outside, *other.outside),
+            records=self.records or other.records,
         )
 
 
@@ -114,7 +118,7 @@ def records(study: Study, seed: int, sides: Sides) -> tuple[Split, Marks, bool]:
         # By place where no cell of a sweep asks for noise, as published tables have it.
         own_sides = sides if study.noised else None
         split = load(section.source or "", download=section.download, seed=seed, sides=own_sides)
-        return split, Marks(), False
+        return split, _marks_of_records(study, split.train, split.test), False
     name, found = _given(study, place, seed)
     if section.test is not None and (place is not None or study.brought.data is not None):
         if found.test is not None:
@@ -128,8 +132,17 @@ def records(study: Study, seed: int, sides: Sides) -> tuple[Split, Marks, bool]:
     # What computes features in the study has its own sentence; then `network` is said of that.
     declared = None if section.features is not None else section.network
     network = agreed(found.network, declared, name)
-    marks = _marks_of(study, made, name, place) | _marks_of_network(study, network, name, place)
-    return made.split, marks, made.parted
+    # A test part that was brought apart is the server's, and of nobody whose budget is counted.
+    people = [made.split.train] if found.test is not None else [made.split.train, made.split.test]
+    marks = _marks_of(study, made, name, place) | _marks_of_records(study, *people)
+    return made.split, marks | _marks_of_network(study, network, name, place), made.parted
+
+
+def _marks_of_records(study: Study, *parts: Dataset) -> Marks:
+    """Which records a shared ledger counts: all, before they are split, drawn from or spoiled."""
+    if study.privacy.ledger is None:
+        return Marks()
+    return Marks(records=digest_of_records([(part.x, part.y) for part in parts]))
 
 
 def _require_clients(train: Dataset, section: DataSection) -> None:

@@ -77,6 +77,8 @@ class PrivacySection:
         spare: aborted aggregations that may be tried again.
         force_delta: allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as
             it is.
+        ledger: the file of a ledger that all runs over the same records share, beside the study. `budget`
+            then holds over all of them together. Without it each arm and seed is accounted alone.
     """
 
     sum: str = field(metadata={"words": _SUMS.get})
@@ -104,6 +106,7 @@ class PrivacySection:
     secagg: Literal["active", "semi-honest"] = field(default="active", metadata={"words": _SERVERS.get})
     spare: int = 0
     force_delta: bool = False
+    ledger: str | None = None
 
     def __post_init__(self) -> None:
         require_delta(self.delta)
@@ -115,6 +118,12 @@ class PrivacySection:
             raise ValueError(said)
         if not self.budget >= 0:
             raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
+        if self.ledger is not None and (not self.ledger or self.budget == inf):
+            raise ValueError(
+                "Expected a path as `ledger`, and a finite `budget`, which all runs in it spend together, "
+                f"got {self.ledger!r} and budget = {self.budget:g}. Set the largest epsilon that these "
+                "records may ever be charged."
+            )
         if (self.noise == "none") != (self.epsilon is None):
             raise ValueError(
                 f"Expected `epsilon` with noise, and none without, got {self.epsilon} with noise = "

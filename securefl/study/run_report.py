@@ -178,7 +178,7 @@ def write(
         alarms=[alarm.text for alarm in results.alarms],
         reasons=[run_page.ReasonRow(**row) for row in _rows(results.abstentions)],
         measure=MEASURES[results.kind].words,
-        outside=outside,
+        outside=[results.accounting, *outside],
     )
     run_page.write(folder / "report.html", page)
     return folder / "report.html"
@@ -251,6 +251,7 @@ def private_json(results: Results) -> dict[str, Any]:
     return {
         "arms": arms,
         "sentences": list(sentences(results)),
+        "accounting": results.accounting,
         "warnings": [vars(alarm) for alarm in results.alarms],
         "abstentions": _rows(results.abstentions),
     }

@@ -18,6 +18,7 @@ from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import require_layout
 from securefl.storage.texts import read_text
 from securefl.study import results, run_report, split_key, world
+from securefl.study.accounted import reserve_all
 from securefl.study.brought import Brought
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
@@ -27,7 +28,7 @@ from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, side_by_side
 from securefl.study.places import placed
 from securefl.study.private_copy import private_copy
-from securefl.study.run import ARMS, ArmRun, run_arm
+from securefl.study.run import ARMS, ArmRun, made_folder, run_arm
 from securefl.study.seats import Seats
 from securefl.study.split_key import Keeper
 from securefl.study.told import logged, told
@@ -137,6 +138,14 @@ def _played(
     def here(seed: int) -> world.World:
         return made.world(study, seed)
 
+    # All runs together, before one trains: half a study must not spend what the other half cannot have.
+    reserve_all(
+        study,
+        (
+            (arm, here(seed), made_folder(folder, arm, seed))
+            for arm, seed in (_unfinished(study, folder) if study.privacy.ledger is not None else ())
+        ),
+    )
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
     once = _once(tell)
     if lanes > 1:

@@ -31,6 +31,7 @@ from securefl.scores import way_of as score_way
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study import split_key
+from securefl.study.accounted import require_in_one_process
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.parties.plan_file import PlanFile
@@ -66,6 +67,7 @@ class Made:
         keeper: a client's own, with the key of its folder; by default one with a fresh key, where a hold-out
         goes by one.
         """
+        require_in_one_process(study)
         if keeper is None:
             keeper = Keeper(key=split_key.fresh() if split_key.needed(study) else None, dealt=True)
         world = build(study, seed, splits=keeper.splits(study, seed))
