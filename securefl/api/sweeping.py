@@ -21,6 +21,7 @@ from securefl.storage.folder_lock import alone
 from securefl.study.brought import Brought
 from securefl.study.config import slug
 from securefl.study.interruption import Interruption
+from securefl.study.publication import public
 from securefl.sweep import tradeoff
 from securefl.sweep.best import sentences
 from securefl.sweep.cells import Sweep, claim, parse_sweep
@@ -30,21 +31,36 @@ from securefl.training.threads import one_thread
 
 
 @dataclass(frozen=True, eq=False)
+class PrivateSweep:
+    """What of a sweep is not for publication: no epsilon covers it. It is for the person at this machine.
+
+    Attributes:
+        metrics, summary: as those of `SweepRun`, with times, answers, and accuracies of personal models.
+        failed: for each cell that failed, by name, why.
+    """
+
+    metrics: pd.DataFrame
+    summary: pd.DataFrame
+    failed: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
 class SweepRun:
     """A sweep whose cells have run.
 
     Attributes:
         sweep: what was run. folder: where all of it is.
-        metrics: a row per finished cell, arm, seed and round, with the swept keys as columns.
+        metrics: a row per finished cell, arm, seed and round, with the swept keys as columns. Accuracies are
+            those of global models on the server's own test records, which no epsilon covers.
         summary: a row per finished cell, arm and seed (see `securefl.sweep.tradeoff.summary_table`).
-        failed: for each cell that failed, by name, why.
+        private: what is not for publication.
     """
 
     sweep: Sweep
     folder: Path
     metrics: pd.DataFrame
     summary: pd.DataFrame
-    failed: Mapping[str, str]
+    private: PrivateSweep
 
     @property
     def epsilon(self) -> pd.DataFrame:
@@ -57,7 +73,7 @@ class SweepRun:
     @property
     def sentences(self) -> list[str]:
         """Which arms are best at which epsilon, or within 0.01 of the best; empty where none are compared."""
-        return [] if self.summary.empty else sentences(tradeoff.series_of(self.sweep, self.summary))
+        return [] if self.summary.empty else sentences(tradeoff.series_of(self.sweep, self.private.summary))
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -76,7 +92,7 @@ class SweepRun:
         return self.folder / "sweep.html"
 
     def __repr__(self) -> str:
-        done = len(self.sweep.cells) - len(self.failed)
+        done = len(self.sweep.cells) - len(self.private.failed)
         return (
             f"SweepRun({self.sweep.name!r}: {done} of {len(self.sweep.cells)} cells in {str(self.folder)!r})"
         )
@@ -142,4 +158,5 @@ def run_sweep(
         warnings.warn(told, RuntimeWarning, stacklevel=2)
     _warn_unlearnt(alarms_of(found, folder))
     metrics = tradeoff.results_table(found, folder)
-    return SweepRun(found, folder.absolute(), metrics, summary, failed)
+    apart = PrivateSweep(metrics, summary, failed)
+    return SweepRun(found, folder.absolute(), public(metrics), public(summary), apart)

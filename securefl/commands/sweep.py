@@ -57,7 +57,8 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
     Keys are dotted paths into the study; "arm.<option>" is an option of every arm. With `panels` under
     [sweep], a list of swept keys, figures have a panel for each of their values. The folder gets a run
     folder per cell, results.csv, summary.csv, plots and sweep.html, a page of trade-offs, and a folder
-    `private` with what is not for publication. Run the same command again after an interruption: it goes on, and finished cells are not run again.
+    `private` with what is not for publication. Run the same command again after an interruption: it goes on,
+    and finished cells are not run again.
 
     Every cell is checked before the first runs. The exit code is 1 if cells failed, and 4 if all finished and
     an arm of one learnt nothing (see `securefl run --help`).

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.tiny_study import text
 from support.tiny_sweep import EPSILONS, fill, sweep
 
+import securefl
 from securefl.report.run_page import APART, TESTED
 from securefl.storage.private_folder import NOTICE, PRIVATE
 from securefl.sweep.cells import Sweep
@@ -78,3 +80,15 @@ def test_a_planted_warning_is_in_no_public_table(done: tuple[Path, bool]) -> Non
     for name in ("results.csv", "summary.csv"):
         assert MARK not in (out / name).read_text()
     assert any(MARK in path.read_text() for path in out.glob(f"cells/*/{FACTS}"))
+
+
+def test_the_object_of_a_sweep_keeps_them_apart(tmp_path: Path) -> None:
+    own = text('[[arm]]\nname = "own"\nprotocol = "lg_fedavg"\n', rounds=1)
+    found = securefl.run_sweep(own + '[sweep.grid]\n"study.seeds" = [[1]]\n', out=tmp_path, workers=1)
+    assert found.metrics["accuracy"].isna().all()
+    assert found.private.metrics["accuracy"].notna().all()
+    assert "wall_seconds" not in found.metrics.columns
+    assert found.summary["final_accuracy"].isna().all()
+    assert found.private.summary["final_accuracy"].notna().all()
+    assert found.private.failed == {}
+    assert not hasattr(found, "failed")
