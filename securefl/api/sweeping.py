@@ -22,7 +22,7 @@ from securefl.study.brought import Brought
 from securefl.study.config import slug
 from securefl.study.interruption import Interruption
 from securefl.sweep import tradeoff
-from securefl.sweep.best import sentences
+from securefl.sweep.best import caveats, sentences
 from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
@@ -58,6 +58,11 @@ class SweepRun:
     def sentences(self) -> list[str]:
         """Which arms are best at which epsilon, or within 0.01 of the best; empty where none are compared."""
         return [] if self.summary.empty else sentences(tradeoff.series_of(self.sweep, self.summary))
+
+    @property
+    def accounting(self) -> list[str]:
+        """What the epsilons of the cells do not cover, a sentence each."""
+        return caveats(self.sweep)
 
     @property
     def cells(self) -> tuple[str, ...]:

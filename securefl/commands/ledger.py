@@ -102,10 +102,11 @@ def runs(path: Path, as_json: bool) -> None:
     for entry, spent in zip(found.entries, after, strict=True):
         told = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
         click.echo(escaped(f"{entry.at}  {entry.allotment.what}: epsilon {told}"))
-    whom = " and the ".join(terms.against)
+    count, whom = len(found.entries), " and the ".join(terms.against)
     click.echo(
-        f"{len(found.entries)} run{'' if len(found.entries) == 1 else 's'}; a budget of epsilon {found.budget:g} at delta {terms.delta:g} per "
-        f"{terms.unit} ({terms.adjacency}) holds over all of them together, against the {whom}."
+        f"{count} run{'' if count == 1 else 's'}; a budget of epsilon {found.budget:g} at delta "
+        f"{terms.delta:g} per {terms.unit} ({terms.adjacency}) holds over all of them together, against "
+        f"the {whom}."
     )
 
 

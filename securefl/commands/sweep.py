@@ -78,7 +78,7 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
 def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
     """Run what is left of a sweep in its folder, and tell of it."""
     from securefl.study.interruption import Interrupted, Interruption
-    from securefl.sweep.best import sentences
+    from securefl.sweep.best import caveats, sentences
     from securefl.sweep.cells import CONFIG, claim
     from securefl.sweep.page import alarms_of
     from securefl.sweep.report import as_json
@@ -107,6 +107,8 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     elif not summary.empty:
         click.echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
         for sentence in sentences(series_of(found, summary)):
+            click.echo(sentence)
+        for sentence in caveats(found):
             click.echo(sentence)
         click.echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
         click.echo(f"Page: {out / 'sweep.html'}")

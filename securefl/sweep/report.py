@@ -12,7 +12,7 @@ from securefl.accounting.figures import plain
 from securefl.report.tables import write_csv, write_png
 from securefl.storage.files import subfolder
 from securefl.sweep import tradeoff, tradeoff_plots
-from securefl.sweep.best import sentences
+from securefl.sweep.best import caveats, sentences
 from securefl.sweep.cells import CONFIG, Sweep
 from securefl.sweep.page import alarms_of, measure_of
 from securefl.sweep.page import write as write_page
@@ -51,6 +51,7 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
         "warnings": alarms_of(sweep, out),
         "accuracy": measure_of(sweep, out).words,
         "sentences": [] if summary.empty else sentences(tradeoff.series_of(sweep, summary)),
+        "accounting": caveats(sweep),
         "summary": rows,
         "page": page,
     }

@@ -28,9 +28,7 @@ from securefl.core.release import OTHERS, SERVER, Charge, ReleaseKey
 TERMS = shared_terms(Terms(unit="record", adjacency="add-remove", delta=1e-5, budget=2.0))
 RECORDS = "ab" * 32
 BIT = dump_charge(Charge(server=GaussianDpEvent(4.1), key_holder=NoOpDpEvent(), others=GaussianDpEvent(5.0)))
-STEPS = dump_charge(
-    Charge(server=steps_event(0.01, 1.1, 20), key_holder=NoOpDpEvent(), others=NoOpDpEvent())
-)
+STEPS = dump_charge(Charge(server=steps_event(0.01, 1.1, 20), key_holder=NoOpDpEvent(), others=NoOpDpEvent()))
 ONE = compose({GaussianDpEvent(4.1): 4}, 1e-5)
 """What `bits("any", 4)` costs against the server."""
 
@@ -50,7 +48,7 @@ def test_runs_add_up_and_the_one_too_many_is_refused(path: Path) -> None:
         assert shared.account().epsilon(SERVER) == pytest.approx(ONE)
         assert ONE < 2.0
     with SharedLedger(path, TERMS, RECORDS) as shared:  # another study, later
-        with pytest.raises(BudgetExceeded, match="against the server from 1.* to 2.*Nothing was released"):
+        with pytest.raises(BudgetExceeded, match=r"against the server from 1.* to 2.*Nothing was released"):
             shared.reserve([bits("b")])
         assert len(shared.account().entries) == 1
         shared.reserve([bits("c", 0)])
@@ -88,7 +86,7 @@ def test_what_is_unprotected_no_budget_bears(path: Path) -> None:
 
 def test_other_records_are_refused_and_the_file_does_not_say_which_it_knows(path: Path) -> None:
     SharedLedger(path, TERMS, RECORDS).close()
-    with pytest.raises(ConfigError, match="got others: its budget is theirs alone.*bring back"):
+    with pytest.raises(ConfigError, match=r"got others: its budget is theirs alone.*bring back"):
         SharedLedger(path, TERMS, "cd" * 32)
     with pytest.raises(ConfigError, match="got others"):
         account_of(path, TERMS, "cd" * 32)

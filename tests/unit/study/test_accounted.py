@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import securefl as command
@@ -124,11 +125,11 @@ def test_other_records_and_another_promise_are_refused(tmp_path: Path) -> None:
     run(shared(tmp_path), tmp_path / "a")
     other = shared(tmp_path, epsilon="0.5")
     other = parse(other.text.replace('source = "digits"', "classes = 2"), brought=BROUGHT)
-    with pytest.raises(ConfigError, match="got others: its budget is theirs alone"):
+    with pytest.raises(ConfigError, match="got others"):
         securefl.run(other, data=DATA, out=tmp_path / "b", progress=False)
-    with pytest.raises(ConfigError, match="expected delta = 0.0001"):
+    with pytest.raises(ConfigError, match="expected delta = "):
         run(shared(tmp_path, delta="1e-5"), tmp_path / "c")
-    with pytest.raises(ConfigError, match="expected budget = 3.0"):
+    with pytest.raises(ConfigError, match="expected budget = "):
         run(shared(tmp_path, budget="4.0"), tmp_path / "d")
     assert len(held(tmp_path).entries) == 1
 
@@ -140,7 +141,7 @@ def test_records_are_the_same_under_any_seed_partition_and_draw(tmp_path: Path) 
             written = shared(tmp_path).text.replace('source = "digits"\n', change or 'source = "digits"\n')
             marks.add(world.build(parse(written), seed).marks.records)
     assert len(marks) == 1
-    assert re.fullmatch("[0-9a-f]{64}", *marks)
+    assert re.fullmatch("[0-9a-f]{64}", marks.pop())
 
 
 def test_the_digest_of_the_records_is_in_no_report(tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ def test_the_digest_of_the_records_is_in_no_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [{"budget": "inf"}, {"ledger": '""'}])
-def test_a_shared_ledger_needs_a_path_and_a_budget(tmp_path: Path, told: dict[str, str]) -> None:
+def test_a_shared_ledger_needs_a_path_and_a_budget(tmp_path: Path, told: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Expected a path as `ledger`, and a finite `budget`"):
         shared(tmp_path, **told)
 
