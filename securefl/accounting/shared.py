@@ -313,7 +313,7 @@ _Rows = Callable[[str], Iterable[tuple[Any, ...]]]
 
 
 def _terms_of(rows: _Rows) -> dict[str, str]:
-    found = dict(rows("SELECT name, value FROM terms"))
+    found: dict[str, str] = dict(rows("SELECT name, value FROM terms"))
     if found.keys() != {IDENTITY, _SALT, _RECORDS, *Terms.__dataclass_fields__}:
         raise Damaged("its terms are gone")
     return found

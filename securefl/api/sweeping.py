@@ -128,6 +128,11 @@ def run_sweep(
     """
     brought = Brought(data=data, model=model)
     found = parse_sweep(text_from(study), home=home_of(study), brought=brought)
+    if found.choice is not None:
+        raise ConfigError(
+            "Expected a sweep of which all cells are run, got one with `choice`: take `securefl sweep`, or "
+            "securefl.sweep.choice.choose(sweep, out)."
+        )
     folder = folder_of(out, f"runs/{slug(found.name)}-sweep")
     console, stop = console_of(progress), Interruption()
     with one_thread(), ExitStack() as stack:

@@ -84,7 +84,9 @@ class Trials:
         eta, gamma = self.shape, self.gamma
         yield 0.0
         # Definition 1, term by term: p(k + 1) / p(k) = (1 - gamma) (k + eta) / (k + 1)
-        chance = (1 - gamma) / math.log(1 / gamma) if eta == 0 else (1 - gamma) * eta / (gamma**-eta - 1)
+        chance = (
+            (1 - gamma) / math.log(1 / gamma) if eta == 0 else (1 - gamma) * eta / (math.pow(gamma, -eta) - 1)
+        )
         for k in count(1):
             yield chance
             chance *= (1 - gamma) * (k + eta) / (k + 1)
@@ -102,7 +104,7 @@ class Trials:
 def _mean(eta: float, gamma: float) -> float:
     if eta == 0:
         return (1 / gamma - 1) / math.log(1 / gamma)
-    return eta * (1 - gamma) / (gamma * (1 - gamma**eta))
+    return eta * (1 - gamma) / (gamma * (1 - math.pow(gamma, eta)))
 
 
 def uniform(among: int, source: Source) -> int:

@@ -39,7 +39,7 @@ def sentences(series: Sequence[Series]) -> list[str]:
 def caveats(sweep: Sweep) -> list[str]:
     """What the epsilons of a sweep do not cover, a sentence each."""
     found = list(dict.fromkeys(accounted(cell.study) for cell in sweep.cells))
-    return [*found, CHOICE] if len(sweep.cells) > 1 else found
+    return [*found, CHOICE] if len(sweep.cells) > 1 and sweep.choice is None else found
 
 
 def means(series: Sequence[Series]) -> pd.DataFrame:
