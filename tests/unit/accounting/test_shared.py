@@ -145,15 +145,16 @@ def test_the_order_of_runs_does_not_matter(order: list[int], charges: list[str])
 
 _BOTH = """
 import sys
-from securefl.accounting.shared import SharedLedger, shared_terms
-sys.path.insert(0, sys.argv[2])
-from test_shared import RECORDS, TERMS, bits
+from securefl.accounting.ledger import Terms
+from securefl.accounting.shared import Allotment, SharedLedger, shared_terms
 from securefl.core.errors import BudgetExceeded
+path, charge, name = sys.argv[1:]
+terms = shared_terms(Terms(unit="record", adjacency="add-remove", delta=1e-5, budget=2.0))
 kept = 0
 for n in range(6):
-    with SharedLedger(sys.argv[1], TERMS, RECORDS) as shared:
+    with SharedLedger(path, terms, "ab" * 32) as shared:
         try:
-            shared.reserve([bits(f"{sys.argv[3]} {n}", 1)])
+            shared.reserve([Allotment(run=f"{name} {n}", what=name, charges={charge: 1})])
             kept += 1
         except BudgetExceeded:
             pass
@@ -162,10 +163,9 @@ print(kept)
 
 
 def test_processes_that_reserve_together_do_not_both_get_the_last_of_it(path: Path) -> None:
-    here = str(Path(__file__).parent)
     both = [
         subprocess.Popen(
-            [sys.executable, "-c", _BOTH, str(path), here, name], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _BOTH, str(path), BIT, name], stdout=subprocess.PIPE, text=True
         )
         for name in "ab"
     ]
