@@ -254,7 +254,7 @@ class SharedLedger:
             if refused is not None:
                 raise refused
             for own in wants:
-                if True:
+                if account.known(own.run) is None:
                     self._insert(own)
         # After the commit, never before: a note ahead of its ledger would refuse an honest one for ever.
         with self._db.explaining():

@@ -59,7 +59,10 @@ def test_a_run_that_goes_on_is_charged_nothing_twice(path: Path) -> None:
     for _ in range(3):
         with SharedLedger(path, TERMS, RECORDS) as shared:
             shared.reserve([bits("a")])
-    assert account_of(path).epsilon(SERVER) == pytest.approx(ONE)
+    found = account_of(path)
+    assert found.epsilon(SERVER) == pytest.approx(ONE)
+    assert found.epsilon(SERVER, [bits("a")]) == found.epsilon(SERVER)
+    assert found.refusal([bits("a")]) is None
 
 
 def test_of_several_runs_all_are_reserved_or_none(path: Path) -> None:
@@ -202,6 +205,11 @@ def test_what_is_edited_cut_off_or_older_is_refused(path: Path, tmp_path: Path) 
             SharedLedger(path, TERMS, RECORDS)
     path.write_bytes(newest)
     assert len(account_of(path).entries) == 2
+    path.with_name(path.name + "-head").unlink()  # the chain shows it without the note, too
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE runs SET charges = '{}' WHERE number = 1")
+    with pytest.raises(DataError, match="run 1 is not as it was written"):
+        account_of(path)
 
 
 def test_a_ledger_lets_no_more_through_than_was_allotted(tmp_path: Path) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.command_line import securefl as command
 from support.own_records import arrays
+from support.private_studies import client_level, noised_fedprof
+from support.tiny_study import run as played
 from support.tiny_study import text, with_privacy
 
 import securefl
 from securefl.accounting.composition import compose
+from securefl.accounting.events import NO_COST, dump_charge
 from securefl.accounting.shared import Account, account_of
 from securefl.api.running import Run
-from securefl.charges import events_of
+from securefl.charges import allotment, events_of
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.study import world
 from securefl.study.accounted import ALONE
@@ -24,6 +28,7 @@ from securefl.study.brought import Brought
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.interruption import Interrupted
+from securefl.study.run import arm_folder
 from securefl.study.session import run_study
 
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
@@ -95,11 +100,11 @@ def test_seeds_are_runs_over_the_same_records_and_are_refused_together(tmp_path:
 
 
 def test_a_stopped_run_goes_on_and_is_charged_once(tmp_path: Path) -> None:
-    study, played = shared(tmp_path), []
+    study, told = shared(tmp_path), []
 
     class Stop:
         def check(self) -> None:
-            if len(played) == 1:
+            if len(told) == 1:
                 raise Interrupted(2)
 
         def finishing(self, what: str) -> object:
@@ -108,7 +113,7 @@ def test_a_stopped_run_goes_on_and_is_charged_once(tmp_path: Path) -> None:
             return nullcontext()
 
     with pytest.raises(Interrupted):
-        run_study(study, tmp_path / "a", lambda *own: played.append(own), stop=Stop())  # type: ignore[arg-type]
+        run_study(study, tmp_path / "a", lambda *own: told.append(own), stop=Stop())  # type: ignore[arg-type]
     before = held(tmp_path)
     found = run(study, tmp_path / "a")
     assert held(tmp_path) == before
@@ -208,3 +213,27 @@ def test_parties_apart_have_ledgers_of_their_own(tmp_path: Path) -> None:
     study = shared(tmp_path)
     with pytest.raises(ConfigError, match="Expected no `ledger` where parties run apart"):
         Made.of(study, study.arms[0], 3)
+
+
+def test_an_arm_that_is_run_alone_is_reserved_too(tmp_path: Path) -> None:
+    study = shared(tmp_path)
+    played(study, tmp_path / "a")
+    assert len(held(tmp_path).entries) == 1
+    played(study, tmp_path / "b")
+    with pytest.raises(BudgetExceeded):
+        played(study, tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "study", [client_level(rounds=3), noised_fedprof(rounds=2)], ids=["fedavg", "fedprof"]
+)
+def test_an_allotment_is_what_a_client_can_be_charged_and_no_less(tmp_path: Path, study: Study) -> None:
+    here = world.build(study, study.study.seeds[0])
+    algorithm, plan = composition(study, study.arms[0], here)
+    allotted = allotment(plan, [offer.sends for offer in algorithm.offers])
+    played(study, tmp_path)
+    file = arm_folder(tmp_path, study.arms[0], here.seed) / "ledger.sqlite"
+    with securefl.Ledger(file, plan.terms()) as ledger:
+        charged = Counter((row[0], row[6]) for row in ledger.rows() if row[6] != dump_charge(NO_COST))
+    most = {charge: max(n for (_, own), n in charged.items() if own == charge) for _, charge in charged}
+    assert most == allotted  # everybody takes part in every round

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.command_line import securefl as command
@@ -141,3 +144,21 @@ def test_all_cells_of_a_sweep_spend_one_ledger_or_none_begins(
     page = (tmp_path / "b" / "sweep.html").read_text()
     assert "The choice of a best cell is not covered by its epsilon" in page
     assert "Accounted in the ledger" in page
+
+
+def test_the_best_score_wins_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "sweep"
+    sweep = claimed(out)
+    scores = iter([math.nan, 0.5, 0.9, 0.9, 0.2])
+
+    def ran(*_: Any, **__: Any) -> tuple[Any, Path]:
+        return SimpleNamespace(summary=[SimpleNamespace(final_accuracy=next(scores))]), out
+
+    published: list[int] = []
+    monkeypatch.setattr("securefl.sweep.choice.run_study", ran)
+    monkeypatch.setattr(
+        "securefl.sweep.choice._published", lambda out, number, told: published.append(number) or out
+    )
+    (out / "trials.json").write_text("[0, 1, 0, 1, 1]")
+    found = choose(sweep, out)
+    assert (found.score, found.cell, published) == (0.9, sweep.cells[0], [2])
