@@ -55,8 +55,10 @@ def allotment(plan: Plan, sent: Sequence[Sends]) -> Counter[str]:
     for sends in sent:
         spare = plan.spare if sends.how == "sum" else 0
         rounds = max(0, sends.asked(plan.schedule) - sends.introductions)
+        # The ledger lets no more noised releases of a name through than were calibrated for.
+        most = plan.releases.get(sends.name, rounds + spare) if noised(plan, sends) else rounds + spare
         for charge, often in (
-            (charge_of(plan, sends), rounds and rounds + spare),
+            (charge_of(plan, sends), rounds and min(rounds + spare, most)),
             (charge_of(plan, sends, trained=False), sends.introductions and sends.introductions + spare),
         ):
             if charge != NO_COST:

@@ -289,6 +289,13 @@ def account_of(path: Path, terms: Terms | None = None, records: str = "") -> Acc
     return found
 
 
+def is_shared(path: Path) -> bool:
+    """Whether this file has the tables of a shared ledger. It is only read."""
+    with explaining(path, KIND):
+        query = "SELECT name FROM sqlite_master WHERE name = 'runs'"
+        return bool(read(path, lambda db: db.execute(query).fetchall()))
+
+
 def _stored(db: sqlite3.Connection, path: Path, before: Head | None) -> tuple[Account, Mapping[str, str]]:
     def rows(query: str) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()

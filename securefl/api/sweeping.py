@@ -23,7 +23,7 @@ from securefl.study.config import slug
 from securefl.study.interruption import Interruption
 from securefl.study.publication import public
 from securefl.sweep import tradeoff
-from securefl.sweep.best import sentences
+from securefl.sweep.best import caveats, sentences
 from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
@@ -74,6 +74,11 @@ class SweepRun:
     def sentences(self) -> list[str]:
         """Which arms are best at which epsilon, or within 0.01 of the best; empty where none are compared."""
         return [] if self.summary.empty else sentences(tradeoff.series_of(self.sweep, self.private.summary))
+
+    @property
+    def accounting(self) -> list[str]:
+        """What the epsilons of the cells do not cover, a sentence each."""
+        return caveats(self.sweep)
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -139,6 +144,11 @@ def run_sweep(
     """
     brought = Brought(data=data, model=model)
     found = parse_sweep(text_from(study), home=home_of(study), brought=brought)
+    if found.choice is not None:
+        raise ConfigError(
+            "Expected a sweep of which all cells are run, got one with `choice`: take `securefl sweep`, or "
+            "securefl.sweep.choice.choose(sweep, out)."
+        )
     folder = folder_of(out, f"runs/{slug(found.name)}-sweep")
     console, stop = console_of(progress), Interruption()
     with one_thread(), ExitStack() as stack:

@@ -35,8 +35,14 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     The head is the last link of a chain over all releases, those of other holders too. A ledger that loses
     or changes anything has another head; note it elsewhere to see that.
     """
+    from securefl.accounting.shared import is_shared
     from securefl.accounting.statement import statement
 
+    if is_shared(path):
+        raise DataError(
+            f"Expected the ledger of one run or party, got {path}, which several runs share. Show it with: "
+            f"securefl ledger runs {path}"
+        )
     found = statement(path, party=party, holder=holder)
     if as_json:
         parts = {"count": found.head.count, "head": found.head.digest.hex(), "releases": found.releases}
@@ -68,9 +74,14 @@ def runs(path: Path, as_json: bool) -> None:
     ever release.
     """
     from securefl.accounting.figures import plain, short
-    from securefl.accounting.shared import Account, account_of
+    from securefl.accounting.shared import Account, account_of, is_shared
     from securefl.core.release import PARTIES
 
+    if not is_shared(path):
+        raise DataError(
+            f"Expected a ledger that several runs share ([privacy] ledger), got {path}. Show the ledger of "
+            f"one run or party with: securefl ledger show {path}"
+        )
     found = account_of(path)
     terms = found.terms
     after = [
@@ -93,10 +104,11 @@ def runs(path: Path, as_json: bool) -> None:
     for entry, spent in zip(found.entries, after, strict=True):
         told = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
         click.echo(escaped(f"{entry.at}  {entry.allotment.what}: epsilon {told}"))
-    whom = " and the ".join(terms.against)
+    count, whom = len(found.entries), " and the ".join(terms.against)
     click.echo(
-        f"{len(found.entries)} runs; a budget of epsilon {found.budget:g} at delta {terms.delta:g} per "
-        f"{terms.unit} ({terms.adjacency}) holds over all of them together, against the {whom}."
+        f"{count} run{'' if count == 1 else 's'}; a budget of epsilon {found.budget:g} at delta "
+        f"{terms.delta:g} per {terms.unit} ({terms.adjacency}) holds over all of them together, against "
+        f"the {whom}."
     )
 
 

@@ -71,13 +71,16 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
 
 
 def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
+    from securefl.accounting.figures import plain as plain_of
     from securefl.study import world
     from securefl.study.forecast_text import lines
     from securefl.sweep import check_text
     from securefl.sweep.check import check
+    from securefl.sweep.choice import cost, told
     from securefl.sweep.session import own_code
 
     found = sweep_command.find(name)
+    spent = None if found.choice is None else cost(found)
     # Before the check, which runs it.
     for line in own_code(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -95,9 +98,13 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if as_json_:
         taken = check_text.seconds(checked, forecasts, workers) if able else None
-        click.echo(json.dumps({**check_text.as_json(found, checked, taken), "notes": [*outside]}, indent=2))
+        paid = None if spent is None else {party: plain_of(value) for party, value in spent.items()}
+        own = {"notes": [*outside], "choice": paid}
+        click.echo(json.dumps({**check_text.as_json(found, checked, taken), **own}, indent=2))
     else:
         click.echo("\n".join(check_text.lines(found, checked)))
+        if spent is not None:
+            click.echo("\n" + "\n".join(told(found, spent)))
         if able:
             click.echo(f"\nThe cell {able[0].name}, rehearsed:\n")
             # Without its last line, the time of that cell alone.

@@ -19,10 +19,13 @@ from securefl.algorithm import Algorithm
 from securefl.charges import allotment
 from securefl.core.errors import ConfigError
 from securefl.plan import Plan
+from securefl.storage.texts import read_text
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
 from securefl.study.world import World
 
+NOTE: Final = "accounting.txt"
+"""In a run folder: what its epsilons cover, if it was chosen among others."""
 ALONE: Final = "Accounted alone: other runs over the same records are not in this epsilon."
 """Of a run without a shared ledger. Another arm, seed or cell is another run."""
 
@@ -44,8 +47,13 @@ def ledger_of(study: Study) -> Path | None:
     return path if study.home is None else study.home / path
 
 
-def sentence(study: Study) -> str:
-    """How a run of this study was accounted, for its reports."""
+def sentence(study: Study, folder: Path | None = None) -> str:
+    """How a run of this study was accounted, for its reports.
+
+    folder: of the run, which has a note if the run was chosen among others.
+    """
+    if folder is not None and (folder / NOTE).is_file():
+        return read_text(folder / NOTE)
     if study.privacy.ledger is None:
         return ALONE
     return (

@@ -87,7 +87,10 @@ def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client:
             raise ConfigError(_unfinished(study, folder, chosen, number, len(records)))
         kept = {} if client is None else saved.checkpoint.kept().get(client, {})
         learnt = algorithm.learnt(saved.state, client, kept)
-        return Taken(learnt, _card(study, chosen, here, (algorithm, plan), saved, learnt, client))
+        return Taken(
+            learnt,
+            _card(study, chosen, here, (algorithm, plan), saved, learnt, client, sentence(study, folder)),
+        )
 
 
 def _arm(study: Study, name: str) -> Arm:
@@ -124,6 +127,7 @@ def _card(
     saved: Saved,
     learnt: Learnt,
     client: int | None,
+    accounting: str,
 ) -> dict[str, Any]:
     """Where a model comes from, in words and numbers for JSON. An infinite epsilon is the text "inf"."""
     last, privacy = saved.records[-1], study.privacy
@@ -159,7 +163,7 @@ def _card(
             "epsilon": {party: plain(saved.ledger.worst(party)) for party in PARTIES},
             "learns": _learns(algorithm, plan),
             "covers": _COVERS[part],
-            "accounting": sentence(study),
+            "accounting": accounting,
         },
         "ledger": {"entries": saved.ledger.head.count, "head": saved.ledger.head.digest.hex()},
         "versions": versions(),

@@ -18,7 +18,7 @@ from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import require_layout
 from securefl.storage.texts import read_text
 from securefl.study import results, run_report, split_key, world
-from securefl.study.accounted import reserve_all
+from securefl.study.accounted import reserve_all, sentence
 from securefl.study.brought import Brought
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
@@ -262,7 +262,7 @@ def _for(tell: Tell, arm: Arm, seed: int) -> Callable[[Mapping[str, Any]], None]
 def _written(
     study: Study, runs: list[ArmRun], made: _Prepared, folder: Path, out: Path
 ) -> tuple[results.Results, Path]:
-    collected = results.collect(study, runs)
+    collected = replace(results.collect(study, runs), accounting=sentence(study, folder))
     card = run_report.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))

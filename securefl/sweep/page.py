@@ -25,7 +25,7 @@ from securefl.accounting.figures import asked_for, says_infinite, short, with_re
 from securefl.report import run_page
 from securefl.storage.files import write as write_file
 from securefl.study import run_report
-from securefl.sweep.best import sentences
+from securefl.sweep.best import caveats, sentences
 from securefl.sweep.cells import Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
 from securefl.sweep.section import EPSILON
@@ -116,7 +116,7 @@ def render(
         apart=run_page.APART,
         tested=run_page.TESTED,
         personal=any(own.personal for own in series),
-        sentences=[*sentences(series), *_outside(sweep, out)],
+        sentences=[*sentences(series), *caveats(sweep), *_outside(sweep, out)],
         choices={short.get(name, name): values for name, values in choices.items()},
         series=series,
         groups={own.number: _groups(own, choices) for own in series},

@@ -15,7 +15,7 @@ from securefl.storage.files import subfolder
 from securefl.storage.private_folder import FIELD, NOTICE, private_folder
 from securefl.study.publication import PERSONAL, public
 from securefl.sweep import tradeoff, tradeoff_plots
-from securefl.sweep.best import sentences
+from securefl.sweep.best import caveats, sentences
 from securefl.sweep.cells import CONFIG, Sweep
 from securefl.sweep.page import alarms_of, measure_of
 from securefl.sweep.page import write as write_page
@@ -59,6 +59,7 @@ def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str,
         "accuracy": measure_of(sweep, out).words,
         "tested": TESTED,
         "sentences": [] if summary.empty else sentences(tradeoff.series_of(sweep, summary)),
+        "accounting": caveats(sweep),
         "summary": _rows(public(summary)),
         "page": page,
         "private": {
