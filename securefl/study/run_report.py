@@ -230,6 +230,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "sentences": list(wording.sentences(tested)) if tested else [],
         "accuracy": MEASURES[results.kind].words,
         "tested": TESTED,
+        "accounting": results.accounting,
         "ledgers": [vars(ledger) for ledger in results.ledgers],
     }
 
@@ -251,7 +252,6 @@ def private_json(results: Results) -> dict[str, Any]:
     return {
         "arms": arms,
         "sentences": list(sentences(results)),
-        "accounting": results.accounting,
         "warnings": [vars(alarm) for alarm in results.alarms],
         "abstentions": _rows(results.abstentions),
     }

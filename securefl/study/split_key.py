@@ -1,5 +1,7 @@
 """The key by which a study's records are split, in a file of whoever holds them.
 
+A run and a sweep keep it in their private folder, and a party in its own folder.
+
 Where a finite epsilon is claimed, nobody but the holder knows on which side a record is. The key is drawn
 once and kept: a run that went on under another one would train on records that it tested on. It is one key
 for all arms and seeds, so that the records which became the server's under one seed are so under all others.
@@ -19,11 +21,12 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.data.sides import KEY_BYTES, Sides
 from securefl.storage.files import write
+from securefl.storage.private_folder import NOTICE, PRIVATE, private_folder
 from securefl.study.config import Study
 
 NAME: Final = "split.key"
 DEALT: Final = "split.txt"
-"""In the run folder of a deployment's server, which has no key."""
+"""In the private folder of a deployment's server, which has no key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +70,12 @@ class Keeper:
     def keep(self, folder: Path) -> None:
         """Keep it in a run folder that is new. Raises ConfigError if another one is there."""
         if self.dealt:
-            write(folder / DEALT, "The test part of this run follows from its seed.\n")
+            write(
+                private_folder(folder) / DEALT,
+                f"{NOTICE}\nThe test part of this run follows from its seed.\n",
+            )
         elif self.key is not None:
-            write_new(folder, self.key)
+            write_new(private_folder(folder), self.key)
 
 
 def needed(study: Study) -> bool:
@@ -121,8 +127,26 @@ def of_run(study: Study, folder: Path, began: bool) -> Keeper:
 
     began: whether there is a run in the folder. Its key is never drawn anew.
     """
-    if (folder / DEALT).exists():
+    private = folder / PRIVATE
+    if (private / DEALT).exists():
         return Keeper(dealt=True)
     if not needed(study):
         return Keeper()
-    return Keeper(key=read(folder) if began or (folder / NAME).exists() else fresh())
+    return Keeper(key=read(private) if began or (private / NAME).exists() else fresh())
+
+
+def share(out: Path, study: Study, folder: Path, begun: bool) -> None:
+    """Give a new run's folder the key that splits the records in all runs of a sweep in `out`.
+
+    Under a key for each run, records of one run's test part would be trained on in another.
+    begun: whether a run of the sweep has begun. Its key is then never drawn anew.
+    Raises DataError if it is lost.
+    """
+    own, shared = folder / PRIVATE, out / PRIVATE
+    if not needed(study) or (own / NAME).exists():
+        return
+    if not begun and not (shared / NAME).exists():
+        write_new(private_folder(out), fresh())
+    key = read(shared)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_new(private_folder(folder), key)

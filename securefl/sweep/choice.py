@@ -4,8 +4,8 @@
     choice = { trials = "poisson", mean = 10 }
 
 The number of trials and the cell of each are drawn from the operating system's randomness (`dp.choice`).
-Every trial is a run of its own in `trials/`. The best one is copied to `chosen/`, with the epsilon of the
-choice in its report. `trials/` and `trials.json` are not for publication: not even how many there are.
+Every trial is a run of its own in `private/trials/`. The best one is copied to `chosen/`, with the epsilon
+of the choice in its report. What is in `private/` is not for publication: not even how many trials there are.
 
 The score is the last accuracy on the server's records, which count as public.
 """
@@ -25,7 +25,8 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import PARTIES
 from securefl.dp.choice import Trials, epsilon_of_choice, uniform
 from securefl.dp.noise import Source
-from securefl.storage.files import write
+from securefl.storage.files import subfolder, write
+from securefl.storage.private_folder import private_folder
 from securefl.study import world
 from securefl.study.accounted import NOTE, allotted
 from securefl.study.composition import composition
@@ -33,15 +34,12 @@ from securefl.study.config import Study
 from securefl.study.interruption import Stop
 from securefl.study.session import reopen, run_study
 from securefl.sweep.cells import Cell, Sweep
+from securefl.sweep.run import share_key
 from securefl.training.devices import Hardware
 
 DRAWN = "trials.json"
 TRIALS = "trials"
 CHOSEN = "chosen"
-_WARNING = (
-    "Not for publication: the epsilon of the choice covers the folder `chosen` beside this one alone. It "
-    "covers neither these trials nor how many there are.\n"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,13 +127,13 @@ def choose(
         watch: is told how many trials of how many are finished. That is for the person at the machine alone.
     """
     trials, spent = require_choosable(sweep), cost(sweep)
-    drawn = _drawn(out / DRAWN, trials, len(sweep.cells), source or Source())
-    (out / TRIALS).mkdir(exist_ok=True)
-    write(out / TRIALS / "NOT-FOR-PUBLICATION.txt", _WARNING)
+    drawn = _drawn(private_folder(out) / DRAWN, trials, len(sweep.cells), source or Source())
     best, score = None, -math.inf
     for number, place in enumerate(drawn):
         study = _alone(sweep.cells[place].study)
-        found, _ = run_study(study, _home(out, number), lambda arm, seed, record: None, stop=stop)
+        home = _home(out, number)
+        share_key(out, study, home)
+        found, _ = run_study(study, home, lambda arm, seed, record: None, stop=stop)
         own = found.summary[0].final_accuracy
         # Of equal ones the first: trials are alike in distribution, so it is any of them.
         if own > score:  # never for nan, which a run that diverged has
@@ -155,7 +153,7 @@ def _alone(study: Study) -> Study:
 
 
 def _home(out: Path, number: int) -> Path:
-    return out / TRIALS / f"{number:04d}"
+    return subfolder(private_folder(out) / TRIALS) / f"{number:04d}"
 
 
 def _drawn(path: Path, trials: Trials, cells: int, source: Source) -> list[int]:

@@ -263,17 +263,9 @@ def _quiet(line: str) -> None:
 
 
 def share_key(out: Path, study: Study, folder: Path) -> None:
-    """Give a cell's folder the key that splits the records in all cells of a sweep in `out`.
-
-    Under a key for each cell, records of one cell's test part would be trained on in another.
-    """
-    if not split_key.needed(study) or (folder / split_key.NAME).exists() or (folder / CONFIG).exists():
-        return
-    if not (out / split_key.NAME).exists():
-        if any((out / "cells").glob(f"*/{CONFIG}")):
-            split_key.read(out)  # raises: cells began, some of them perhaps under a key that is lost
-        split_key.write_new(out, split_key.fresh())
-    split_key.write_new(folder, split_key.read(out))
+    """Give a cell, or a trial, of the sweep in `out` the key that splits the records in all of them."""
+    if not (folder / CONFIG).exists():
+        split_key.share(out, study, folder, begun=any(folder.parent.glob(f"*/{CONFIG}")))
 
 
 def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Stop) -> None:

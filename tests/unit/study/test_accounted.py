@@ -81,7 +81,7 @@ def test_two_studies_on_one_ledger_cannot_spend_more_than_its_budget(tmp_path: P
     # Nothing has left, and nothing is charged.
     assert held(tmp_path) == spent
     with securefl.Ledger(
-        tmp_path / "c" / "arms" / "fedlog" / "seed-3" / "ledger.sqlite", _plan(tmp_path).terms()
+        tmp_path / "c" / "private" / "arms" / "fedlog" / "seed-3" / "ledger.sqlite", _plan(tmp_path).terms()
     ) as own:
         assert own.rows() == []
 
@@ -129,7 +129,7 @@ def test_a_stopped_run_goes_on_and_is_charged_once(tmp_path: Path) -> None:
 def test_other_records_and_another_promise_are_refused(tmp_path: Path) -> None:
     run(shared(tmp_path), tmp_path / "a")
     other = shared(tmp_path, epsilon="0.5")
-    other = parse(other.text.replace('source = "digits"', "classes = 2"), brought=BROUGHT)
+    other = parse(other.text.replace('source = "digits"', "classes = 2\npublic_count = 100"), brought=BROUGHT)
     with pytest.raises(ConfigError, match="got others"):
         securefl.run(other, data=DATA, out=tmp_path / "b", progress=False)
     with pytest.raises(ConfigError, match="expected delta = "):
@@ -150,7 +150,9 @@ def test_records_are_the_same_under_any_seed_partition_and_draw(tmp_path: Path) 
 
 
 def test_the_digest_of_the_records_is_in_no_report(tmp_path: Path) -> None:
-    written = shared(tmp_path, epsilon="0.5").text.replace('source = "digits"', "classes = 2")
+    written = shared(tmp_path, epsilon="0.5").text.replace(
+        'source = "digits"', "classes = 2\npublic_count = 100"
+    )
     study = parse(written, brought=BROUGHT)
     found = securefl.run(study, out=tmp_path / "a", progress=False)
     marks = world.build(study, 3).marks

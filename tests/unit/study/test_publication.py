@@ -39,6 +39,7 @@ PUBLIC = {
     "versions.json": "software",
     "seeds.json": "the plan",
     "plots/accuracy.png": "the global model on the server's own test records",
+    "accounting.txt": "what the epsilons cover, from public settings and the holder's own doings",
     "report.html": "says beside each figure that no epsilon covers it",
 }
 """Every file of a run folder that may be published, and why."""
@@ -52,6 +53,8 @@ APART_FROM_IT = {
     "records.json": "json",
     "cell.json": "json",
     "error.txt": "text",
+    "split.txt": "text",
+    "split.key": "binary",
     "*.parquet": "parquet",
     "plots/*.png": "picture",
     "arms/*/seed-*/ledger.sqlite": "binary",

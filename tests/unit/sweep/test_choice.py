@@ -17,6 +17,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.choice import Trials
 from securefl.dp.noise import Source
+from securefl.storage.private_folder import private_folder
 from securefl.study.accounted import ALONE
 from securefl.study.export import taken
 from securefl.sweep.best import CHOICE, caveats
@@ -45,13 +46,14 @@ def test_the_best_of_the_drawn_trials_is_published_with_the_cost_of_the_choice(t
     out = tmp_path / "sweep"
     sweep = claimed(out)
     found = choose(sweep, out, source=Source(SecretKey(bytes(range(32)))))
-    drawn = json.loads((out / "trials.json").read_text())
-    trials = sorted((out / "trials").glob("0*"))
+    drawn = json.loads((out / "private" / "trials.json").read_text())
+    trials = sorted((out / "private" / "trials").glob("0*"))
     assert len(trials) == len(drawn) > 1
     scores = [json.loads((own / "summary.json").read_text())["arms"][0]["final_accuracy"] for own in trials]
     assert found.score == max(scores)
     assert found.cell is sweep.cells[drawn[scores.index(max(scores))]]
-    assert "Not for publication" in (out / "trials" / "NOT-FOR-PUBLICATION.txt").read_text()
+    assert not (out / "trials").exists()
+    assert (out / "private").stat().st_mode & 0o777 == 0o700
     # One trial is told 1.0, the choice more, in every place that is for publication.
     assert found.epsilon == cost(sweep)
     assert 1.5 < found.epsilon["server"] < 6
@@ -65,18 +67,18 @@ def test_the_best_of_the_drawn_trials_is_published_with_the_cost_of_the_choice(t
     # The same call again draws nothing anew.
     again = choose(sweep, out, source=Source(SecretKey(bytes(32))))
     assert (again.score, again.cell) == (found.score, found.cell)
-    assert json.loads((out / "trials.json").read_text()) == drawn
+    assert json.loads((out / "private" / "trials.json").read_text()) == drawn
 
 
 def test_no_trial_at_all_is_an_outcome_too(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     sweep = claimed(out)
-    (out / "trials.json").write_text("[]")
+    (private_folder(out) / "trials.json").write_text("[]")
     found = choose(sweep, out)
     assert found.cell is None
     assert "nothing is chosen" in found.sentences[0]
     assert not (out / "chosen").exists()
-    (out / "trials.json").write_text("[7]")
+    (private_folder(out) / "trials.json").write_text("[7]")
     with pytest.raises(DataError, match="a trial has no cell"):
         choose(sweep, out)
 
@@ -159,6 +161,6 @@ def test_the_best_score_wins_wherever_it_stands(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(
         "securefl.sweep.choice._published", lambda out, number, told: published.append(number) or out
     )
-    (out / "trials.json").write_text("[0, 1, 0, 1, 1]")
+    (private_folder(out) / "trials.json").write_text("[0, 1, 0, 1, 1]")
     found = choose(sweep, out)
     assert (found.score, found.cell, published) == (0.9, sweep.cells[0], [2])
