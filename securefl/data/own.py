@@ -241,8 +241,8 @@ def _without(train: Dataset, clients: Sequence[str]) -> list[str]:
     if counts.all():
         return []
     return [
-        f"Expected client {names[int(np.argmin(counts))]!r} to keep a record, got all of its records in the "
-        "test part. Lower `test_share`, or bring a test part."
+        f"Expected client {names[int(np.argmin(counts))]!r} to keep a record, got none: it has none, or "
+        "all are in the test part. Lower `test_share`, or bring a test part."
     ]
 
 
