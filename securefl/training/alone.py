@@ -118,7 +118,9 @@ def _require_known(func: Callable[..., Any], args: Sequence[Any]) -> None:
                 "all records of a chunk. Set generate_vmap_rule = True in its place."
             )
     elif isinstance(func, HigherOrderOperator):
-        raise ConfigError(f"Expected functions of torch on tensors, got the operator {func.name()!r}. Do without it.")
+        raise ConfigError(
+            f"Expected functions of torch on tensors, got the operator {func.name()!r}. Do without it."
+        )
     elif isinstance(func, OpOverload | OpOverloadPacket):
         _require_aten(str(func))
     elif func is Tensor.__repr__ or func is Tensor.__format__:
@@ -130,7 +132,7 @@ def _require_known(func: Callable[..., Any], args: Sequence[Any]) -> None:
 
 def _require_aten(name: str) -> None:
     space = name.replace("::", ".").partition(".")[0]
-    if space not in ("aten", "prim", "prims", "torchvision_never"):
+    if space not in ("aten", "prim", "prims"):
         raise ConfigError(
             f"Expected operators of torch itself, got {name}. A registered operator may see all records of a chunk. "
             "Compose it of torch's functions."
@@ -258,7 +260,11 @@ def _slow_ways_unsaid() -> Iterator[None]:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.nan_to_num(), other.nan_to_num()) if one.is_floating_point() else torch.equal(one, other)
+    return (
+        torch.equal(one.nan_to_num(), other.nan_to_num())
+        if one.is_floating_point()
+        else torch.equal(one, other)
+    )
 
 
 def wrapped_now() -> list[Tensor]:
@@ -280,8 +286,11 @@ def require_none_kept(before: Sequence[Tensor]) -> None:
 
 
 _REASONS: Final = (
-    ("data-dependent control flow", "decides in Python by the values of a record (if, while, bool)", "Use torch.where."),
-    (".item()", "takes a value out of a tensor (item, float, int)", "Compute with tensors alone."),
+    (
+        ".item()",
+        "takes a value out of a tensor, or decides in Python by the values of a record (item, float, if, while)",
+        "Compute with tensors alone, and use torch.where.",
+    ),
     ("data pointer", "takes values out of a tensor (numpy, tolist)", "Compute with tensors alone."),
     ("storage of BatchedTensor", "reads the memory of a tensor", "Compute with tensors alone."),
     ("`data`", "takes `.data` of a tensor", "Use `.detach()`."),

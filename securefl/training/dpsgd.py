@@ -46,8 +46,8 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training.devices import device_of, records_apart
-from securefl.training.draws import Tape, tape_of
 from securefl.training.dpsgd_config import DPSGD, lone_rows
+from securefl.training.draws import Tape, tape_of
 from securefl.training.isolation import (
     length_of,
     lone_gradients,
@@ -156,9 +156,7 @@ def train_privately(
 
 
 @contextmanager
-def _summing(
-    model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss
-) -> Iterator[Sum]:
+def _summing(model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss) -> Iterator[Sum]:
     """The clipped sums of this model, the way that it goes (`isolation`), once public passes are done.
 
     x, y: only their shapes, types and device are used.
@@ -225,6 +223,12 @@ def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
         raise ConfigError(
             f"Expected layers that keep records apart, got {', '.join(mixing)}. Replace batch norm by "
             "`make_private`, on all sides."
+        )
+    whole = [f"{name}: {layer}" for name, layer in model.named_modules() if isinstance(layer, nn.RNNBase)]
+    if whole:
+        raise ConfigError(
+            f"Expected layers that torch follows record by record, got {', '.join(whole)}. `make_private` puts "
+            "this package's in its place, with the same values. It has none for a `proj_size`."
         )
     if way_of(model).alone:
         return

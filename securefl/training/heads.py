@@ -97,9 +97,7 @@ def activated(model: nn.Module, activation: Activation | None) -> Iterator[None]
     if activation is None:
         yield
         return
-    handle = last_dense(model).register_forward_pre_hook(
-        RowHook(lambda _, inputs: (activation(inputs[0]),))
-    )
+    handle = last_dense(model).register_forward_pre_hook(RowHook(lambda _, inputs: (activation(inputs[0]),)))
     try:
         yield
     finally:

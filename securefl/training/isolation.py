@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.keys import SecretKey
 from securefl.training import row_wise
 from securefl.training.alone import Alone, Isolation, require_none_kept, wrapped_now
@@ -99,6 +99,26 @@ def _public(model: nn.Module) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
+    """A refusal leaves parameters and buffers as they were, whatever the refused passes did to them."""
+    parts = [(layer._parameters, layer._buffers) for layer in model.modules()]
+    before = [(dict(parameters), dict(buffers)) for parameters, buffers in parts]
+    values = [one.detach().clone() for one in [*model.parameters(), *model.buffers()]]
+    held = [*model.parameters(), *model.buffers()]
+    try:
+        yield
+    except SecureFLError:
+        for own, old in zip(parts, before, strict=True):
+            for entries, kept in zip(own, old, strict=True):
+                entries.clear()
+                entries.update(kept)
+        with torch.no_grad():
+            for one, value in zip(held, values, strict=True):
+                one.copy_(value)
+        raise
+
+
 # By layers --------------------------------------------------------------------------------------------
 
 
@@ -142,7 +162,9 @@ def _require_rows(model: nn.Module, read: Read, probe: Probe, rows: int) -> None
 
     def look(name: str) -> Callable[..., None]:
         def note(layer: nn.Module, given: tuple[Any, ...]) -> None:
-            reason = row_wise.misread(layer, given[0], rows) if isinstance(given[0], Tensor) else "takes no tensor"
+            reason = (
+                row_wise.misread(layer, given[0], rows) if isinstance(given[0], Tensor) else "takes no tensor"
+            )
             if reason is not None:
                 found.append(f"layer {name!r} ({layer}) {reason}")
 
@@ -269,7 +291,8 @@ class LoneGradients:
         def call(watched: Any, record: Tensor, target: Tensor) -> tuple[dict[str, Tensor], Tensor]:
             def value(trained: dict[str, Tensor]) -> Tensor:
                 given = {**entries, **kept, **trained}
-                one = record[None]
+                # copied here, where a pass may change it
+                one = record[None].clone()
                 with watched([one, *given.values()]):
                     outputs = functional_call(model, given, (one,))
                 if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 1:
@@ -314,7 +337,7 @@ def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int
         require_none_kept(before)
         return found
 
-    with _public(model):
+    with _public(model), _restored(model):
         found = _once(model, _key(model, columns, "gradients", rows, loss), explore, lambda: None)
     return LoneGradients(model, loss, found)
 
@@ -356,11 +379,13 @@ def _require_same_model(
             try:
                 together = model(x.clone())
             except RECORD_ERRORS as error:
-                raise ConfigError(f"Expected a model that takes batches, got {type(error).__name__}: {error}") from error
+                raise ConfigError(
+                    f"Expected a model that takes batches, got {type(error).__name__}: {error}"
+                ) from error
             reader = Alone(model, Isolation(length=Length(), constants=dict(found.constants)))
 
             def call(watched: Any, record: Tensor) -> Tensor:
-                one = record[None]
+                one = record[None].clone()
                 with watched([one]):
                     outputs: Tensor = model(one)
                 return outputs[0]
@@ -368,12 +393,50 @@ def _require_same_model(
             by_one = reader.mapped(call, (x.clone(),), None, public=True)
             found.constants.update(reader.found.constants)
         if not _alike(together, by_one):
+            with torch.no_grad(), in_mode(model, training=training), _undrawn(model):
+                culprit = _first_unlike(model, x)
             raise ConfigError(
-                f"Expected a model that computes the same for a batch as for its records one by one, got "
-                f"{type(model).__name__}{' in training' if training else ''}: its records would see each other where "
-                "batches pass, and not where privacy keeps them apart. Compute each record by itself: no norm, maximum, "
-                "order or attention over rows."
+                f"Expected a model that computes the same for a batch as for its records one by one, {culprit} does "
+                f"not{' in training' if training else ''}. Its records would see each other where batches pass, and not "
+                "where privacy keeps them apart. Compute each record by itself: no norm, maximum, order or attention "
+                "over rows."
             )
+
+
+def _first_unlike(model: nn.Module, x: Tensor) -> str:
+    """The innermost layer that is the first to compute otherwise for a batch than record by record, in words."""
+    seen: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda layer, given, output: seen.append((name, layer, (*given, output)))
+
+    whole = f"the forward of {type(model).__name__}"
+    handles = [layer.register_forward_hook(note(name)) for name, layer in model.named_modules() if name]
+    try:
+        model(x.clone())
+        batch = list(seen)
+        seen.clear()
+        for row in x:
+            model(row[None].clone())
+    except RECORD_ERRORS:
+        return whole
+    finally:
+        for handle in handles:
+            handle.remove()
+    for at, (name, layer, values) in enumerate(batch):
+        own = zip(*(one for _, _, one in seen[at :: len(batch)]), strict=False)
+        *given, output = (_unlike(one, parts) for one, parts in zip(values, own, strict=False))
+        if any(given):
+            return whole  # no layer before it, so what stands between them
+        if output:
+            return f"layer {name!r} ({layer})"
+    return whole
+
+
+def _unlike(together: Any, parts: Sequence[Any]) -> bool:
+    if not all(isinstance(one, Tensor) and one.ndim > 0 for one in (together, *parts)):
+        return False
+    return len({one.shape[1:] for one in parts}) == 1 and not _alike(together, torch.cat(list(parts)))
 
 
 def _alike(together: Any, by_one: Any) -> bool:
@@ -396,7 +459,7 @@ def lone_reader(model: nn.Module, read: Read, columns: Sequence[Tensor], rows: i
 
     def reader(found: Isolation, *, public: bool) -> Read:
         def call(watched: Any, *record: Tensor) -> Tensor:
-            given = [one[None] for one in record]
+            given = [one[None].clone() for one in record]
             with watched(given):
                 came = read(*given)
             return came[0]
@@ -414,9 +477,13 @@ def lone_reader(model: nn.Module, read: Read, columns: Sequence[Tensor], rows: i
         read(*(column[:1].clone() for column in full))
         first = tried(*_copies(full))
         if found.length:
-            raise ConfigError(f"Expected nothing drawn in evaluation mode, got draws of {type(model).__name__}.")
+            raise ConfigError(
+                f"Expected nothing drawn in evaluation mode, got draws of {type(model).__name__}."
+            )
         for kind, probe in all_probes(columns, rows, codes):
-            if kind in ("usual", "large", "around zero") and not stay_apart(*(tried(*_copies(part)) for part in probe)):
+            if kind in ("usual", "large", "around zero") and not stay_apart(
+                *(tried(*_copies(part)) for part in probe)
+            ):
                 raise ConfigError(
                     f"Expected a model whose records have the same bits in every place of a chunk, got "
                     f"{type(model).__name__}, whose kernels differ by place here. Use another model."
@@ -429,7 +496,7 @@ def lone_reader(model: nn.Module, read: Read, columns: Sequence[Tensor], rows: i
         _require_same_model(model, columns, rows, codes, Isolation(Length(1), dict(found.constants)))
         return found
 
-    with _public(model):
+    with _public(model), _restored(model):
         key = _key(model, columns, "read", rows, getattr(read, "__qualname__", ""))
         found = _once(model, key, explore, lambda: None)
     return reader(found, public=False)

@@ -42,7 +42,10 @@ def state_of(model: nn.Module) -> State:
         place = f"layer {name!r}" if name else "the model"
         for key, value in vars(layer).items():
             if key in _LAYERS_OWN:
-                found |= {f"{key[1:-1]} {own!r} of {place}": (id(kept), _version(kept)) for own, kept in value.items()}
+                found |= {
+                    f"{key[1:-1]} {own!r} of {place}": (id(kept), _version(kept))
+                    for own, kept in value.items()
+                }
             else:
                 found |= _walked(f"attribute {key!r} of {place}", value, seen, 0)
         if not _foreign(type(layer).__module__):
@@ -113,12 +116,18 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield " (its state)", repr(value.bit_generator.state)
         case dict() | Mapping():
             yield " (its keys)", repr([key if isinstance(key, _PLAIN) else id(key) for key in value])
-            yield from ((f"[{key if isinstance(key, _PLAIN) else id(key)!r}]", own) for key, own in list(value.items()))
+            yield from (
+                (f"[{key if isinstance(key, _PLAIN) else id(key)!r}]", own)
+                for key, own in list(value.items())
+            )
         case list() | tuple() | deque():
             yield " (its length)", len(value)
             yield from ((f"[{at}]", own) for at, own in enumerate(list(value)))
         case Set():
-            yield " (its entries)", repr(sorted(repr(own) if isinstance(own, _PLAIN) else str(id(own)) for own in value))
+            yield (
+                " (its entries)",
+                repr(sorted(repr(own) if isinstance(own, _PLAIN) else str(id(own)) for own in value)),
+            )
         case itertools.count() | itertools.repeat():
             yield " (its place)", repr(value)
         case MethodType():
@@ -128,12 +137,16 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield from _function(value)
         case type():
             if not _foreign(value.__module__):
-                yield from ((f".{key}", own) for key, own in list(vars(value).items()) if not key.startswith("__"))
+                yield from (
+                    (f".{key}", own) for key, own in list(vars(value).items()) if not key.startswith("__")
+                )
                 yield from ((f"<{base.__name__}>", base) for base in value.__bases__)
         case staticmethod() | classmethod():
             yield "", value.__func__
         case property():
-            yield from ((f".{key}", own) for key in ("fget", "fset") if (own := getattr(value, key)) is not None)
+            yield from (
+                (f".{key}", own) for key in ("fget", "fset") if (own := getattr(value, key)) is not None
+            )
         case ModuleType():
             yield from _generator(value)
         case BuiltinFunctionType():

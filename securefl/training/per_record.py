@@ -155,7 +155,9 @@ class ClippedSum:
     def __call__(self, x: Tensor, y: Tensor, tape: Tape | None = None) -> Tensor:
         total, sums = _parts_of(self._trained, x.device)
         usable = [
-            self._tried(x[at : at + self._rows], y[at : at + self._rows], _rows_of(tape, at, self._rows), sums)
+            self._tried(
+                x[at : at + self._rows], y[at : at + self._rows], _rows_of(tape, at, self._rows), sums
+            )
             for at in range(0, len(x), self._rows)
         ]
         if all(bool(part.all()) for part in usable):
@@ -277,7 +279,8 @@ class LoneSum:
             x[bad], y[bad] = 0, 0
             found = compute(slice(0, n))
         parts = [
-            _Explicit(self._trained[name], each[:n].detach()) for name, each in found.each.items()
+            _Explicit(self._trained[name], each[:n].detach().contiguous())
+            for name, each in found.each.items()
         ]
         norms = torch.stack([part.squares() for part in parts]).sum(0).sqrt()
         usable = torch.isfinite(norms) & torch.isfinite(found.losses[:n])

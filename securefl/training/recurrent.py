@@ -62,12 +62,20 @@ class _Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
+        self.bias, self.batch_first, self.dropout, self.bidirectional = (
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+        )
         bound = 1 / math.sqrt(hidden_size)
         for layer in range(num_layers):
             width = input_size if layer == 0 else hidden_size * self.directions
             for end in self._ends(layer):
-                shapes = {"weight_ih": (self.gates * hidden_size, width), "weight_hh": (self.gates * hidden_size, hidden_size)}
+                shapes = {
+                    "weight_ih": (self.gates * hidden_size, width),
+                    "weight_hh": (self.gates * hidden_size, hidden_size),
+                }
                 if bias:
                     shapes |= {"bias_ih": (self.gates * hidden_size,), "bias_hh": (self.gates * hidden_size,)}
                 for name, shape in shapes.items():

@@ -203,4 +203,6 @@ def listed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def drawing(model: nn.Module) -> list[_DropoutNd]:
     """The dropout layers that draw now."""
-    return [layer for layer in model.modules() if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0]
+    return [
+        layer for layer in model.modules() if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0
+    ]

@@ -68,7 +68,10 @@ def test_batch_norm_is_replaced_and_told() -> None:
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [(Borrowing, "first.weight to be used by calling its layer"), (Centred, "on its own")],
+    [
+        (Borrowing, "first.weight to be used by calling its layer"),
+        (Centred, "the forward of Centred does not"),
+    ],
 )
 def test_what_cannot_be_trained_so_is_refused(model: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(ConfigError, match=f"to train with .dpsgd., got ConfigError: .*{message}"):

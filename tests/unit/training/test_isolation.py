@@ -52,7 +52,9 @@ def summed(model: nn.Module, x: Any, y: Any, *, key: bytes = b"k", clip_norm: fl
     """The clipped sum of all records, read off one noiseless step of the real training."""
     made = copy.deepcopy(model)
     before = flat(made)
-    settings = config(clip_norm=clip_norm, sampling_rate=1.0, steps=1, learning_rate=1.0, expected_batch=2.0**-10)
+    settings = config(
+        clip_norm=clip_norm, sampling_rate=1.0, steps=1, learning_rate=1.0, expected_batch=2.0**-10
+    )
     train_privately(made, x, y, settings, "cross_entropy", Silent(SecretKey(key * 32)))
     return (before - flat(made)) * 2.0**-10
 
@@ -137,6 +139,28 @@ class Elsewhere(Net):
 
     def forward(self, x: Tensor) -> Any:
         return self.last(torch.relu(x @ self.first.weight.T))
+
+
+class TwoInputs(nn.Module):
+    """A layer of two inputs, for which Opacus knows no gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Bilinear(FEATURES, FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(x, x)
+
+
+class Flattening(nn.Module):
+    """Its layer's rows are not records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(2, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(x.reshape(-1, 2)).view(len(x), FEATURES // 2, CLASSES).sum(1)
 
 
 class Straight(torch.autograd.Function):
@@ -230,6 +254,8 @@ ACCEPTED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "in place": (Overwriting, ROWS),
     "shared memory": (Sharing, ROWS),
     "elsewhere": (Elsewhere, ROWS),
+    "two inputs": (TwoInputs, ROWS),
+    "flattening": (Flattening, ROWS),
     "straight through": (Rounding, ROWS),
     "constants": (OfATable, ROWS),
     "transformer": (Attention, PLACED),
@@ -242,13 +268,24 @@ ACCEPTED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "instance norm": (OfInstances, PLACED),
 }
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
-    "dense": (lambda: nn.Sequential(nn.Linear(FEATURES, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, CLASSES)), ROWS),
+    "dense": (
+        lambda: nn.Sequential(nn.Linear(FEATURES, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, CLASSES)),
+        ROWS,
+    ),
     "convolving": (
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)),
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+        ),
         IMAGES,
     ),
-    "text": (lambda: nn.Sequential(nn.Embedding(CODES, 4), nn.Flatten(), nn.Linear(4 * PLACES, CLASSES)), TEXT),
-    "norms": (lambda: nn.Sequential(nn.InstanceNorm1d(PLACES), nn.Flatten(), nn.Linear(PLACES * FEATURES, CLASSES)), PLACED),
+    "text": (
+        lambda: nn.Sequential(nn.Embedding(CODES, 4), nn.Flatten(), nn.Linear(4 * PLACES, CLASSES)),
+        TEXT,
+    ),
+    "norms": (
+        lambda: nn.Sequential(nn.InstanceNorm1d(PLACES), nn.Flatten(), nn.Linear(PLACES * FEATURES, CLASSES)),
+        PLACED,
+    ),
 }
 
 
@@ -262,22 +299,23 @@ def test_what_is_accepted_sums_its_records_one_by_one(case: str) -> None:
     assert max(moves(model, x, LABELS)) <= 1 + 1e-6  # read off float32 parameters
 
 
-@pytest.mark.parametrize("case", ACCEPTED)
+@pytest.mark.parametrize(
+    "case", [case for case in ACCEPTED if case not in ("shared memory", "two inputs", "flattening")]
+)
 def test_what_is_accepted_is_read_one_by_one(case: str) -> None:
     make, x = ACCEPTED[case]
     model, _ = make_private(seeded(make))
-    layer = "last" if isinstance(model, Net) else "head"
-    if case not in ("shared memory",):
-        read: list[Callable[[Any], Any]] = [
-            lambda rows: outputs(model, layer, rows),
-            lambda rows: body_features(model, rows),
-            lambda rows: record_losses(model, rows, LABELS[: len(rows)], "cross_entropy"),
-        ]
-        with torch.no_grad():
-            expected = model.eval()(torch.from_numpy(x.copy())).numpy()
-        np.testing.assert_allclose(read[0](x), expected, atol=1e-5)
-        for one in read:
-            np.testing.assert_array_equal(one(x)[:7], one(x[:7]))
+    layer = "last" if hasattr(model, "last") else "head"
+    read: list[Callable[[Any], Any]] = [
+        lambda rows: outputs(model, layer, rows),
+        lambda rows: body_features(model, rows),
+        lambda rows: record_losses(model, rows, LABELS[: len(rows)], "cross_entropy"),
+    ]
+    with torch.no_grad():
+        expected = model.eval()(torch.from_numpy(x.copy())).numpy()
+    np.testing.assert_allclose(read[0](x), expected, atol=1e-5)
+    for one in read:
+        np.testing.assert_array_equal(one(x)[:7], one(x[:7]))
 
 
 # Dropout and other draws ------------------------------------------------------------------------------
@@ -299,7 +337,10 @@ def dropped(*layers: nn.Module) -> Callable[[], nn.Module]:
 
 DRAWING: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "dropout": (lambda: nn.Sequential(nn.Linear(FEATURES, 9), nn.Dropout(), nn.Linear(9, CLASSES)), ROWS),
-    "alpha": (lambda: nn.Sequential(nn.Linear(FEATURES, 9), nn.AlphaDropout(0.4), nn.Linear(9, CLASSES)), ROWS),
+    "alpha": (
+        lambda: nn.Sequential(nn.Linear(FEATURES, 9), nn.AlphaDropout(0.4), nn.Linear(9, CLASSES)),
+        ROWS,
+    ),
     "channels": (
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout2d(0.4), nn.Flatten(), nn.Linear(144, CLASSES)),
         IMAGES,
@@ -543,7 +584,9 @@ class Printing(Net):
 
 class Unwrapping(Net):
     def change(self, x: Tensor) -> Tensor:
-        inner = torch._C._functorch.get_unwrapped(x) if torch._C._functorch.is_functorch_wrapped_tensor(x) else x
+        inner = (
+            torch._C._functorch.get_unwrapped(x) if torch._C._functorch.is_functorch_wrapped_tensor(x) else x
+        )
         return x + inner.mean()
 
 
@@ -558,14 +601,18 @@ class Overwritten(Net):
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
-    "batch norm": (lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES)), ROWS, "make_private"),
+    "batch norm": (
+        lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES)),
+        ROWS,
+        "make_private",
+    ),
     "instance norm": (lambda: OfInstances(track_running_stats=True), PLACED, "keep records apart, got norm"),
     "largest": (Largest, ROWS, "the same for a batch as for its records one by one"),
     "deciding": (Deciding, ROWS, "decides in Python by the values"),
     "threshold": (Threshold, ROWS, "the same for a batch"),
     "sorted rows": (SortedRows, ROWS, "the same for a batch"),
     "attention over rows": (OverRows, ROWS, "the same for a batch"),
-    "centred": (Centred, ROWS, "the same for a batch as for its records one by one, got Centred in training"),
+    "centred": (Centred, ROWS, "one by one, the forward of Centred does not in training"),
     "centred text": (CentredText, TEXT, "the same for a batch"),
     "seen": (Seen, ROWS, "keeps|changes|kept|made in this pass"),
     "buffer": (Buffered, ROWS, "the same for a batch|in place|changes"),
@@ -607,12 +654,26 @@ def test_what_mixes_records_is_refused_by_name(case: str) -> None:
         model, _ = make_private(model)
     before = to_vector(model)
     with pytest.raises(ConfigError, match=message):
-        train_privately(model, x, LABELS, config(sampling_rate=1.0, noise_multiplier=1.0), "cross_entropy", Source())
-    if case != "parameters in place":
-        np.testing.assert_array_equal(to_vector(model), before)
+        train_privately(
+            model, x, LABELS, config(sampling_rate=1.0, noise_multiplier=1.0), "cross_entropy", Source()
+        )
+    np.testing.assert_array_equal(to_vector(model), before)
 
 
-@pytest.mark.parametrize("case", ["largest", "threshold", "sorted rows", "attention over rows", "centred text", "deciding", "seen", "global counter", "printing"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "largest",
+        "threshold",
+        "sorted rows",
+        "attention over rows",
+        "centred text",
+        "deciding",
+        "seen",
+        "global counter",
+        "printing",
+    ],
+)
 def test_what_mixes_records_is_not_read_either(case: str) -> None:
     make, x, _ = REFUSED[case]
     KEPT.clear()
@@ -713,15 +774,32 @@ def test_hooks_for_all_modules_leave_no_listed_model() -> None:
 
 
 MISREAD: dict[str, tuple[Callable[[], nn.Module], Any]] = {
-    "norm over rows": (lambda: nn.Sequential(nn.LayerNorm((64, FEATURES)), nn.Linear(FEATURES, CLASSES)), ROWS),
-    "flat rows": (lambda: nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (64, FEATURES)), nn.Linear(FEATURES, CLASSES)), ROWS),
-    "flat from behind": (lambda: nn.Sequential(nn.Flatten(-2, -1), nn.Unflatten(0, (64, FEATURES)), nn.Linear(FEATURES, CLASSES)), ROWS),
+    "norm over rows": (
+        lambda: nn.Sequential(nn.LayerNorm((64, FEATURES)), nn.Linear(FEATURES, CLASSES)),
+        ROWS,
+    ),
+    "flat rows": (
+        lambda: nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (64, FEATURES)), nn.Linear(FEATURES, CLASSES)),
+        ROWS,
+    ),
+    "flat from behind": (
+        lambda: nn.Sequential(
+            nn.Flatten(-2, -1), nn.Unflatten(0, (64, FEATURES)), nn.Linear(FEATURES, CLASSES)
+        ),
+        ROWS,
+    ),
     "softmax over rows": (lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Softmax(0)), ROWS),
     "softmax from behind": (lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.LogSoftmax(-2)), ROWS),
     "gated rows": (lambda: nn.Sequential(nn.GLU(0), nn.Linear(FEATURES, CLASSES)), ROWS),
     "rows as channels": (lambda: nn.Sequential(nn.Conv1d(64, 64, 1), nn.Linear(FEATURES, CLASSES)), ROWS),
-    "rows as channels of a norm": (lambda: nn.Sequential(nn.InstanceNorm1d(64), nn.Linear(FEATURES, CLASSES)), ROWS),
-    "pooling over rows": (lambda: nn.Sequential(nn.MaxPool2d((3, 1), 1, (1, 0)), nn.Flatten(1), nn.LazyLinear(CLASSES)), PLACED),
+    "rows as channels of a norm": (
+        lambda: nn.Sequential(nn.InstanceNorm1d(64), nn.Linear(FEATURES, CLASSES)),
+        ROWS,
+    ),
+    "pooling over rows": (
+        lambda: nn.Sequential(nn.MaxPool2d((3, 1), 1, (1, 0)), nn.Flatten(1), nn.LazyLinear(CLASSES)),
+        PLACED,
+    ),
 }
 
 
@@ -751,11 +829,14 @@ def test_a_code_beyond_the_embedding_counts_as_zero(case: str) -> None:
     spoilt = x.copy()
     spoilt[[3, 39], 2] = CODES, -1
     clean, labels = np.delete(spoilt, [3, 39], 0), np.delete(LABELS, [3, 39])
-    np.testing.assert_allclose(summed(model, spoilt, LABELS), summed(model, clean, labels), atol=1e-9)
+    # sums are read off float32 parameters of up to 32, at a scale of 2^-10
+    np.testing.assert_allclose(summed(model, spoilt, LABELS), summed(model, clean, labels), atol=1e-8)
     assert np.isfinite(summed(model, spoilt[3:4], LABELS[3:4])).all()
     losses = record_losses(model, spoilt, LABELS, "cross_entropy")
     assert np.flatnonzero(np.isnan(losses)).tolist() == [3, 39]
-    np.testing.assert_array_equal(np.delete(losses, [3, 39]), record_losses(model, clean, labels, "cross_entropy"))
+    np.testing.assert_array_equal(
+        np.delete(losses, [3, 39]), record_losses(model, clean, labels, "cross_entropy")
+    )
     assert np.isnan(outputs(model, "2" if case == "text" else "head", spoilt)[[3, 39]]).all()
 
 
@@ -777,7 +858,9 @@ def test_a_record_that_is_not_finite_counts_as_zero(bad: float) -> None:
 
 
 def test_the_way_and_its_cost_are_said() -> None:
-    assert sentence(seeded(LAYERS["dense"][0]), 64).startswith("Each record's gradient comes from row-wise layers")
+    assert sentence(seeded(LAYERS["dense"][0]), 64).startswith(
+        "Each record's gradient comes from row-wise layers"
+    )
     told = sentence(seeded(Net), 64)
     assert "64 rows x 75 values" in told
     assert "the model (Net) is not on the list" in told
