@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Final
@@ -104,7 +104,8 @@ class Watch(TorchFunctionMode):
             return
         raise ConfigError(
             f"Expected tensors that are made in this pass or held by the model, got another of shape "
-            f"{tuple(one.shape)} in `{_named(func)}`. What one pass keeps would be seen by the records of the next: "
+            f"{tuple(one.shape)} in `{_named(func)}`. What one pass keeps would be seen by the records of "
+            "the next: "
             "keep nothing, and register constants as buffers (persistent=False)."
         )
 
@@ -114,18 +115,20 @@ def _require_known(func: Callable[..., Any], args: Sequence[Any]) -> None:
         own = args[0]
         if not own.generate_vmap_rule and own.vmap is not torch.autograd.Function.vmap:
             raise ConfigError(
-                f"Expected autograd functions without a vmap rule of their own, got {own.__name__}. Such a rule sees "
+                f"Expected autograd functions without a vmap rule of their own, got {own.__name__}. Such a "
+                "rule sees "
                 "all records of a chunk. Set generate_vmap_rule = True in its place."
             )
     elif isinstance(func, HigherOrderOperator):
         raise ConfigError(
-            f"Expected functions of torch on tensors, got the operator {func.name()!r}. Do without it."
+            f"Expected functions of torch on tensors, got the operator {func._name!r}. Do without it."
         )
     elif isinstance(func, OpOverload | OpOverloadPacket):
         _require_aten(str(func))
     elif func is Tensor.__repr__ or func is Tensor.__format__:
         raise ConfigError(
-            "Expected a model that prints no tensors, got one that does: the text holds the values of all records of "
+            "Expected a model that prints no tensors, got one that does: the text holds the values of all "
+            "records of "
             "a chunk. Print their shapes."
         )
 
@@ -134,12 +137,13 @@ def _require_aten(name: str) -> None:
     space = name.replace("::", ".").partition(".")[0]
     if space not in ("aten", "prim", "prims"):
         raise ConfigError(
-            f"Expected operators of torch itself, got {name}. A registered operator may see all records of a chunk. "
+            f"Expected operators of torch itself, got {name}. A registered operator may see all records of "
+            "a chunk. "
             "Compose it of torch's functions."
         )
 
 
-class _AtenAlone(TorchDispatchMode):
+class _AtenAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context that refuses operators of others, wherever they are called from."""
 
     def __torch_dispatch__(
@@ -220,7 +224,7 @@ class Alone:
             used.append(taken.length)
             return found
 
-        with _AtenAlone() if public else nullcontext(), _slow_ways_unsaid():
+        with self._of_torch(public), _slow_ways_unsaid():
             try:
                 result = vmap(one, randomness="error")(uniform, normal, *columns)
             except ConfigError:
@@ -236,6 +240,10 @@ class Alone:
             raise ConfigError("Expected a model that draws as much in every pass, got one that draws less.")
         return result
 
+    @staticmethod
+    def _of_torch(public: bool) -> AbstractContextManager[object]:
+        return _AtenAlone() if public else nullcontext()  # type: ignore[no-untyped-call]
+
     def _require_still(self, before: Any, constants: Mapping[int, tuple[int, Tensor]]) -> None:
         place = moved(before, state_of(self.model))
         for at, (version, values) in constants.items():
@@ -243,7 +251,8 @@ class Alone:
                 place = f"a tensor of shape {tuple(values.shape)} outside of the model"
         if place is not None:
             raise ConfigError(
-                f"Expected nothing that a pass changes, got {place}. What a pass keeps is seen by the records of the "
+                f"Expected nothing that a pass changes, got {place}. What a pass keeps is seen by the "
+                "records of the "
                 "next one: keep nothing between passes."
             )
 
@@ -251,12 +260,12 @@ class Alone:
 @contextmanager
 def _slow_ways_unsaid() -> Iterator[None]:
     """torch warns where it computes a function record by record. That is what is wanted here."""
-    before = torch._C._debug_only_are_vmap_fallback_warnings_enabled()
-    torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+    before = torch._C._debug_only_are_vmap_fallback_warnings_enabled()  # type: ignore[attr-defined]
+    torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch._C._functorch._set_vmap_fallback_warning_enabled(before)
+        torch._C._functorch._set_vmap_fallback_warning_enabled(before)  # type: ignore[attr-defined]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -269,7 +278,6 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def wrapped_now() -> list[Tensor]:
     """The tensors of passes that there are now: outside of a pass, those that somebody keeps."""
-    gc.collect()
     # by type: `isinstance` asks objects of anybody's for their class, and some answer with a warning
     there = [one for one in gc.get_objects() if issubclass(type(one), Tensor)]
     return [one for one in there if is_functorch_wrapped_tensor(one)]
@@ -278,31 +286,41 @@ def wrapped_now() -> list[Tensor]:
 def require_none_kept(before: Sequence[Tensor]) -> None:
     """Raises ConfigError if a tensor of a pass that has ended is kept, wherever it is, and was not before."""
     there = {id(one) for one in before}
-    if kept := [one for one in wrapped_now() if id(one) not in there]:
+
+    def new() -> list[Tensor]:
+        return [one for one in wrapped_now() if id(one) not in there]
+
+    if not new():
+        return
+    gc.collect()  # what is left may be garbage
+    if kept := new():
         raise ConfigError(
-            f"Expected a model that keeps nothing of a pass, got one that keeps a tensor of shape {tuple(kept[0].shape)}. "
+            "Expected a model that keeps nothing of a pass, got one that keeps a tensor of shape "
+            f"{tuple(kept[0].shape)}. "
             "Let it go when the pass ends."
         )
 
 
+_DRAWS: Final = "Use dropout, torch.rand_like or torch.bernoulli."
 _REASONS: Final = (
     (
         ".item()",
-        "takes a value out of a tensor, or decides in Python by the values of a record (item, float, if, while)",
+        "takes a value out of a tensor, or decides in Python by the values of a record (item, float, if, "
+        "while)",
         "Compute with tensors alone, and use torch.where.",
     ),
     ("data pointer", "takes values out of a tensor (numpy, tolist)", "Compute with tensors alone."),
     ("storage of BatchedTensor", "reads the memory of a tensor", "Compute with tensors alone."),
     ("`data`", "takes `.data` of a tensor", "Use `.detach()`."),
-    ("dynamic shape", "makes shapes that depend on values (nonzero, unique, masks as indices)", "Use torch.where."),
-    ("random", "draws in a way that the secret source does not know", "Use dropout, torch.rand_like or torch.bernoulli."),
-    ("rrelu", "draws in a way that the secret source does not know", "Use dropout, torch.rand_like or torch.bernoulli."),
-    ("setup_context", "has an autograd function without setup_context", "Split its forward, and set generate_vmap_rule."),
-    ("generate_vmap_rule", "has an autograd function that says no rule", "Set generate_vmap_rule = True in it."),
+    ("dynamic shape", "makes shapes that depend on values (nonzero, a mask as index)", "Use torch.where."),
+    ("random", "draws in a way that the secret source does not know", _DRAWS),
+    ("rrelu", "draws in a way that the secret source does not know", _DRAWS),
+    ("setup_context", "has an autograd function without setup_context", "Split its forward."),
+    ("generate_vmap_rule", "has an autograd function that says no rule", "Set it to True."),
     ("inplace arithmetic", "changes a tensor in place by the values of a record", "Make a new tensor."),
-    ("in-place operation", "changes in place what a pass may not change, such as a buffer", "Make a new tensor."),
+    ("in-place operation", "changes in place what no pass may, such as a buffer", "Make a new tensor."),
     ("inplace operation", "changes in place what its gradient needs", "Make a new tensor."),
-    ("doesn't match the broadcast shape", "has a layer that torch cannot follow record by record", "GRU, LSTM, RNN: `make_private` puts ones in their place that can."),
+    ("the broadcast shape", "has a layer that torch cannot follow record by record", "Take another layer."),
     ("vmap", "does what torch cannot follow record by record", "Take other functions."),
     ("Batching rule", "does what torch cannot follow record by record", "Take other functions."),
 )  # fmt: skip

@@ -13,9 +13,9 @@ from chunks of a fixed number of rows:
 - Everything is computed on one thread, since threads divide a tensor at places of their own.
 - Dense layers compute each row at the same alignment (`products`).
 
-That a row's result does not depend on its place in the chunk is then a property of the kernels. The tests and
-`securefl audit` try it, and probes refuse a model in which it fails. That it does not depend on the other rows
-follows from how the model is computed (`isolation`).
+That a row's result does not depend on its place in the chunk is then a property of the kernels. The tests
+and `securefl audit` try it, and probes refuse a model in which it fails. That it does not depend on the
+other rows follows from how the model is computed (`isolation`).
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def padded(part: Tensor, rows: int) -> Tensor:
 
 
 def apart(model: nn.Module, read: Read, *columns: Tensor, rows: int = ROWS) -> Tensor:
-    """The result of `read` for each record in evaluation mode, (n, ...). The other records change no bit of
-    it. Of a record that the model raises an error for, such as a code beyond an embedding, all values are nan.
+    """The result of `read` for each record in evaluation mode, (n, ...). The other records change no bit.
+
+    Of a record that the model raises an error for, such as a code beyond an embedding, all values are nan.
 
     columns: records (n, *shape), and whatever else belongs to each of them. n may be 0 or 1. They, and the
     result, are on the CPU; the model may be elsewhere. Raises ValueError for a number of rows that chunks

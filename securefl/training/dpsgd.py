@@ -227,7 +227,8 @@ def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
     whole = [f"{name}: {layer}" for name, layer in model.named_modules() if isinstance(layer, nn.RNNBase)]
     if whole:
         raise ConfigError(
-            f"Expected layers that torch follows record by record, got {', '.join(whole)}. `make_private` puts "
+            f"Expected layers that torch follows record by record, got {', '.join(whole)}. `make_private` "
+            "puts "
             "this package's in its place, with the same values. It has none for a `proj_size`."
         )
     if way_of(model).alone:

@@ -12,7 +12,6 @@ to draw, and each private pass takes that much from the tape, in order.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -24,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
@@ -61,10 +61,7 @@ def tape_of(x: Tensor, y: Tensor, length: Length, key: SecretKey) -> Tape:
     uniform = np.empty((len(x), length.uniform), np.float32)
     normal = np.empty((len(x), length.normal), np.float32)
     for row, record in enumerate(zip(*parts, strict=True)):
-        own = hashlib.blake2b(key=key.reveal(), digest_size=32)
-        for part in record:
-            own.update(len(part).to_bytes(8, "little") + part)
-        source = Source(SecretKey(own.digest()))
+        source = Source(derived(key, b"".join(len(part).to_bytes(8, "little") + part for part in record)))
         words = source.words(-(-length.uniform // 2)).view("<u4")[: length.uniform]
         uniform[row] = (words >> 8) * np.float32(2**-24)  # 24 bits, as torch's own float32
         normal[row] = source.normal(length.normal)
@@ -265,12 +262,13 @@ def _bernoulli(taken: Taken, input: Tensor, p: float | None = None, **_: Any) ->
 
 
 def _normal(taken: Taken, mean: Any, std: Any = 1.0, size: Any = None, **_: Any) -> Tensor:
-    shape = size if size is not None else torch.broadcast_shapes(_shape(mean), _shape(std))
-    return mean + std * taken.normal(shape)
+    shape = size if size is not None else np.broadcast_shapes(_shape(mean), _shape(std))
+    found: Tensor = mean + std * taken.normal(shape)
+    return found
 
 
-def _shape(of: Any) -> torch.Size:
-    return of.shape if isinstance(of, Tensor) else torch.Size()
+def _shape(of: Any) -> tuple[int, ...]:
+    return tuple(of.shape) if isinstance(of, Tensor) else ()
 
 
 def _gumbel_softmax(
@@ -304,7 +302,7 @@ def _of_own_generator(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 RULES: Final[Mapping[Callable[..., Any], Callable[..., Tensor]]] = {
-    function: _of_own_generator(rule)
+    function: _of_own_generator(rule)  # type: ignore[arg-type]  # rules take what torch's functions take
     for rule, functions in {
         _dropout: (functional.dropout, torch.dropout),
         _feature_dropout: (

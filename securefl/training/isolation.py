@@ -1,7 +1,7 @@
 """How a model keeps records apart: by construction, and in one of two ways.
 
-- **layers**: it consists of a closed list of layers that compute each row by itself (`row_wise`). Batches pass
-  it as a whole.
+- **layers**: it consists of a closed list of layers that compute each row by itself (`row_wise`).
+  Batches pass it as a whole.
 - **alone**: it is anything else. Each record passes in a batch of one, many at a time under `vmap` (`alone`).
 
 What is neither is refused, with the reason. Public passes precede those over records (`probes`): they show
@@ -102,17 +102,18 @@ def _public(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
     """A refusal leaves parameters and buffers as they were, whatever the refused passes did to them."""
-    parts = [(layer._parameters, layer._buffers) for layer in model.modules()]
-    before = [(dict(parameters), dict(buffers)) for parameters, buffers in parts]
+    parts: list[dict[str, Any]] = [
+        entries for layer in model.modules() for entries in (layer._parameters, layer._buffers)
+    ]
+    before = [dict(entries) for entries in parts]
     values = [one.detach().clone() for one in [*model.parameters(), *model.buffers()]]
     held = [*model.parameters(), *model.buffers()]
     try:
         yield
     except SecureFLError:
-        for own, old in zip(parts, before, strict=True):
-            for entries, kept in zip(own, old, strict=True):
-                entries.clear()
-                entries.update(kept)
+        for entries, kept in zip(parts, before, strict=True):
+            entries.clear()
+            entries.update(kept)
         with torch.no_grad():
             for one, value in zip(held, values, strict=True):
                 one.copy_(value)
@@ -181,7 +182,8 @@ def _require_rows(model: nn.Module, read: Read, probe: Probe, rows: int) -> None
             handle.remove()
     if found:
         raise ConfigError(
-            f"Expected layers that take one row a record, {found[0]}. Give it inputs with rows first, and work along "
+            f"Expected layers that take one row a record, {found[0]}. Give it inputs with rows first, and "
+            "work along "
             "other dimensions."
         )
 
@@ -190,8 +192,10 @@ def _try(model: nn.Module, read: Read, probe: Probe) -> None:
     if stay_apart(*(read(*part) for part in probe)):
         return
     raise ConfigError(
-        f"Expected a model that computes each row of a chunk on its own, {_culprit(model, read, probe)} does not. A "
-        "record's result would depend on the others, and no noise is sized for that; use another model, or do without "
+        f"Expected a model that computes each row of a chunk on its own, {_culprit(model, read, probe)} "
+        "does not. A "
+        "record's result would depend on the others, and no noise is sized for that; use another model, or "
+        "do without "
         "privacy per record."
     )
 
@@ -279,8 +283,8 @@ class LoneGradients:
         self._alone = Alone(model, found)
         self.found = found
 
-    def __call__(self, x: Tensor, y: Tensor, tape: Tape | None, *, public: bool = False) -> Gradients:
-        """x: (rows, *shape), y: (rows, ...), in memory that nothing else uses."""
+    def __call__(self, columns: Sequence[Tensor], tape: Tape | None, *, public: bool = False) -> Gradients:
+        """columns: records (rows, *shape) and targets (rows, ...), in memory that nothing else uses."""
         model = self._alone.model
         # Copies: a forward that changes a parameter in place changes these, and is refused below.
         entries = {name: one.detach().clone() for name, one in model.named_parameters()}
@@ -301,11 +305,12 @@ class LoneGradients:
 
             return grad_and_value(value)({name: entries[name] for name in free})
 
-        each, losses = self._alone.mapped(call, (x, y), tape, public=public)
+        each, losses = self._alone.mapped(call, columns, tape, public=public)
         for name, one in (entries | kept).items():
             if one._version != versions[name]:
                 raise ConfigError(
-                    f"Expected nothing that a pass changes, got {name!r}, changed in place. Make a new tensor."
+                    f"Expected nothing that a pass changes, got {name!r}, changed in place. Make a new "
+                    "tensor."
                 )
         return Gradients({name: each[name] for name in entries if name in free}, losses)
 
@@ -326,13 +331,13 @@ def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int
         # What is made once and kept for good, such as a mask, may be made here.
         with torch.no_grad(), in_mode(model, training=False):
             model(full[0][:1].clone())
-        gradients(*_copies(full), None, public=True)
-        tape = tape_of(*full, found.length, _PUBLIC)
-        first = gradients(*_copies(full), tape, public=True)
+        gradients(_copies(full), None, public=True)
+        tape = tape_of(full[0], full[1], found.length, _PUBLIC)
+        first = gradients(_copies(full), tape, public=True)
         for kind, probe in all_probes(columns, rows, codes):
             if kind in ("usual", "large", "around zero"):
                 _require_places(model, gradients, probe)
-        _require_again(model, first, gradients(*_copies(full), tape, public=True))
+        _require_again(model, first, gradients(_copies(full), tape, public=True))
         _require_same_model(model, columns, rows, codes, found)
         require_none_kept(before)
         return found
@@ -350,11 +355,12 @@ def _require_places(model: nn.Module, gradients: LoneGradients, probe: Probe) ->
     found = []
     for part in probe:
         tape = tape_of(part[0], part[1], gradients.found.length, _PUBLIC)
-        came = gradients(*_copies(part), tape, public=True)
+        came = gradients(_copies(part), tape, public=True)
         found.append([came.losses, *came.each.values()])
     if not all(stay_apart(*pair) for pair in zip(*found, strict=True)):
         raise ConfigError(
-            f"Expected a model whose records have the same bits in every place of a chunk, got {type(model).__name__}, "
+            "Expected a model whose records have the same bits in every place of a chunk, got "
+            f"{type(model).__name__}, "
             "whose kernels differ by place here. Use another model, or do without privacy per record."
         )
 
@@ -363,7 +369,8 @@ def _require_again(model: nn.Module, first: Gradients, again: Gradients) -> None
     pairs = zip([first.losses, *first.each.values()], [again.losses, *again.each.values()], strict=True)
     if not all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs):
         raise ConfigError(
-            f"Expected the same gradients again of the same records, got others of {type(model).__name__}. Something "
+            f"Expected the same gradients again of the same records, got others of {type(model).__name__}. "
+            "Something "
             "is kept from one pass to the next, or drawn from a generator of its own: do without it."
         )
 
@@ -396,15 +403,18 @@ def _require_same_model(
             with torch.no_grad(), in_mode(model, training=training), _undrawn(model):
                 culprit = _first_unlike(model, x)
             raise ConfigError(
-                f"Expected a model that computes the same for a batch as for its records one by one, {culprit} does "
-                f"not{' in training' if training else ''}. Its records would see each other where batches pass, and not "
-                "where privacy keeps them apart. Compute each record by itself: no norm, maximum, order or attention "
+                "Expected a model that computes the same for a batch as for its records one by one, "
+                f"{culprit} does "
+                f"not{' in training' if training else ''}. Its records would see each other where batches "
+                "pass, and not "
+                "where privacy keeps them apart. Compute each record by itself: no norm, maximum, order or "
+                "attention "
                 "over rows."
             )
 
 
 def _first_unlike(model: nn.Module, x: Tensor) -> str:
-    """The innermost layer that is the first to compute otherwise for a batch than record by record, in words."""
+    """The first of the innermost layers that computes otherwise for a batch than record by record."""
     seen: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
 
     def note(name: str) -> Callable[..., None]:
@@ -527,14 +537,16 @@ def raising(compute: Callable[[slice], object], count: int, error: Exception) ->
 
 
 def sentence(model: nn.Module, rows: int) -> str:
-    """How private training of this model keeps records apart, and what it costs. It sets no mode for good."""
+    """How private training keeps this model's records apart, and what it costs. The model's modes stay.
+
+    rows: of a chunk whose records are computed alone.
+    """
     with in_mode(model, training=True):
         way = way_of(model)
     if not way.alone:
-        return "Each record's gradient comes from row-wise layers, which compute a batch as a whole."
+        return "row-wise layers compute a batch as a whole, and each record's gradient follows from its rows"
     values = sum(one.numel() for one in model.parameters() if one.requires_grad)
-    size = rows * values * 4 / 1e6
     return (
-        f"Each record's gradient is computed by itself (vmap over batches of one): {rows} rows x {values:,} values, "
-        f"{size:,.0f} MB at a time; {way.reason}."
+        f"each record's gradient is computed alone, as a batch of one under vmap, since {way.reason}; "
+        f"{rows} gradients of {values:,} values take {rows * values * 4 / 1e6:,.1f} MB at a time"
     )

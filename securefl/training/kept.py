@@ -31,11 +31,16 @@ _LAYERS_OWN: Final = ("_parameters", "_buffers", "_modules")
 _DEEPEST: Final = 12
 
 
+def _of_numpy() -> tuple[object, ...]:
+    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - a pass may draw from it
+    return _digest(state["state"]["key"].tobytes()), state["state"]["pos"], state["has_gauss"], state["gauss"]
+
+
 def state_of(model: nn.Module) -> State:
     """What the model's layers and their code keep now."""
     found: dict[str, object] = {
         "torch's generator": _digest(torch.get_rng_state().numpy().tobytes()),
-        "numpy's generator": repr(np.random.get_state()),
+        "numpy's generator": repr(_of_numpy()),
     }
     seen: dict[int, object] = {}
     for name, layer in model.named_modules():

@@ -269,7 +269,7 @@ class LoneSum:
 
         def compute(at: slice) -> Gradients:
             own = None if tape is None else _padded_tape(tape[at], self._rows)
-            return self._gradients(padded(x[at], self._rows), padded(y[at], self._rows), own)
+            return self._gradients((padded(x[at], self._rows), padded(y[at], self._rows)), own)
 
         try:
             found = compute(slice(0, n))

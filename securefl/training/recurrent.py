@@ -72,7 +72,7 @@ class _Recurrent(nn.Module):
         for layer in range(num_layers):
             width = input_size if layer == 0 else hidden_size * self.directions
             for end in self._ends(layer):
-                shapes = {
+                shapes: dict[str, tuple[int, ...]] = {
                     "weight_ih": (self.gates * hidden_size, width),
                     "weight_hh": (self.gates * hidden_size, hidden_size),
                 }
@@ -97,7 +97,8 @@ class _Recurrent(nn.Module):
         if not isinstance(x, Tensor) or x.ndim != 3:
             raise ConfigError(
                 f"Expected records of (rows, places, {self.input_size}) for {type(self).__name__}, got "
-                f"{tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__}. Pad sequences to one length."
+                f"{tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__}. Pad sequences to one "
+                "length."
             )
         values = x if self.batch_first else x.transpose(0, 1)
         given = (start,) if isinstance(start, Tensor) else start
@@ -132,7 +133,8 @@ class _Recurrent(nn.Module):
 
     def extra_repr(self) -> str:
         return (
-            f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, batch_first={self.batch_first}, "
+            f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, "
+            f"batch_first={self.batch_first}, "
             f"dropout={self.dropout}, bidirectional={self.bidirectional}"
         )
 
@@ -170,7 +172,7 @@ _KINDS: Final[dict[type[nn.Module], type[_Recurrent]]] = {nn.LSTM: LSTM, nn.GRU:
 def record_by_record(layer: nn.Module) -> _Recurrent | None:
     """The layer of this module in place of torch's, with the same values. None for any other layer."""
     kind = _KINDS.get(type(layer))
-    if kind is None or getattr(layer, "proj_size", 0):
+    if kind is None or vars(layer).get("proj_size"):
         return None
     assert isinstance(layer, nn.RNNBase)
     # its first values are thrown away, so nobody's generator moves
@@ -179,13 +181,13 @@ def record_by_record(layer: nn.Module) -> _Recurrent | None:
             layer.input_size,
             layer.hidden_size,
             layer.num_layers,
-            layer.bias,
+            bool(layer.bias),
             layer.batch_first,
             layer.dropout,
             layer.bidirectional,
         )
     if isinstance(made, RNN):
-        made.nonlinearity = layer.nonlinearity
+        made.nonlinearity = str(layer.nonlinearity)
     for name, entry in layer.named_parameters():
         kept = made.get_parameter(name)
         kept.data = entry.detach().clone()

@@ -8,14 +8,14 @@ them is not on the list.
 |---|---|
 | `Sequential`, and this package's own models (`of_rows`) | all of their layers are on the list |
 | `Linear`, `Embedding` | no `max_norm` and no `scale_grad_by_freq`: both read a batch as a whole |
-| convolutions, pooling, padding, `PixelShuffle`, `Upsample` | inputs have rows: one dimension less and rows are \
-channels |
+| convolutions, pooling, padding, `PixelShuffle`, `Upsample` | inputs have rows: with one dimension \
+less, rows are channels |
 | `GroupNorm`, `LayerNorm`, `LocalResponseNorm`, `RMSNorm` | the norm does not reach the rows |
 | `InstanceNorm` | no running statistics, and inputs have rows |
 | `BatchNorm` | in evaluation alone, by its statistics |
 | `LSTM`, `GRU`, `RNN` | in evaluation alone, `batch_first` |
 | activations of single values, `Identity`, dropout | none. Dropout's masks come from the secret source |
-| `Flatten`, `Unflatten`, `Softmax`, `LogSoftmax`, `Softmin`, `GLU` | their dimension is said, and is not the rows' |
+| `Flatten`, `Unflatten`, `Softmax`, `LogSoftmax`, `Softmin`, `GLU` | they say a dimension, not the rows' |
 """
 
 from __future__ import annotations

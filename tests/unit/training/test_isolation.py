@@ -1,4 +1,4 @@
-"""A brought model trains privately only if no record can see another: accepted rightly, or refused with words.
+"""A brought model trains privately only if no record can see another: accepted rightly, or refused.
 
 Each model that is accepted is held to three things: its clipped sum is that of a loop over batches of one,
 one record more moves it by at most the clipping norm, and another record's bits do not hang on that one.
@@ -50,13 +50,14 @@ class Silent(Source):
 
 def summed(model: nn.Module, x: Any, y: Any, *, key: bytes = b"k", clip_norm: float = CLIP) -> Floats:
     """The clipped sum of all records, read off one noiseless step of the real training."""
-    made = copy.deepcopy(model)
-    before = flat(made)
+    before, kept = flat(model), copy.deepcopy(model.state_dict())
     settings = config(
         clip_norm=clip_norm, sampling_rate=1.0, steps=1, learning_rate=1.0, expected_batch=2.0**-10
     )
-    train_privately(made, x, y, settings, "cross_entropy", Silent(SecretKey(key * 32)))
-    return (before - flat(made)) * 2.0**-10
+    train_privately(model, x, y, settings, "cross_entropy", Silent(SecretKey(key * 32)))
+    found = (before - flat(model)) * 2.0**-10
+    model.load_state_dict(kept)
+    return found
 
 
 def flat(model: nn.Module) -> Floats:
@@ -858,9 +859,7 @@ def test_a_record_that_is_not_finite_counts_as_zero(bad: float) -> None:
 
 
 def test_the_way_and_its_cost_are_said() -> None:
-    assert sentence(seeded(LAYERS["dense"][0]), 64).startswith(
-        "Each record's gradient comes from row-wise layers"
-    )
+    assert sentence(seeded(LAYERS["dense"][0]), 64).startswith("row-wise layers compute a batch as a whole")
     told = sentence(seeded(Net), 64)
-    assert "64 rows x 75 values" in told
-    assert "the model (Net) is not on the list" in told
+    assert "since the model (Net) is not on the list of row-wise layers" in told
+    assert "64 gradients of 75 values take 0.0 MB at a time" in told
