@@ -3,6 +3,9 @@
 Silence is a message (`core.abstaining`). Where any party that sees who answers is promised a finite epsilon, a
 client that cannot compute a value from its records sends that of a client without records, noised and charged
 as any other. What fails without records, too, fails for a public reason.
+
+No single record may lead there where the unit is a record: the client's other records would leave the value with
+it. Computations drop such a record by itself.
 """
 
 from __future__ import annotations
