@@ -28,7 +28,7 @@ SHARES = ("parameters", "macs")
 
 def figures_of(run: Path) -> pd.DataFrame:
     """The observer's figures of a run: columns arm, seed, round, client, figure, value."""
-    return pd.read_csv(run / "figures.csv")
+    return pd.read_csv(run / "private" / "figures.csv", comment="#")
 
 
 def rates(figures: pd.DataFrame) -> Figure:

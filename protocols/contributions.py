@@ -40,7 +40,7 @@ SIZE = Sends(
     how="each",
     reveals="its number of records",
     on_model=False,
-    sensitivity={("record", "replace-one"): 0.0, ("record", "add-remove"): 1.0},
+    sensitivity={("record", "replace-one"): 1.0, ("record", "add-remove"): 1.0},
     every=0,
     introductions=1,
 )
@@ -173,10 +173,13 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """n_k, the number of records: public under replace-one adjacency, a release under add/remove."""
+    """n_k, the number of records: a release, unless no neighbour has another number (`size_sends`)."""
 
     problem: Problem
-    sends: Sends = SIZE
+
+    @property
+    def sends(self) -> Sends:
+        return size_sends(self.problem)
 
     def compute(self, job: Job) -> Value:
         units = round(1 / self.sends.grid.step)  # finer than whole records: little noise would round to none
@@ -261,4 +264,14 @@ def check_loss_bound(bound: float | None) -> None:
 
 def ask_size(problem: Problem) -> Each:
     """Ask for n_k: at least 1, and at most the records that all clients have together."""
-    return Each(SIZE, least=1, most=problem.records)
+    return Each(size_sends(problem), least=1, most=problem.records)
+
+
+def size_sends(problem: Problem) -> Sends:
+    """n_k as a release. Under replace-one it is public where no record can leave its client.
+
+    A record that is replaced may change between training and hold-out, of which n_k is the sum. Where a share
+    becomes the server's it may leave both.
+    """
+    moved = 1.0 if problem.leaving else 0.0
+    return replace(SIZE, sensitivity={**SIZE.sensitivity, ("record", "replace-one"): moved})

@@ -9,7 +9,7 @@ from math import ceil, isinf, sqrt
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED
+from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED, dump_charge
 from securefl.core.cohort import exact
 from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge
@@ -44,6 +44,26 @@ def events_of(plan: Plan, sent: Sequence[Sends], party: str, rounds: int) -> Cou
         events[charge_of(plan, sends).by_party()[party]] += sends.asked(rounds) - sends.introductions
         events[charge_of(plan, sends, trained=False).by_party()[party]] += sends.introductions
     return +events  # a Counter's plus drops the events that occur 0 times
+
+
+def allotment(plan: Plan, sent: Sequence[Sends]) -> Counter[str]:
+    """How often each charge, as it is stored, can be made of one client in a whole run under this plan.
+
+    A spare attempt at a sum is a release of its own. What costs nothing is left out.
+    """
+    found: Counter[str] = Counter()
+    for sends in sent:
+        spare = plan.spare if sends.how == "sum" else 0
+        rounds = max(0, sends.asked(plan.schedule) - sends.introductions)
+        # The ledger lets no more noised releases of a name through than were calibrated for.
+        most = plan.releases.get(sends.name, rounds + spare) if noised(plan, sends) else rounds + spare
+        for charge, often in (
+            (charge_of(plan, sends), rounds and min(rounds + spare, most)),
+            (charge_of(plan, sends, trained=False), sends.introductions and sends.introductions + spare),
+        ):
+            if charge != NO_COST:
+                found[dump_charge(charge)] += often
+    return +found
 
 
 def _both(own: DpEvent, training: DpEvent) -> DpEvent:

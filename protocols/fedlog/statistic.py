@@ -77,18 +77,23 @@ class Clipping:
         return clipping.to_grid(features, GRID.step, limit)
 
 
-def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, clients: int) -> Sends:
+def sends(
+    clip: Clipping, classes: int, width: int, body: Body, client_bound: float | None, clients: int
+) -> Sends:
     """The statistic's sensitivities. They are exact for a body that was not made from the records.
 
     Adding or removing a record moves the sum by |(1, phi)|. Replacing one changes two classes by that, or one
     class by twice |phi|. A client whose whole statistic is clipped to `client_bound` moves the sum by that
-    bound, or by twice that.
+    bound, or by twice that. A record moves a clipped statistic further than one that is not, since scaling it
+    down truncates every entry.
     """
     limit, found = clip.limit(width), dict[tuple[Unit, Adjacency], float]()
     if limit is not None:
+        entries = classes * (1 + width)
+        more = 0.0 if client_bound is None else clipping.spread(entries, _whole(client_bound)) * GRID.step
         alone = sqrt(_UNIT**2 + limit**2) * GRID.step
-        found["record", "add-remove"] = alone
-        found["record", "replace-one"] = max(sqrt(2) * alone, 2 * limit * GRID.step)
+        found["record", "add-remove"] = alone + more
+        found["record", "replace-one"] = max(sqrt(2) * alone, 2 * limit * GRID.step) + more
     if client_bound is not None:
         found["client", "zero-out"] = client_bound
         found["client", "replace-one"] = 2 * client_bound
@@ -109,6 +114,11 @@ def sends(clip: Clipping, width: int, body: Body, client_bound: float | None, cl
     )
 
 
+def _whole(bound: float) -> int:
+    """The bound of a client's whole statistic in grid units."""
+    return int(bound / GRID.step)
+
+
 @dataclass(frozen=True, eq=False)
 class Statistic:
     """T = sum of onehot(y) x (1, phi(x)), (C, 1 + width), over a client's records.
@@ -126,7 +136,7 @@ class Statistic:
 
     @property
     def sends(self) -> Sends:
-        return sends(self.clip, self.width, self.body, self.client_bound, self.clients)
+        return sends(self.clip, self.classes, self.width, self.body, self.client_bound, self.clients)
 
     def fit(self, job: Job) -> Fit | None:
         return self.body.fit(job)
@@ -149,5 +159,5 @@ class Statistic:
         np.add.at(total, y[known], rows)
         if self.client_bound is not None:
             whole = total.ravel()[None].astype(np.float64) * GRID.step
-            total = clipping.to_grid(whole, GRID.step, int(self.client_bound / GRID.step))
+            total = clipping.to_grid(whole, GRID.step, _whole(self.client_bound))
         return Value(integers=total.ravel(), keep=kept)

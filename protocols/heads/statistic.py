@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -69,14 +68,14 @@ class Statistic:
         )
 
     def _rescaled(self) -> float:
-        """How much further one record can move a vector that is scaled down to the client's bound.
-
-        Scaling moves no two vectors further apart. Truncating does, by up to a step in each entry, and so
-        does shrinking one whose integer norm is beyond the bound (`clipping.to_grid`).
-        """
+        """How much further one record can move a vector that is scaled down to the client's bound."""
         if self.client_bound is None:
             return 0.0
-        return 2 * sqrt(self.blocks.size) * self.blocks.grid.step + self.client_bound * 2.0**-20
+        return clipping.spread(self.blocks.size, self._limit(self.client_bound)) * self.blocks.grid.step
+
+    def _limit(self, bound: float) -> int:
+        """The bound of a client's whole vector in grid units."""
+        return int(bound / self.blocks.grid.step)
 
     def features(self, x: NDArray[Any]) -> Floats:
         """Records (n, ...) as projected features (n, k), not yet bounded."""
@@ -93,7 +92,7 @@ class Statistic:
         if self.client_bound is not None:
             step = self.blocks.grid.step
             whole = total[None].astype(np.float64) * step
-            total = clipping.to_grid(whole, step, int(self.client_bound / step))[0]
+            total = clipping.to_grid(whole, step, self._limit(self.client_bound))[0]
         return Value(integers=total, clipped=beyond, keep={"clipped": np.array([beyond])})
 
     def _summed(self, x: NDArray[Any], y: Integers) -> tuple[Integers, int]:

@@ -37,9 +37,11 @@ class Releases(Protocol):
 class Budget:
     """What holders have spent and what is left; holders in the same state share one composition."""
 
-    def __init__(self, releases: Releases, terms: Terms) -> None:
+    def __init__(self, releases: Releases, terms: Terms, allotted: Mapping[str, int] | None = None) -> None:
+        """allotted: how often each written charge may be made of one holder at all, if that is bounded."""
         self._releases = releases
         self._terms = terms
+        self._allotted = allotted
         self._running = Running(terms.delta)
         self._known: dict[object, float] = {}
         self._spent: dict[tuple[Counts, str], float] = {}
@@ -66,7 +68,7 @@ class Budget:
 
     def refusal(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
         """Return why budget or schedule refuse these (name, charge) pairs, or None if they bear them."""
-        overrun = self._overrun(holder, wants)
+        overrun = self._overrun(holder, wants) or self._beyond(holder, wants)
         if overrun is not None or self._terms.budget is None:
             return overrun
         # A charge differs by party, so the budget is held against each party by itself. The largest epsilon
@@ -108,6 +110,20 @@ class Budget:
                 return BudgetExceeded(
                     f"{holder}: expected at most {most} scheduled releases of {name!r}, got {more} more "
                     f"after {done}. The noise was calibrated for the schedule: declare a longer one."
+                )
+        return None
+
+    def _beyond(self, holder: str, wants: Sequence[tuple[str, Charge]]) -> BudgetExceeded | None:
+        """Why these charges are more than the shared ledger has reserved, or None."""
+        if self._allotted is None:
+            return None
+        asked = Counter(dump_charge(charge) for _, charge in wants if charge != NO_COST)
+        for charge, more in asked.items():
+            done = sum(n for (_, own), n in self._releases.counted(holder) if own == charge)
+            if done + more > (most := self._allotted.get(charge, 0)):
+                return BudgetExceeded(
+                    f"{holder}: expected at most {most} releases of this charge, as the shared ledger has "
+                    f"reserved, got {more} more after {done}. Begin a new run, which reserves its own."
                 )
         return None
 

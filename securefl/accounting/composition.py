@@ -147,14 +147,14 @@ def rdp_epsilon(history: History, delta: float) -> float:
     accountant = RdpAccountant()
     if history.mu_squared > 0:
         accountant.compose(GaussianDpEvent(1 / math.sqrt(history.mu_squared)))
-    with _without_remarks():
+    with without_remarks():
         for (q, z), count in history.steps.items():
             accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), count)
     return float(accountant.get_epsilon(delta)) if history.mu_squared or history.steps else 0.0
 
 
 @contextmanager
-def _without_remarks() -> Iterator[None]:
+def without_remarks() -> Iterator[None]:
     """Silence dp_accounting's warning that an order close to 1 does not converge.
 
     The accountant leaves that order out. RDP's epsilon is the least over the orders, so that cannot lower it.
@@ -273,13 +273,17 @@ class Filter:
 
     def allows(self, history: History) -> bool:
         """Whether everything in the history, the new release included, stays inside the budget."""
+        return self.epsilon(history) <= self._budget
+
+    def epsilon(self, history: History) -> float:
+        """What the filter holds against the budget."""
         if history.endless:
-            return math.isinf(self._budget)
+            return math.inf
         if not history.steps:
-            return epsilon(history, self._delta) <= self._budget
+            return epsilon(history, self._delta)
         accountant = RdpAccountant(orders=[self._order])
         if history.mu_squared > 0:
             accountant.compose(GaussianDpEvent(1 / math.sqrt(history.mu_squared)))
         for (q, z), count in history.steps.items():
             accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), count)
-        return float(accountant.get_epsilon(self._delta)) <= self._budget
+        return float(accountant.get_epsilon(self._delta))

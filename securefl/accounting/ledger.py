@@ -44,10 +44,17 @@ class Ledger:
 
     counter: a file outside the ledger's folder that notes how far the ledger got (see `note`). A ledger that
     is behind its counter is refused.
+    allotted: how often each charge may be made of one holder at all, as a shared ledger has reserved it.
     """
 
     def __init__(
-        self, path: Path | str, terms: Terms, *, counter: Path | None = None, clock: Callable[[], str] = now
+        self,
+        path: Path | str,
+        terms: Terms,
+        *,
+        counter: Path | None = None,
+        allotted: Mapping[str, int] | None = None,
+        clock: Callable[[], str] = now,
     ) -> None:
         self.terms = terms
         self._clock = clock
@@ -55,7 +62,7 @@ class Ledger:
         self._link: Head | None = None
         self._fresh: set[ReleaseKey] = set()  # what the newest wave reserved, and nobody had before
         self._filed = Filed(self._db, self._newest)
-        self._budget = Budget(self._filed, terms)
+        self._budget = Budget(self._filed, terms, allotted)
         try:
             with self._db.explaining():
                 self._note = Note(path, counter)

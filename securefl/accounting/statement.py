@@ -17,7 +17,7 @@ from securefl.accounting.composition import Running
 from securefl.accounting.events import History, load_charge
 from securefl.accounting.figures import plain
 from securefl.accounting.note import noted
-from securefl.accounting.store import KIND
+from securefl.accounting.store import IDENTITY, KIND
 from securefl.storage.database import explaining, require
 from securefl.storage.read_only import read
 
@@ -67,6 +67,13 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
             }
         )
     return Statement(rows, head)
+
+
+def identity_of(path: Path) -> str:
+    """The number that was drawn when this ledger was made. It is only read, wherever it is."""
+    with explaining(path, KIND):
+        query = "SELECT value FROM terms WHERE name = ?"
+        return str(read(path, lambda db: db.execute(query, (IDENTITY,)).fetchone()[0]))
 
 
 def _stored(

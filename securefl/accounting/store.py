@@ -135,14 +135,14 @@ def _begin(db: Database, terms: Terms) -> None:
     """Write the terms and the first link of the chain, if the ledger has no terms yet."""
     if db.rows("SELECT name FROM terms"):
         return
-    for name, value in {IDENTITY: secrets.token_hex(16), **_written(terms)}.items():
+    for name, value in {IDENTITY: secrets.token_hex(16), **written(terms)}.items():
         db.run("INSERT INTO terms VALUES (?, ?)", (name, value))
     move(db, first(db.rows))
 
 
 def _agree(db: Database, terms: Terms) -> None:
     stored = dict(db.rows("SELECT name, value FROM terms"))
-    for name, asked in _written(terms).items():
+    for name, asked in written(terms).items():
         if stored[name] != asked:
             raise ConfigError(
                 f"Expected {name} = {stored[name]}, with which this ledger was made, got {asked}. Use the "
@@ -150,7 +150,8 @@ def _agree(db: Database, terms: Terms) -> None:
             )
 
 
-def _written(terms: Terms) -> dict[str, str]:
+def written(terms: Terms) -> dict[str, str]:
+    """The terms as a ledger's file has them."""
     return {field.name: repr(getattr(terms, field.name)) for field in fields(terms)}
 
 

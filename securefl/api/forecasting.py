@@ -11,7 +11,7 @@ import pandas as pd
 from securefl.api.running import console_of
 from securefl.api.studies import Given, study_from
 from securefl.core.release import PARTIES
-from securefl.study import world
+from securefl.study import accounted, world
 from securefl.study.config import Study
 from securefl.study.forecast import Forecast, forecasts, total_seconds
 from securefl.study.forecast_text import lines
@@ -25,11 +25,13 @@ class Forecasts:
     Attributes:
         arms: the forecast of each arm.
         seconds: wall time of the whole study on this machine.
+        accounting: what a shared ledger holds and would hold, or that each run is accounted alone.
     """
 
     study: Study
     arms: tuple[Forecast, ...]
     seconds: float
+    accounting: tuple[str, ...]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -59,7 +61,7 @@ class Forecasts:
         return pd.DataFrame(rows)
 
     def __str__(self) -> str:
-        return "\n".join(lines(self.study, list(self.arms)))
+        return "\n".join(lines(self.study, list(self.arms), self.accounting))
 
     def __repr__(self) -> str:
         return f"Forecasts({self.study.study.name!r}: {', '.join(own.arm for own in self.arms)})"
@@ -90,7 +92,8 @@ def forecast(
     console = console_of(progress)
     with one_thread():
         here = world.build(found, found.study.seeds[0])
+        accounting, _ = accounted.forecast(found, here)
         made = forecasts(
             found, here, lambda arm: nullcontext() if console.quiet else console.status(f"rehearsing {arm}")
         )
-    return Forecasts(found, tuple(made), total_seconds(found, made))
+    return Forecasts(found, tuple(made), total_seconds(found, made), tuple(accounting))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from securefl.core.errors import DataError
+from securefl.core.legible import require_distinct
 from securefl.storage.database import Damaged, Database, Kind, check, seal
 
 KIND: Final = Kind(
@@ -49,14 +50,17 @@ class Roster:
         Args:
             identity: of the ledger. entries: for how many clients it has any, at least.
 
-        Raises DataError if the roster is another ledger's, lost or older than the ledger.
+        Raises DataError if the roster is another ledger's, lost or older than the ledger. Raises ConfigError
+        for a name that differs by case alone from one that is known: its client would have a second budget.
         """
+        names = tuple(names)
         # in one transaction: two processes that begin at once must not give one number to two names
         with self._db.explaining(), self._db.transaction():
             known = self._known()
             self._bind(identity, new=not known and not entries)
             if entries > len(known):
                 raise Damaged(f"the ledger has entries of {entries} clients, and it names {len(known)}")
+            require_distinct((*known, *names), "clients' names in one ledger")
             for name in names:
                 if name not in known:
                     number = known[name] = len(known)

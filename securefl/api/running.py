@@ -18,11 +18,12 @@ from securefl.api.studies import Given, study_from
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.release import PARTIES
-from securefl.study import run_report, session, world
+from securefl.study import run_report, session, split_key, world
 from securefl.study.config import Study, slug
 from securefl.study.export import Taken, taken
 from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.progress import Bars, draws
+from securefl.study.publication import ON_TERMINAL, PERSONAL, PERSONALLY_TESTED, public
 from securefl.study.results import Results
 from securefl.study.told import Callback, calling
 from securefl.training.devices import Hardware
@@ -38,30 +39,50 @@ _LOG = logger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
+class PrivateResults:
+    """What of a run is not for publication: no epsilon covers it. It is for the person at this machine.
+
+    Attributes:
+        metrics, participation, figures, abstentions: data frames with one row per observation, as the CSV
+            files in the folder's `private` have them; their columns are described at
+            `securefl.study.results.Results`.
+        warnings: what must not be overlooked: clients that were silent, models that diverged, an arm that is
+            no better than one constant answer.
+    """
+
+    metrics: pd.DataFrame
+    participation: pd.DataFrame
+    figures: pd.DataFrame
+    abstentions: pd.DataFrame
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Run:
     """A finished run.
 
     Attributes:
         study: what was run. folder: where all of it is, to be resumed, reported and exported from.
-        metrics, participation, figures: data frames with one row per observation, as the CSV files of the
-            folder have them; their columns are described at `securefl.study.results.Results`.
+        metrics: a data frame with a row for each arm, seed and round, as metrics.csv has it. Its accuracies
+            are those of global models on the server's own test records, which no epsilon covers; those of
+            personal models are missing.
+        private: what is not for publication, the accuracies of personal models and all times among it.
         epsilon: the largest epsilon of any client at the end, over all seeds: a row for each arm, a column
             for each party ("server", "key-holder", "others").
-        sentences: who won, by how many rounds, what it cost in bytes and privacy.
-        warnings: what must not be overlooked: clients that were silent, models that diverged, an arm that is
-            no better than one constant answer.
+        sentences: who won, by how many rounds, what it cost in bytes and privacy. They say so where an
+            accuracy is one of personal models, which no epsilon covers.
+        accounting: whether the epsilons cover other runs over the same records.
         learnt: False if an arm learnt nothing, for which the command has an exit code of its own.
     """
 
     study: Study
     folder: Path
     metrics: pd.DataFrame
-    participation: pd.DataFrame
-    figures: pd.DataFrame
+    private: PrivateResults
     epsilon: pd.DataFrame
     sentences: tuple[str, ...]
-    warnings: tuple[str, ...]
     learnt: bool
+    accounting: str
 
     @classmethod
     def of(cls, study: Study, folder: Path, results: Results) -> Self:
@@ -70,13 +91,18 @@ class Run:
         return cls(
             study,
             folder,
-            results.metrics,
-            results.participation,
-            results.figures,
+            public(results.metrics),
+            PrivateResults(
+                results.metrics,
+                results.participation,
+                results.figures,
+                results.abstentions,
+                tuple(alarm.text for alarm in results.alarms),
+            ),
             pd.DataFrame.from_dict(spent, orient="index", columns=list(PARTIES)).rename_axis("arm"),
             run_report.sentences(results),
-            tuple(alarm.text for alarm in results.alarms),
             results.learnt,
+            results.accounting,
         )
 
     def report(self) -> Path:
@@ -110,7 +136,9 @@ class Run:
 
     def test_records(self, seed: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
         """x and y that accuracy was measured on: the server's records under a seed, by default the first."""
-        problem = world.build(self.study, _seed(self.study, seed), Hardware()).problem
+        chosen = _seed(self.study, seed)
+        splits = split_key.of_run(self.study, self.folder, began=True).splits(self.study, chosen)
+        problem = world.build(self.study, chosen, Hardware(), splits=splits).problem
         return problem.server_x, problem.server_y
 
     def _taken(self, arm: str | None, seed: int | None, client: int | None) -> Taken:
@@ -125,12 +153,14 @@ class Run:
         return f"Run({self.study.study.name!r} in {str(self.folder)!r})"
 
     def __str__(self) -> str:
-        warned = [f"Warning: {text}" for text in self.warnings]
-        return "\n".join([repr(self), *self.sentences, *warned, f"Report: {self.report()}"])
+        warned = [f"Warning: {text}" for text in self.private.warnings]
+        whose = [ON_TERMINAL] if warned else []
+        told = [*self.sentences, self.accounting, *warned, *whose]
+        return "\n".join([repr(self), *told, f"Report: {self.report()}"])
 
     def _repr_html_(self) -> str:
         """In a notebook: each arm's last accuracy and epsilon, and a link to the report."""
-        tested = self.metrics.dropna(subset="accuracy")
+        tested = self.private.metrics.dropna(subset="accuracy")
         last = (
             tested.groupby(["arm", "seed"], sort=False)["accuracy"].last().groupby("arm", sort=False).mean()
         )
@@ -138,8 +168,12 @@ class Run:
         table.insert(0, "accuracy", last.map("{:.3f}".format))
         page = escape(str(self.report()))
         title = escape(self.study.study.name)
-        warned = "".join(f"<p>Warning: {escape(text)}</p>" for text in self.warnings)
-        return f"<p><b>{title}</b></p>{table.to_html()}{warned}<p>Report: <a href='{page}'>{page}</a></p>"
+        warned = "".join(f"<p>Warning: {escape(text)}</p>" for text in self.private.warnings)
+        personal = (self.metrics["models"] == PERSONAL).any()
+        warned += f"<p>{escape(ON_TERMINAL)}</p>" if warned else ""
+        warned += f"<p>{escape(PERSONALLY_TESTED)}</p>" if personal else ""
+        told = f"<p>{escape(self.accounting)}</p>{warned}"
+        return f"<p><b>{title}</b></p>{table.to_html()}{told}<p>Report: <a href='{page}'>{page}</a></p>"
 
 
 def run(
@@ -193,11 +227,11 @@ def run(
         fresh = calling(callbacks, found.study.rounds)
         results, _ = session.run_study(found, folder, bars.tell, fresh=fresh, stop=stop, say=saying(console))
     finished = Run.of(found, folder.absolute(), results)
-    for text in finished.warnings:
+    for text in finished.private.warnings:
         _LOG.warning("%s", text)
     if not finished.learnt:
         warnings.warn(
-            f"An arm of {finished!r} learnt nothing, or stopped early: {' '.join(finished.warnings)}",
+            f"An arm of {finished!r} learnt nothing, or stopped early: {' '.join(finished.private.warnings)}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -21,12 +21,27 @@ from securefl.storage.folder_lock import alone
 from securefl.study.brought import Brought
 from securefl.study.config import slug
 from securefl.study.interruption import Interruption
+from securefl.study.publication import public
 from securefl.sweep import tradeoff
-from securefl.sweep.best import sentences
+from securefl.sweep.best import caveats, sentences
 from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
 from securefl.training.threads import one_thread
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateSweep:
+    """What of a sweep is not for publication: no epsilon covers it. It is for the person at this machine.
+
+    Attributes:
+        metrics, summary: as those of `SweepRun`, with times, answers, and accuracies of personal models.
+        failed: for each cell that failed, by name, why.
+    """
+
+    metrics: pd.DataFrame
+    summary: pd.DataFrame
+    failed: Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +50,17 @@ class SweepRun:
 
     Attributes:
         sweep: what was run. folder: where all of it is.
-        metrics: a row per finished cell, arm, seed and round, with the swept keys as columns.
+        metrics: a row per finished cell, arm, seed and round, with the swept keys as columns. Accuracies are
+            those of global models on the server's own test records, which no epsilon covers.
         summary: a row per finished cell, arm and seed (see `securefl.sweep.tradeoff.summary_table`).
-        failed: for each cell that failed, by name, why.
+        private: what is not for publication.
     """
 
     sweep: Sweep
     folder: Path
     metrics: pd.DataFrame
     summary: pd.DataFrame
-    failed: Mapping[str, str]
+    private: PrivateSweep
 
     @property
     def epsilon(self) -> pd.DataFrame:
@@ -57,7 +73,12 @@ class SweepRun:
     @property
     def sentences(self) -> list[str]:
         """Which arms are best at which epsilon, or within 0.01 of the best; empty where none are compared."""
-        return [] if self.summary.empty else sentences(tradeoff.series_of(self.sweep, self.summary))
+        return [] if self.summary.empty else sentences(tradeoff.series_of(self.sweep, self.private.summary))
+
+    @property
+    def accounting(self) -> list[str]:
+        """What the epsilons of the cells do not cover, a sentence each."""
+        return caveats(self.sweep)
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -76,7 +97,7 @@ class SweepRun:
         return self.folder / "sweep.html"
 
     def __repr__(self) -> str:
-        done = len(self.sweep.cells) - len(self.failed)
+        done = len(self.sweep.cells) - len(self.private.failed)
         return (
             f"SweepRun({self.sweep.name!r}: {done} of {len(self.sweep.cells)} cells in {str(self.folder)!r})"
         )
@@ -123,6 +144,11 @@ def run_sweep(
     """
     brought = Brought(data=data, model=model)
     found = parse_sweep(text_from(study), home=home_of(study), brought=brought)
+    if found.choice is not None:
+        raise ConfigError(
+            "Expected a sweep of which all cells are run, got one with `choice`: take `securefl sweep`, or "
+            "securefl.sweep.choice.choose(sweep, out)."
+        )
     folder = folder_of(out, f"runs/{slug(found.name)}-sweep")
     console, stop = console_of(progress), Interruption()
     with one_thread(), ExitStack() as stack:
@@ -142,4 +168,5 @@ def run_sweep(
         warnings.warn(told, RuntimeWarning, stacklevel=2)
     _warn_unlearnt(alarms_of(found, folder))
     metrics = tradeoff.results_table(found, folder)
-    return SweepRun(found, folder.absolute(), metrics, summary, failed)
+    apart = PrivateSweep(metrics, summary, failed)
+    return SweepRun(found, folder.absolute(), public(metrics), public(summary), apart)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.core.legible import require_legible
+from securefl.core.legible import require_distinct, require_legible
 
 Named = Mapping[Any, Any] | Sequence[Any]
 
@@ -46,6 +46,7 @@ def named(of: Named, what: str) -> dict[str, Any]:
             raise ConfigError(
                 f"Expected a client's name in Unicode's form NFKC without spaces around it, got {name!r}."
             )
+    require_distinct(found, "clients' names")
     return found
 
 

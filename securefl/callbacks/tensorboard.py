@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TensorBoard:
-    """A callback, and a context: accuracy, loss, bytes, seconds and epsilon of each round.
+    """A callback, and a context: accuracy, loss, bytes and epsilon of each round.
 
         with TensorBoard("board") as board:
             securefl.run("demo", callback=board)

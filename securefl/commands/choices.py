@@ -14,6 +14,7 @@ from securefl.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
 if TYPE_CHECKING:
     from securefl.matching.options import Options, Word
 
+FOR_YOU_ALONE: Final = "This is for you alone: no epsilon covers it."
 FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 OUT = click.Path(path_type=Path, dir_okay=False)
 
@@ -73,4 +74,6 @@ def not_over(out: Path, *inputs: Path | None) -> None:
 
 def tell_floored(count: int) -> None:
     if count:
-        click.echo(f"{count} variances were below {VARIANCE_FLOOR:g} and count as that.", err=True)
+        click.echo(
+            f"{count} variances were below {VARIANCE_FLOOR:g} and count as that. {FOR_YOU_ALONE}", err=True
+        )

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from securefl.commands.choices import FILE, OUT, chosen_options, not_over, tell_floored, with_options
+from securefl.commands.choices import (
+    FILE,
+    FOR_YOU_ALONE,
+    OUT,
+    chosen_options,
+    not_over,
+    tell_floored,
+    with_options,
+)
 
 
 @click.command(
@@ -56,7 +64,8 @@ def encrypt(
     # Counts of the client's own data, for the client alone: they are not in the file.
     if sealed.clipped:
         click.echo(
-            f"{sealed.clipped} values lay outside the bounds and were clipped; see --anchor.", err=True
+            f"{sealed.clipped} values lay outside the bounds and were clipped; see --anchor. {FOR_YOU_ALONE}",
+            err=True,
         )
     tell_floored(sealed.floored)
     bound = options.error_bound(len(own.plain), keys.openings)

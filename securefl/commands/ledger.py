@@ -1,4 +1,4 @@
-"""The commands `ledger show` and `ledger epsilon`."""
+"""The commands `ledger show`, `ledger runs` and `ledger epsilon`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from securefl.core.legible import escaped
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 
-@click.group(epilog="Example:  securefl ledger show runs/demo/arms/fedavg-full/seed-7/ledger.sqlite")
+@click.group(epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite")
 def ledger() -> None:
     """Ledgers: what was released, and what it adds up to."""
 
@@ -35,8 +35,14 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     The head is the last link of a chain over all releases, those of other holders too. A ledger that loses
     or changes anything has another head; note it elsewhere to see that.
     """
+    from securefl.accounting.shared import is_shared
     from securefl.accounting.statement import statement
 
+    if is_shared(path):
+        raise DataError(
+            f"Expected the ledger of one run or party, got {path}, which several runs share. Show it with: "
+            f"securefl ledger runs {path}"
+        )
     found = statement(path, party=party, holder=holder)
     if as_json:
         parts = {"count": found.head.count, "head": found.head.digest.hex(), "releases": found.releases}
@@ -53,6 +59,57 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     for row in (list(names), *shown):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
     click.echo(f"head after {found.head.count} entries: {found.head.digest.hex()}")
+    # The head may be noted anywhere. Who took part in which round may not.
+    click.echo("The table is for the person at this machine: no epsilon covers who took part when.", err=True)
+
+
+@ledger.command(epilog="Example:  securefl ledger runs people.ledger --json")
+@click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+def runs(path: Path, as_json: bool) -> None:
+    """What runs over the same records have spent together, in the ledger that they share.
+
+    A study names such a ledger by `ledger` under [privacy]. Each run is a line: when it was reserved, which
+    study, arm and seed, and the epsilon of all runs up to it. A run is charged once, for all that it may
+    ever release.
+    """
+    from securefl.accounting.figures import plain, short
+    from securefl.accounting.shared import Account, account_of, is_shared
+    from securefl.core.release import PARTIES
+
+    if not is_shared(path):
+        raise DataError(
+            f"Expected a ledger that several runs share ([privacy] ledger), got {path}. Show the ledger of "
+            f"one run or party with: securefl ledger show {path}"
+        )
+    found = account_of(path)
+    terms = found.terms
+    after = [
+        {party: Account(terms=terms, entries=found.entries[:n]).epsilon(party) for party in PARTIES}
+        for n in range(1, len(found.entries) + 1)
+    ]
+    if as_json:
+        rows = [
+            {
+                "at": entry.at,
+                "run": entry.allotment.what,
+                "epsilon": {party: plain(value) for party, value in spent.items()},
+            }
+            for entry, spent in zip(found.entries, after, strict=True)
+        ]
+        promise = {"unit": terms.unit, "adjacency": terms.adjacency, "delta": terms.delta}
+        said = {**promise, "budget": found.budget, "against": list(terms.against), "runs": rows}
+        click.echo(json.dumps(said, indent=1))
+        return
+    for entry, spent in zip(found.entries, after, strict=True):
+        told = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
+        click.echo(escaped(f"{entry.at}  {entry.allotment.what}: epsilon {told}"))
+    count, whom = len(found.entries), " and the ".join(terms.against)
+    click.echo(
+        f"{count} run{'' if count == 1 else 's'}; a budget of epsilon {found.budget:g} at delta "
+        f"{terms.delta:g} per {terms.unit} ({terms.adjacency}) holds over all of them together, against "
+        f"the {whom}."
+    )
 
 
 @ledger.command(epilog="Example:  securefl ledger epsilon --events events.json --delta 1e-5 --json")

@@ -47,7 +47,7 @@ def plan(study: str, workers: int | None, as_json_: bool) -> None:
 
 
 def _study(found: Study, console: Console, as_json_: bool) -> None:
-    from securefl.study import world
+    from securefl.study import accounted, world
     from securefl.study.forecast import as_json
     from securefl.study.forecast_text import lines
     from securefl.study.own import told
@@ -57,25 +57,30 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     computed(found, found.study.seeds[:1], console)
     here = world.build(found, found.study.seeds[0])
+    accounting, figures = accounted.forecast(found, here)
     made = _rehearsed(found, here, console)
     if as_json_:
         own = {"code": code, "notes": [*here.marks.notes, *here.marks.outside]}
+        own |= {"accounting": accounting, **figures}
         click.echo(json.dumps({**as_json(found, made), **own}, indent=2))
         return
     for line in (*here.marks.notes, *here.marks.outside):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for line in lines(found, made):
+    for line in lines(found, made, accounting):
         click.echo(line)
 
 
 def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
+    from securefl.accounting.figures import plain as plain_of
     from securefl.study import world
     from securefl.study.forecast_text import lines
     from securefl.sweep import check_text
     from securefl.sweep.check import check
+    from securefl.sweep.choice import cost, told
     from securefl.sweep.session import own_code
 
     found = sweep_command.find(name)
+    spent = None if found.choice is None else cost(found)
     # Before the check, which runs it.
     for line in own_code(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -93,9 +98,13 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if as_json_:
         taken = check_text.seconds(checked, forecasts, workers) if able else None
-        click.echo(json.dumps({**check_text.as_json(found, checked, taken), "notes": [*outside]}, indent=2))
+        paid = None if spent is None else {party: plain_of(value) for party, value in spent.items()}
+        own = {"notes": [*outside], "choice": paid}
+        click.echo(json.dumps({**check_text.as_json(found, checked, taken), **own}, indent=2))
     else:
         click.echo("\n".join(check_text.lines(found, checked)))
+        if spent is not None:
+            click.echo("\n" + "\n".join(told(found, spent)))
         if able:
             click.echo(f"\nThe cell {able[0].name}, rehearsed:\n")
             # Without its last line, the time of that cell alone.

@@ -47,9 +47,10 @@ def run(
 ) -> None:
     """Run STUDY, a TOML file or the name of a packaged study (see `securefl studies`).
 
-    The run folder gets config, ledgers, checkpoints, tables (CSV), plots and report.html. Run the
-    same command again after an interruption: it goes on after the last finished round, and no
-    finished round releases anything again.
+    The run folder gets config, tables (CSV), plots and report.html. Its folder `private` gets what is not for
+    publication, since no epsilon covers it: who answered, reasons, an observer's figures, ledgers and
+    checkpoints. Run the same command again after an interruption: it goes on after the last finished round,
+    and no finished round releases anything again.
 
     The exit code is 4 if the run finished and an arm learnt nothing, or stopped in the first half of its
     rounds: nobody answered, or its model diverged. Warnings on stderr, in the report and in --json say why.

@@ -56,8 +56,13 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
 
     Keys are dotted paths into the study; "arm.<option>" is an option of every arm. With `panels` under
     [sweep], a list of swept keys, figures have a panel for each of their values. The folder gets a run
-    folder per cell, results.csv, summary.csv, plots and sweep.html, a page of trade-offs. Run the same
-    command again after an interruption: it goes on, and finished cells are not run again.
+    folder per cell, results.csv, summary.csv, plots and sweep.html, a page of trade-offs, and a folder
+    `private` with what is not for publication. Run the same command again after an interruption: it goes on,
+    and finished cells are not run again.
+
+    With choice = { trials = "poisson", mean = 10 } under [sweep] one cell is chosen privately: a random
+    number of trials is run, the best is kept in chosen/, and its epsilon pays for the choice. All else in the
+    folder is then not for publication.
 
     Every cell is checked before the first runs. The exit code is 1 if cells failed, and 4 if all finished and
     an arm of one learnt nothing (see `securefl run --help`).
@@ -75,11 +80,33 @@ def sweep(study: str, out: Path | None, workers: int | None, as_text: bool) -> N
         _swept(found, out, workers or processors(), console, as_text)
 
 
+def _chosen(found: Sweep, out: Path, console: Console, as_text: bool) -> None:
+    """Choose one cell privately, and tell of it alone."""
+    from securefl.study.interruption import Interrupted, Interruption
+    from securefl.sweep.cells import CONFIG
+    from securefl.sweep.choice import choose
+
+    stop = Interruption(printing(console))
+    try:
+        with stop, console.status("running trials, of which the best alone is published"):
+            chosen = choose(found, out, stop=stop)
+    except Interrupted as interrupted:
+        end_stopped(interrupted, f"securefl sweep {out / CONFIG} --out {out}")
+    if as_text:
+        click.echo(json.dumps(chosen.as_json(), indent=2))
+        return
+    for sentence in chosen.sentences:
+        click.echo(sentence)
+    if chosen.cell is not None:
+        click.echo(f"Report: {chosen.folder / 'report.html'}")
+
+
 def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: bool) -> None:
     """Run what is left of a sweep in its folder, and tell of it."""
     from securefl.study.interruption import Interrupted, Interruption
-    from securefl.sweep.best import sentences
+    from securefl.sweep.best import caveats, sentences
     from securefl.sweep.cells import CONFIG, claim
+    from securefl.sweep.choice import require_choosable
     from securefl.sweep.page import alarms_of
     from securefl.sweep.report import as_json
     from securefl.sweep.run import finished
@@ -89,8 +116,13 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     # Before the check, which runs it.
     for line in own_code(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if found.choice is not None:
+        require_choosable(found)
     require_runnable(found, out, console)
     claim(out, found)
+    if found.choice is not None:
+        _chosen(found, out, console, as_text)
+        return
     done = sum(finished(found.home(out, cell)) for cell in found.cells)
     go_on = f"securefl sweep {out / CONFIG} --out {out}"
     if done:
@@ -107,6 +139,8 @@ def _swept(found: Sweep, out: Path, workers: int, console: Console, as_text: boo
     elif not summary.empty:
         click.echo(f"{len(found.cells) - len(failed)} of {len(found.cells)} cells are finished.")
         for sentence in sentences(series_of(found, summary)):
+            click.echo(sentence)
+        for sentence in caveats(found):
             click.echo(sentence)
         click.echo(f"Tables: {out / 'results.csv'}, {out / 'summary.csv'}")
         click.echo(f"Page: {out / 'sweep.html'}")

@@ -67,6 +67,7 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own import told
     from securefl.study.progress import Bars
+    from securefl.study.publication import ON_TERMINAL
     from securefl.study.told import calling
 
     console = Console(stderr=True, quiet=as_json)
@@ -85,8 +86,11 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
     except Interrupted as interrupted:
         end_stopped(interrupted, f"securefl run {out / session.CONFIG} --out {out}")
     tell(found, page, as_json)
-    for sentence in (*run_report.bought(study, found), *run_report.quiet(found)):
+    bought = run_report.bought(study, found)
+    for sentence in (*bought, *run_report.quiet(found)):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    if bought and not found.alarms:  # beside warnings it is said anyway
+        console.print(ON_TERMINAL, highlight=False, markup=False, soft_wrap=True)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
     end_told([alarm.text for alarm in found.alarms], found.learnt)
 
@@ -146,9 +150,14 @@ def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Print warnings on stderr, with `--json` too."""
-    for text in warnings:
+    """Print warnings on stderr, with `--json` too, and for whom they are."""
+    from securefl.study.publication import ON_TERMINAL
+
+    told = list(warnings)
+    for text in told:
         click.echo(escaped(f"Warning: {text}"), err=True)
+    if told:
+        click.echo(ON_TERMINAL, err=True)
 
 
 def end_told(warnings: Iterable[str], learnt: bool) -> None:
@@ -164,10 +173,11 @@ def tell(found: results.Results, page: Path, as_json: bool) -> None:
     from securefl.study import run_report
 
     if as_json:
-        click.echo(json.dumps({**run_report.as_json(found), "report": str(page)}, indent=2))
+        click.echo(json.dumps({**run_report.told_json(found), "report": str(page)}, indent=2))
         return
     for sentence in run_report.sentences(found):
         click.echo(sentence)
+    click.echo(found.accounting)
     click.echo(f"Report: {page}")
 
 

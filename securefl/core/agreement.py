@@ -17,7 +17,7 @@ from functools import cached_property
 from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import PublicKey, SecretKey, Signature
-from securefl.core.legible import require_legible
+from securefl.core.legible import require_distinct, require_legible
 from securefl.core.release import SERVER
 from securefl.core.signing import SIGNATURE_BYTES, Agree, AgreementKey, SigningKey, Verify, verify
 from securefl.core.wire import Header
@@ -81,6 +81,7 @@ class Roster:
             require_legible(name, "a client's name")
         if names != sorted(set(names)) or SERVER in names:
             raise ConfigError(f"Expected distinct client names in ascending order, got {names}.")
+        require_distinct(names, "client names")
         keys = [key.raw for member in self.members for key in (member.identity, member.channel)]
         if len(set(keys)) < len(keys) or any(len(key) != 32 for key in keys):
             # one party under two names would count twice in a quorum, and hide nobody in a sum

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
+from unicodedata import normalize
 
 from securefl.core.errors import ConfigError
 
@@ -34,6 +36,22 @@ def require_legible(name: str, what: str) -> None:
         raise ConfigError(
             f"Expected {what} of printable letters and plain spaces, got {name!r}; choose another name."
         )
+
+
+def folded(name: str) -> str:
+    """The name without case, and with each letter written in one way. Names that look alike have one."""
+    return normalize("NFKC", normalize("NFKC", name).casefold())
+
+
+def require_distinct(names: Iterable[str], what: str) -> None:
+    """Raises ConfigError for two different names that `folded` makes one: one person would count as two."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(folded(name), name)) != name:
+            raise ConfigError(
+                f"Expected {what} that differ by more than case or form, got {other!r} and {name!r}: one "
+                "person of two names would count as two, and have two budgets. Give each a name of its own."
+            )
 
 
 def escaped(text: str) -> str:

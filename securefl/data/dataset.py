@@ -25,6 +25,8 @@ class Dataset:
     y: int64 class labels of shape (n,) in [0, classes), or float32 targets of shape (n, targets).
     classes: number of classes. 0 means a regression.
     groups: int64 of shape (n,), who wrote or spoke each record. None if nobody knows.
+    holders: how many there are who may hold records, numbered as in `groups`, with records or without. 0 if
+        only those are known of whom there is a record.
     fitted: what the preparation of records computed from all of them, in words. It is empty if the
         preparation uses public constants alone. Anything else would be a release: a study with a finite
         epsilon refuses it.
@@ -37,6 +39,7 @@ class Dataset:
     y: NDArray[Any]
     classes: int
     groups: NDArray[np.int64] | None = None
+    holders: int = 0
     fitted: str = ""
 
     def __post_init__(self) -> None:
@@ -61,6 +64,12 @@ class Dataset:
             self._require(
                 self.groups.shape == (len(self),), f"one group id a record, got {self.groups.shape}"
             )
+            known = (
+                not self.holders
+                or not len(self)
+                or 0 <= self.groups.min() <= self.groups.max() < self.holders
+            )
+            self._require(known, f"groups in [0, {self.holders}), got one outside")
 
     def _require(self, holds: bool, expected: str) -> None:
         if not holds:

@@ -23,13 +23,15 @@ class Layout:
 
     target: the columns to be predicted. classes: the labels in their order, or how many there are when the
     labels are 0, 1, ...; 0 is a regression. None: targets that are no whole numbers are a regression's.
-    client_column: says whose a record is. ignore: columns that are left out. columns: what is publicly known
+    client_column: says whose a record is. clients: who holds records or might, as declared; empty if they are
+    those of whom there is a record. ignore: columns that are left out. columns: what is publicly known
     of a column.
     """
 
     target: tuple[str, ...] = ()
     classes: int | tuple[Word, ...] | None = None
     client_column: str | None = None
+    clients: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)
 
@@ -41,7 +43,9 @@ class Layout:
     def without_clients(self, names: Sequence[str]) -> Layout:
         """The same for a table with these columns that is no client's, such as the server's test part."""
         own = {*self.ignore, self.client_column} & {*names}
-        return replace(self, client_column=None, ignore=tuple(name for name in names if name in own))
+        return replace(
+            self, client_column=None, clients=(), ignore=tuple(name for name in names if name in own)
+        )
 
     @property
     def labels(self) -> tuple[str, ...]:

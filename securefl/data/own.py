@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.core.streams import stream
 from securefl.data.casts import cast
-from securefl.data.columns import Place
-from securefl.data.dataset import Dataset, Split, hold_out, stratified
+from securefl.data.columns import Place, word_of
+from securefl.data.dataset import Dataset, Split
 from securefl.data.given import Given
 from securefl.data.layout import Arrays, Layout, arrays_of, clients_of, features_of, values_of
 from securefl.data.networks import one_network
+from securefl.data.sides import Sides, parted
 from securefl.data.tables import files_in, read_table
 
 if TYPE_CHECKING:
@@ -32,13 +32,18 @@ TEST_SHARE: Final = 0.3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Own:
-    """split: the records. digest: SHA-256 of all of them, in hex. clients: their names, in the order of the
-    groups; empty where nobody knows whose a record is. notes: what a person should know, a sentence each."""
+    """Records that were found, ready for a study.
+
+    split: the records. digest: SHA-256 of all of them, in hex, however they are split. clients: their names,
+    in the order of the groups; empty where nobody knows whose a record is. notes: what a person should know,
+    a sentence each. parted: whether the test part is of the same records, each by its content.
+    """
 
     split: Split
     digest: str
     clients: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    parted: bool = False
 
 
 def from_files(source: Path, test: Path | None, layout: Layout) -> Given:
@@ -66,11 +71,25 @@ def from_files(source: Path, test: Path | None, layout: Layout) -> Given:
     return Given(parts=parts, test=own, divided=True, network=one_network([*files, *apart]))
 
 
-def own(found: Given, layout: Layout, *, name: str, seed: int, share: float | None = None) -> Own:
+def own(
+    found: Given,
+    layout: Layout,
+    *,
+    name: str,
+    sides: Sides,
+    share: float | None = None,
+    claimed: bool = False,
+) -> Own:
     """These records as training and test part.
 
-    name: of the data set. share: of the records that become the server's, by default TEST_SHARE where nobody
-    brought a test part. They are drawn by the seed from each client, or else from each class.
+    Args:
+        name: of the data set.
+        sides: says by its content which part a record falls to.
+        share: the probability with which a record becomes the server's, by default TEST_SHARE where nobody
+            brought a test part.
+        claimed: whether a finite epsilon is claimed. How many records there are, and of whom, then decides
+            over no error: what would be one is a note. Who the clients are must be declared.
+
     Raises DataError for records that the layout does not fit, and ConfigError for a share beside a test part.
     """
     if found.test is not None and share:
@@ -81,16 +100,22 @@ def own(found: Given, layout: Layout, *, name: str, seed: int, share: float | No
         for where, part in found.parts.items():
             _require_said(part, layout, where)
     parts = {where: _dataset(part, layout, features, where, name) for where, part in found.parts.items()}
-    whole, clients = _joined(parts, found, layout)
+    whole, clients = _joined(parts, found, layout, claimed)
+    digest = _digest(whole)
+    by_content = found.test is None and share != 0
     if found.test is not None:
         test, _ = _dataset(found.test, layout, features, f"{name} (test)", name, whose=False)
         _require_alike(test, whole, f"{name} (test)")
-        split = Split(train=whole, test=replace(test, groups=None))
+        split = Split(train=whole, test=replace(test, groups=None, holders=0))
+        digest = hashlib.sha256(f"{digest} {_digest(test)}".encode()).hexdigest()
     else:
-        drawn = TEST_SHARE if share is None else share
-        split = _parted(whole, drawn, stream(seed, "split", "own"), clients)
-    _require_use(split, share != 0)
-    return Own(split=split, digest=_digest(split), clients=clients, notes=_notes(split, features, layout))
+        split = parted(whole, TEST_SHARE if share is None else share, sides)
+        split = replace(split, test=replace(split.test, groups=None, holders=0))
+    doubts = [*_without(split.train, clients), *_useless(split, share != 0)]
+    if doubts and not claimed:
+        raise DataError(doubts[0])
+    notes = (*_notes(split, features, layout), *doubts)
+    return Own(split=split, digest=digest, clients=clients, notes=notes, parted=by_content)
 
 
 def _dataset(
@@ -139,13 +164,16 @@ def _require_said(part: Portion, layout: Layout, where: str) -> None:
 
 
 def _joined(
-    parts: Mapping[str, tuple[Dataset, NDArray[np.object_] | None]], found: Given, layout: Layout
+    parts: Mapping[str, tuple[Dataset, NDArray[np.object_] | None]],
+    found: Given,
+    layout: Layout,
+    claimed: bool,
 ) -> tuple[Dataset, tuple[str, ...]]:
     """All portions as one data set whose groups are the clients, and the clients' names."""
     first = next(iter(parts.values()))[0]
     for where, (part, _) in parts.items():
         _require_alike(part, first, where)
-        if not len(part):
+        if not len(part) and not claimed:
             raise DataError(f"{where}: expected at least one record, got none. Leave out an empty client.")
     sizes = [len(part) for part, _ in parts.values()]
     names: tuple[str, ...] = ()
@@ -153,12 +181,33 @@ def _joined(
     if found.divided:
         names, groups = tuple(parts), np.repeat(np.arange(len(parts)), sizes)
     elif (whose := next(iter(parts.values()))[1]) is not None:
-        names, groups = _in_order(whose)
+        if layout.clients:
+            names, groups = layout.clients, _among(whose, layout.clients, next(iter(parts)))
+        elif first.holders:
+            names, groups = tuple(map(str, range(first.holders))), first.groups
+        else:
+            names, groups = _in_order(whose)
     # Taken together even if it is one: what becomes of a caller's array afterwards must not matter here.
     x = np.concatenate([part.x for part, _ in parts.values()])
     y = np.concatenate([part.y for part, _ in parts.values()])
     fitted = "; ".join(sorted({part.fitted for part, _ in parts.values() if part.fitted}))
-    return replace(first, x=x, y=y, groups=groups, fitted=fitted), names
+    declared = found.divided or bool(layout.clients) or bool(first.holders)
+    return replace(
+        first, x=x, y=y, groups=groups, holders=len(names) if declared else 0, fitted=fitted
+    ), names
+
+
+def _among(whose: NDArray[np.object_], clients: Sequence[str], where: str) -> NDArray[np.int64]:
+    """The place of each record's client among the declared ones."""
+    places = {name: place for place, name in enumerate(clients)}
+    words = [word_of(one) for one in whose]
+    for row, word in enumerate(words):
+        if word not in places:
+            raise DataError(
+                f"{where}, row {row + 1}: expected one of the declared clients, got {word!r}. Add it to "
+                "them, or mend the record."
+            )
+    return np.array([places[word] for word in words], np.int64)
 
 
 def _in_order(whose: NDArray[np.object_]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
@@ -183,61 +232,45 @@ def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
             raise DataError(f"{where}: expected {what} {one}, as the first ones are, got {other}.")
 
 
-def _parted(whole: Dataset, share: float, rng: np.random.Generator, clients: Sequence[str]) -> Split:
-    """The records divided into training and test part."""
-    if whole.groups is not None:
-        train, test = _from_each(whole.groups, share, rng, clients)
-    elif whole.classes:
-        train, test = stratified(whole.y, share, rng)
-    else:
-        train, test = hold_out(len(whole), share, rng)
-    return Split(train=whole.take(train), test=replace(whole.take(test), groups=None))
+def _without(train: Dataset, clients: Sequence[str]) -> list[str]:
+    """A sentence if a client keeps no record to train on."""
+    if train.groups is None or not len(train):
+        return []
+    names = clients or tuple(map(str, range(int(train.groups.max()) + 1)))
+    counts = np.bincount(train.groups, minlength=len(names))
+    if counts.all():
+        return []
+    return [
+        f"Expected client {names[int(np.argmin(counts))]!r} to keep a record, got none: it has none, or "
+        "all are in the test part. Lower `test_share`, or bring a test part."
+    ]
 
 
-def _from_each(
-    groups: NDArray[np.int64], share: float, rng: np.random.Generator, clients: Sequence[str]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions (train, test), of which each client gives its share to the test part."""
-    kept, held = [], []
-    for group in np.unique(groups):
-        members = np.flatnonzero(groups == group)
-        own, out = hold_out(len(members), share, rng)
-        if not len(own):
-            name = clients[int(group)] if clients else str(group)
-            raise DataError(
-                f"Expected client {name!r} to keep a record, got {len(members)} of which all are in the test "
-                "part. Lower `test_share`, or bring a test part."
-            )
-        kept.append(members[own])
-        held.append(members[out])
-    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(held))
-
-
-def _require_use(split: Split, tested: bool) -> None:
-    """Raises DataError for records of which nothing can be learnt, or on which nothing can be tested."""
+def _useless(split: Split, tested: bool) -> list[str]:
+    """Sentences for records of which nothing can be learnt, or on which nothing can be tested."""
     name, y = split.train.name, split.train.y
+    found = []
     if tested and not len(split.test):
-        raise DataError(
+        found.append(
             f"{name}: expected a record for the test part, got {len(y)} in all and none for it. Raise "
             "`test_share`, or bring a test part."
         )
     columns = y[:, None] if split.train.classes else y
     for place, values in enumerate(columns.T):
         if not len(values) or (values == values[0]).all():
-            raise DataError(
+            found.append(
                 f"{name}: expected targets that differ, got {len(values)} training records with one "
                 f"and the same in place {place + 1}. Is `target` the right column?"
             )
+    return found
 
 
-def _digest(split: Split) -> str:
-    found = hashlib.sha256()
-    for part in (split.train, split.test):
-        found.update(f"{part.classes} {part.fitted}".encode())
-        for array in (part.x, part.y, part.groups):
-            if array is not None:
-                found.update(f"{array.dtype} {array.shape}".encode())
-                found.update(np.ascontiguousarray(array).data)
+def _digest(whole: Dataset) -> str:
+    found = hashlib.sha256(f"{whole.classes} {whole.fitted}".encode())
+    for array in (whole.x, whole.y, whole.groups):
+        if array is not None:
+            found.update(f"{array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()
 
 
@@ -249,7 +282,7 @@ def _notes(split: Split, features: Sequence[str], layout: Layout) -> tuple[str, 
             f"{_listed(plain)}: numbers taken as they are. A range under [data.columns] would scale them."
         )
     x = split.train.x
-    if x.ndim == 2 and len(features):
+    if x.ndim == 2 and len(features) and len(x):
         names = [name for feature in features for name in values_of(feature, layout)]
         if same := [name for name, values in zip(names, x.T, strict=True) if (values == values[0]).all()]:
             notes.append(f"{_listed(same)}: the same in all training records, so it tells nothing.")

@@ -125,12 +125,15 @@ def sized(n: int, sizes: NDArray[np.int64], rng: np.random.Generator) -> tuple[I
     return tuple(np.sort(part) for part in np.split(rng.permutation(n), ends)[: len(sizes)])
 
 
-def natural(groups: Index, clients: int | None, rng: np.random.Generator) -> tuple[Index, ...]:
+def natural(
+    groups: Index, clients: int | None, rng: np.random.Generator, holders: int = 0
+) -> tuple[Index, ...]:
     """One client a group (writer, role), in the order of group ids.
 
-    clients: None takes every group. A number takes that many groups at random.
+    clients: None takes every group. A number takes that many groups at random. holders: how many groups there
+    are, with records or without; 0 takes those that have records.
     """
-    names = np.unique(groups)
+    names = np.arange(holders) if holders else np.unique(groups)
     if clients is not None:
         if not 1 <= clients <= len(names):
             raise ConfigError(f"Expected between 1 and {len(names)} clients, one a group, got {clients}.")
@@ -223,7 +226,7 @@ class Partition:
         """
         n = len(dataset)
         if self.kind == "natural":
-            return natural(self._groups(dataset), clients, rng)
+            return natural(self._groups(dataset), clients, rng, dataset.holders)
         if clients is None:
             raise ConfigError(f"Expected a number of clients for partition {self.kind!r}, got none. Add it.")
         match self.kind:

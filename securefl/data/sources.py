@@ -11,8 +11,9 @@
 | `shakespeare` | 80 characters, int64 codes | the next of 65 | roles | seeded, 20 % of each role |
 
 Records are prepared by public constants: pixels are divided by one, sensors are scaled by published ranges.
-`shakespeare` takes its vocabulary and roles from the whole text, and says so in `Dataset.fitted`. The split
-into training and test part is drawn over all records. Like the partition, it belongs to the public setting.
+`shakespeare` takes its vocabulary and roles from the whole text, and says so in `Dataset.fitted`. A seeded
+split is drawn by the places of all records, and stratified as the table says. With `sides` that of `digits`
+and `gas_turbine` goes by each record's content instead, so that one record less moves no other.
 """
 
 from __future__ import annotations
@@ -33,18 +34,27 @@ from securefl.data.digests import CIFAR10_DECODED, CIFAR10_MED, GAS_RANGES, PINN
 from securefl.data.fetching import fetch
 from securefl.data.files import cache_folder, data_folder, digest, files_of, verified
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
+from securefl.data.sides import Sides, parted
 from securefl.storage.files import replacing
 
 NAMES = tuple(PINNED)
 TEST_SHARE = 0.3
 
 
-def load(name: str, *, folder: Path | None = None, download: bool = False, seed: int = 0) -> Split:
+def load(
+    name: str,
+    *,
+    folder: Path | None = None,
+    download: bool = False,
+    seed: int = 0,
+    sides: Sides | None = None,
+) -> Split:
     """The data set `name` (see the table above) as training and test part.
 
     folder: where to look. The default is $SECUREFL_DATA, or else the user's cache folder.
     download: fetch missing files first.
     seed: the seed of the split, if the authors fixed none. The same seed gives the same split everywhere.
+    sides: says by its content which part a record falls to, in place of the seed.
 
     Raises ConfigError for an unknown name, and DataError for a file that is missing, damaged or unusable.
     """
@@ -55,11 +65,11 @@ def load(name: str, *, folder: Path | None = None, download: bool = False, seed:
     rng = stream(seed, "split", name)
     match name:
         case "digits":
-            return _digits(rng)
+            return _digits(rng, sides)
         case "cifar10":
             return _cifar10(root)
         case "gas_turbine":
-            return _gas_turbine([verified(name, file, root) for file in files], rng)
+            return _gas_turbine([verified(name, file, root) for file in files], rng, sides)
         case "shakespeare":
             (path,) = (verified(name, file, root) for file in files)
             return shakespeare.split(path.read_text(encoding="utf-8"), rng)
@@ -80,7 +90,7 @@ def require_files(name: str, *, folder: Path | None = None) -> None:
         verified(name, file, root)
 
 
-def _digits(rng: np.random.Generator) -> Split:
+def _digits(rng: np.random.Generator, sides: Sides | None) -> Split:
     from sklearn.datasets import load_digits  # a second to import, and no other data set needs it
 
     pixels, labels = load_digits(return_X_y=True)
@@ -90,6 +100,8 @@ def _digits(rng: np.random.Generator) -> Split:
         y=labels.astype(np.int64),
         classes=10,
     )
+    if sides is not None:
+        return parted(whole, TEST_SHARE, sides)
     train, test = stratified(whole.y, TEST_SHARE, rng)
     return Split(train=whole.take(train), test=whole.take(test))
 
@@ -123,11 +135,13 @@ def _with_writers(images: Dataset, path: Path) -> Dataset:
     return replace(images, groups=table[:, 2].astype(np.int64))
 
 
-def _gas_turbine(paths: list[Path], rng: np.random.Generator) -> Split:
+def _gas_turbine(paths: list[Path], rng: np.random.Generator, sides: Sides | None) -> Split:
     rows = np.concatenate([parse_gas(path.read_text(encoding="ascii"), str(path)) for path in paths])
     scaled = scaled_gas(rows)
     targets = len(GAS_COLUMNS) - 2
     whole = Dataset(name="gas_turbine", x=scaled[:, :targets], y=scaled[:, targets:], classes=0)
+    if sides is not None:
+        return parted(whole, TEST_SHARE, sides)
     train, test = hold_out(len(whole), TEST_SHARE, rng)
     return Split(train=whole.take(train), test=whole.take(test))
 

@@ -6,6 +6,9 @@ tells that its record was there.
 
 from __future__ import annotations
 
+from math import sqrt
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +16,8 @@ from securefl.core.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+_SHRUNK: Final = 2.0**-20
+"""The part that a row loses which rounding errors let over the limit."""
 
 
 def finite(records: Floats) -> NDArray[np.bool_]:
@@ -46,5 +51,17 @@ def to_grid(records: Floats, step: float, limit: int) -> Integers:
     # Not np.rint, and not randomised rounding: both can lengthen a record beyond the limit.
     integers = np.trunc(l2(records, limit * step) / step).astype(np.int64)
     while (over := np.sum(integers**2, axis=1) > limit**2).any():
-        integers[over] = np.trunc(integers[over] * (1 - 2.0**-20)).astype(np.int64)
+        integers[over] = np.trunc(integers[over] * (1 - _SHRUNK)).astype(np.int64)
     return integers
+
+
+def spread(entries: int, limit: int) -> float:
+    """How much further apart than before `to_grid` can put two rows of so many entries, in grid units.
+
+    A sum that is scaled down as a whole needs it: each of its records moves it by that much further. Scaling
+    into a ball moves no two rows further apart. Truncating two entries puts them less than 1 further apart.
+    A row t that is shrunk had a norm above the limit L, and came by truncation from a row a of a norm of at
+    most L, up to a part e < 2^-42 for rounding errors. So |a - t|^2 <= |a|^2 - |t|^2 <= 2 e L^2, and t is
+    shrunk by 2^-20 L: together less than 2^-19 L.
+    """
+    return sqrt(entries) + 2 * _SHRUNK * limit

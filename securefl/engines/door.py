@@ -13,18 +13,20 @@ parties live in this process, as in a study, and every message passes as bytes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from securefl import scores, sums
 from securefl.accounting.ledger import Ledger
+from securefl.accounting.shared import Allotment, SharedLedger, shared_terms
 from securefl.algorithm import Job
-from securefl.charges import charge_of
+from securefl.charges import allotment, charge_of
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.core.streams import client_stream
 from securefl.core.wire import Header
+from securefl.data.identity import digest_of_records
 from securefl.engines.inprocess import simulated
 from securefl.engines.observer import Log
 from securefl.engines.party.computing import Records
@@ -70,6 +72,11 @@ class Door:
         parameters: of the key for encrypted numbers; it lives as long as this object and opens as many as
             `schedule` asks of all clients need.
         seed: of the stream that a `Job` carries. Noise, masks and keys come from the operating system.
+        shared: the file of a ledger that all runs over the same records share (`[privacy] ledger` of a
+            study). All that the plan lets out is reserved there before anything is asked, once for `ledger`,
+            however often that is opened. It needs a budget, which then holds over all of them together.
+        people: all records that the shared ledger counts, if they are more than `records`, such as a test
+            part that a study draws from them.
 
     Attributes:
         ledger: for `epsilon`, `rounds_left` and `rows`.
@@ -77,7 +84,8 @@ class Door:
             protocol sees it.
 
     Raises ConfigError for a value that the plan could never let out, for a sum of it that no cohort could
-    open, and for two of one name. Then no ledger is opened.
+    open, and for two of one name. Then no ledger is opened. Raises BudgetExceeded where the shared ledger's
+    budget does not bear the plan, and ConfigError for a shared ledger of other terms or records.
     """
 
     def __init__(
@@ -89,6 +97,8 @@ class Door:
         ledger: Path | str,
         parameters: str = "strong",
         seed: int = 0,
+        shared: Path | str | None = None,
+        people: Sequence[Records] | None = None,
     ) -> None:
         names = [given.sends.name for given in gives]
         if len(set(names)) < len(names):
@@ -110,7 +120,14 @@ class Door:
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
         self._asked = 0
         self.log = Log()
-        self.ledger = Ledger(ledger, plan.terms())
+        allotted = None if shared is None else allotment(plan, [given.sends for given in gives])
+        self.ledger = Ledger(ledger, plan.terms(), allotted=allotted)
+        if shared is not None and allotted is not None:
+            try:
+                self._reserve(shared, plan, allotted, people or records)
+            except BaseException:
+                self.ledger.close()
+                raise
         self._journal = Journal()
         self._engine = simulated(
             plan,
@@ -121,6 +138,13 @@ class Door:
             scores=scoring,
             journal=self._journal,
         )
+
+    def _reserve(
+        self, shared: Path | str, plan: Plan, charges: Mapping[str, int], people: Sequence[Records]
+    ) -> None:
+        own = Allotment(run=self.ledger.identity, what="a door", charges=charges)
+        with SharedLedger(shared, shared_terms(plan.terms()), digest_of_records(people)) as together:
+            together.reserve([own])
 
     def close(self) -> None:
         self._journal.close()

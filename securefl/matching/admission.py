@@ -7,12 +7,12 @@ evaluator did not say which options count, profiles that differ are all refused:
 from __future__ import annotations
 
 import reprlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from securefl.core.errors import DataError
+from securefl.core.legible import folded
 from securefl.matching.options import Options
 from securefl.matching.sealed import Refused, Sealed
 
@@ -75,11 +75,18 @@ def _sort_out(candidates: Sequence[Candidate], reason: Reason) -> tuple[list[Can
 
 def _comes_twice(candidates: Sequence[Candidate]) -> Reason:
     """Refuse every candidate of a label that comes twice: nobody can tell here whose it is."""
-    times = Counter(one.label for one in candidates)
+    there: dict[str, list[str]] = {}
+    for candidate in candidates:
+        there.setdefault(folded(candidate.label), []).append(candidate.label)
 
     def reason(one: Candidate) -> str | None:
-        count = times[one.label]
-        return None if count == 1 else f"Expected each label once, got {count} of it; encrypt under others."
+        alike = there[folded(one.label)]
+        if len(alike) == 1:
+            return None
+        if len(set(alike)) == 1:
+            return f"Expected each label once, got {len(alike)} of it; encrypt under others."
+        told = " and ".join(map(repr, sorted(set(alike))))
+        return f"Expected labels that differ by more than case, got {told}; encrypt under others."
 
     return reason
 

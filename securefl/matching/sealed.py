@@ -11,7 +11,7 @@ import numpy as np
 
 from securefl import profiles
 from securefl.core.errors import DataError
-from securefl.core.legible import is_legible
+from securefl.core.legible import folded, is_legible
 from securefl.core.signing import seal
 from securefl.matching.document import Document
 from securefl.matching.evaluator_keys import EvaluatorPublic
@@ -195,10 +195,17 @@ class Scores:
 
     @property
     def labels(self) -> list[str]:
-        """The scores' labels, in order. Raises DataError for labels that come twice or cannot be shown."""
+        """The scores' labels, in order.
+
+        Raises DataError for labels that come twice, differ by case alone or cannot be shown.
+        """
         found = self.header.get("labels")
         # signed by the evaluator, who may still have written anything
-        if isinstance(found, list) and all(map(is_label, found)) and len(set(found)) == len(found) > 0:
+        if (
+            isinstance(found, list)
+            and all(map(is_label, found))
+            and len(set(map(folded, found))) == len(found) > 0
+        ):
             return found
         raise DataError(
             f"Expected the scores' labels, each once and printable, got {reprlib.repr(found)}. "

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
@@ -24,6 +25,11 @@ from securefl.storage.files import write as write_file
 
 _TEMPLATE = "run.html.j2"
 _DOTS_PER_INCH = 180
+APART: Final = "Not for publication: no epsilon covers this."
+"""Beside each figure, table and list of the page that is for the person at this machine."""
+TESTED: Final = (
+    "Accuracy of a global model is measured on the server's own test records, which no epsilon covers."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +93,16 @@ class PrivacyRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportFigure:
-    """A figure with its heading and caption. The caption is also its text for people who cannot see it."""
+    """A figure with its heading and caption. The caption is also its text for people who cannot see it.
+
+    private: whether it is not for publication, which is said beside it. note: a sentence beside it.
+    """
 
     title: str
     caption: str
     figure: Figure
+    private: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +124,12 @@ class ReportData:
     """The contents of a report.
 
     config: the TOML text as run. reproduce: the command that makes it again. bought: sentences on how many
-    rounds the budgets bought, if they ended. changes: the changes of private training in the model. ledgers:
-    the head of each ledger's chain when its run ended, to note elsewhere. alarms: what a person must not
-    overlook, in sentences. reasons: why parts of clients are missing. measure: what "accuracy" is, in words.
-    outside: what no epsilon covers, in sentences.
+    rounds the budgets bought, if they ended. quiet: sentences on rounds without a question. changes: the
+    changes of private training in the model. ledgers: the head of each ledger's chain when its run ended, to
+    note elsewhere. alarms: what a person must not overlook, in sentences. reasons: why parts of clients are
+    missing. measure: what "accuracy" is, in words. outside: what no epsilon covers, in sentences.
+
+    Alarms, reasons, `bought` and private figures are not for publication. The page says so beside each.
     """
 
     title: str
@@ -129,6 +142,7 @@ class ReportData:
     seeds: Sequence[int]
     reproduce: str
     bought: Sequence[str] = ()
+    quiet: Sequence[str] = ()
     changes: Sequence[str] = ()
     ledgers: Sequence[LedgerRow] = ()
     alarms: Sequence[str] = ()
@@ -153,7 +167,7 @@ def render(data: ReportData) -> str:
     environment.filters["number"] = number_text
     environment.filters["epsilon"] = in_words
     source = files("securefl.report").joinpath(_TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(source).render(report=data)
+    return environment.from_string(source).render(report=data, apart=APART, tested=TESTED)
 
 
 def number_text(value: float, digits: int = 1) -> str:

@@ -80,6 +80,12 @@ class _Race:
         words = f"with {self.aggregation} aggregation" if self.aggregation else "overall"
         return f"{words}, among {self.models} models," if self.models else words
 
+    @property
+    def uncovered(self) -> str:
+        """That accuracies are of personal models, which no epsilon covers, or an empty text."""
+        personal = any(arm.models == "personal" for arm in self.ranked)
+        return " (accuracies of personal models: no epsilon covers them)" if personal else ""
+
 
 def _standing(arm: ArmSummary) -> tuple[float, float]:
     # An arm that never arrived comes after all that did, and an unknown accuracy after every known one.
@@ -103,7 +109,7 @@ def _sentence(clauses: Iterable[str]) -> str:
 def _who(race: _Race) -> str:
     first = race.ranked[0]
     if len(race.ranked) == 1:
-        return f"{race.words} only {first.name} ran, and {_result(first)}"
+        return f"{race.words} only {first.name} ran, and {_result(first)}{race.uncovered}"
     names = _listed([arm.name for arm in race.leaders])
     tied = len(race.leaders) > 1
     if first.rounds_to_target is not None:
@@ -120,7 +126,7 @@ def _who(race: _Race) -> str:
     best = min(race.ranked, key=lambda arm: _standing(arm)[1])
     if best not in race.leaders and best.final_accuracy > first.final_accuracy:
         text += f" (the highest final accuracy is that of {best.name}, {_share(best.final_accuracy)})"
-    return text
+    return text + race.uncovered
 
 
 def _result(arm: ArmSummary) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from importlib.util import find_spec
 from io import BytesIO
@@ -17,31 +18,39 @@ from securefl.storage.files import replacing, write
 def write_csv(path: Path, table: pd.DataFrame, comments: Sequence[str] = ()) -> None:
     """Write the table without its index. Text that a spreadsheet would run is quoted, in headings too.
 
-    comments: lines above the table, each behind `# `.
+    comments: lines above the table, each behind `# `. `pandas.read_csv(path, comment="#")` leaves them out.
     """
     safe = table.map(cell).rename(columns=cell)
     head = "".join(f"# {' '.join(line.split())}\n" for line in comments)
-    write(path, head + safe.to_csv(index=False))
+    body = safe.to_csv(index=False)
+    if head and "#" in body:
+        # Whoever leaves out comments would lose the rest of the line behind a "#" that is not in quotes.
+        body = safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
+    write(path, head + body)
 
 
-def write_table(path: Path, table: pd.DataFrame) -> None:
+def write_table(path: Path, table: pd.DataFrame, notice: str = "") -> None:
     """Write a table as CSV, and with the same rows and columns as Parquet beside it if pyarrow is installed.
+
+    notice: a comment above the CSV, and `attrs["notice"]` of the Parquet file.
 
     Types are those of the table, and text stands as it is: no spreadsheet runs a Parquet file. Without
     pyarrow an older Parquet file is removed, which would differ from the CSV.
     """
-    write_csv(path, table)
+    write_csv(path, table, [notice] if notice else [])
     beside = path.with_suffix(".parquet")
     if find_spec("pyarrow") is None:
         beside.unlink(missing_ok=True)
         return
+    noted = table.copy(deep=False)
+    noted.attrs = {"notice": notice} if notice else {}
     with replacing(beside) as target:
-        table.to_parquet(target, engine="pyarrow", index=False)
+        noted.to_parquet(target, engine="pyarrow", index=False)
 
 
-def write_png(path: Path, figure: Figure) -> None:
-    """A plot at 150 dots an inch."""
+def write_png(path: Path, figure: Figure, notice: str = "") -> None:
+    """A plot at 150 dots an inch. notice: a comment in the file."""
     # drawn in memory first, so that the file appears whole or not at all
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=150)
+    figure.savefig(drawn, format="png", dpi=150, metadata={"Comment": notice} if notice else None)
     write(path, drawn.getvalue())

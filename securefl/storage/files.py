@@ -83,14 +83,14 @@ def filling(folder: Path) -> Iterator[None]:
         raise
 
 
-def subfolder(path: Path) -> Path:
-    """The folder at `path`, made if there is none.
+def subfolder(path: Path, *, mode: int = 0o777) -> Path:
+    """The folder at `path`, made if there is none, with the rights of `mode` then.
 
     Raises DataError for a link, whose contents are elsewhere.
     """
     if path.is_symlink():
         raise DataError(f"Expected a folder at {path}, got a symbolic link; remove it.")
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=mode, parents=True, exist_ok=True)
     return path
 
 

@@ -37,6 +37,7 @@ _OWN = {
     "features": "features, of another network",
     "model": "values and layers of the model",
     "model_code": "code that makes the model",
+    "split": "keys of its splits",
 }
 """What a run may have of its own, by the name of its digest."""
 _NONE = "none"

@@ -32,7 +32,13 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
         algorithm = arm.options.build(problem)
         sent = [offer.sends for offer in algorithm.offers]
     with placed(study, f"[privacy], for {arm.name}:"):
-        plan = study.privacy.plan(study.study.rounds, sent, records=problem.records, clients=problem.clients)
+        plan = study.privacy.plan(
+            study.study.rounds,
+            sent,
+            records=problem.records,
+            clients=problem.clients,
+            leaving=problem.leaving,
+        )
         _check_budget(plan, sent)
         _check_cohorts(plan, sent, problem.clients)
         _check_device(plan, sent, problem.hardware)

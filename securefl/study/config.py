@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -113,6 +114,26 @@ class Study:
     file: str = ""
     home: Path | None = None
     brought: Brought = field(default_factory=Brought)
+
+    @property
+    def noised(self) -> bool:
+        """Whether it asks for noise, were it with an infinite epsilon."""
+        return self.dpsgd is not None or self.privacy.epsilon is not None
+
+    @property
+    def claims(self) -> bool:
+        """Whether a finite epsilon may come of it."""
+        return self.dpsgd is not None or (self.privacy.epsilon or inf) < inf
+
+    @property
+    def packaged(self) -> bool:
+        """Whether its records are those of a packaged data set."""
+        return self.brought.data is None and self.data.packaged
+
+    @property
+    def shares(self) -> bool:
+        """Whether a share of a person's own records may become the server's test part."""
+        return not self.packaged and self.data.test is None and not self.data.test_clients
 
 
 _SECTIONS: Mapping[str, type[Any]] = {

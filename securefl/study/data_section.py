@@ -20,7 +20,17 @@ from securefl.storage.own_code import names_code
 
 GROUP: Final = "securefl.data"
 """The entry points that `source` can name."""
-_OWN: Final = ("target", "classes", "client_column", "ignore", "columns", "test", "test_share", "network")
+_OWN: Final = (
+    "target",
+    "classes",
+    "client_column",
+    "ignore",
+    "columns",
+    "test",
+    "test_share",
+    "network",
+    "public_count",
+)
 """Keys of a person's own records. A packaged data set says all that by itself."""
 _WORD: Final = re.compile(r"[\w-]+")
 _IN_DATA_FOLDER: Final = "$SECUREFL_DATA/"
@@ -47,9 +57,10 @@ class DataSection:
     their records are the server's, in place of the data set's test part. download: fetch missing files first.
 
     Of a person's own records: target, classes, client_column, ignore, columns (see `Layout` and `Column`).
-    test: a file with the server's records. test_share: of the records that become the server's, by default
-    0.3 where nobody brings a test part. network: which one computed the records, where their file does not
-    say it, or "none" where no network did.
+    test: a file with the server's records. test_share: the probability with which a record becomes the
+    server's, by default 0.3 where nobody brings a test part. public_count: what others may know as a client's
+    number of records, where the number itself is data. network: which one computed the records, where their
+    file does not say it, or "none" where no network did.
 
     features: the network that computes the features of any records, which the model then sees in their place:
     an entry point of `securefl.networks`, or `module:name` of what makes one. `network` says what that is.
@@ -69,6 +80,7 @@ class DataSection:
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     test: str | None = None
     test_share: float | None = None
+    public_count: int | None = None
     network: str | None = None
     features: str | None = None
 
@@ -79,6 +91,8 @@ class DataSection:
             raise ValueError(f"Expected clients >= 1, got {self.clients}.")
         if self.records is not None and self.records < 1:
             raise ValueError(f"Expected records >= 1, got {self.records}.")
+        if self.public_count is not None and not 1 <= self.public_count <= 2**31:
+            raise ValueError(f"Expected public_count from 1 to 2^31, got {self.public_count}.")
         if self.test_clients < 0:
             raise ValueError(f"Expected test_clients >= 0, got {self.test_clients}.")
         if not 0 <= self.holdout < 1:
@@ -121,25 +135,41 @@ class DataSection:
         apart = [*layout.target, *layout.ignore, *([layout.client_column] if layout.client_column else [])]
         if twice := [name for name in apart if apart.count(name) > 1]:
             raise ValueError(f"Expected column {twice[0]!r} as target, client or ignored, got several.")
-        for name, column in layout.columns.items():
+        for name, column in self._columns.items():
+            if name == layout.client_column and set(self.columns[name]) == {"categories"}:
+                continue
             target = name in layout.target and not layout.count
             if (name in apart and not target) or (target and (column.categories or column.missing)):
                 what = "a `range` at most for this target" if target else "no declaration of this column"
+                if name == layout.client_column:
+                    what = "`categories` alone, the names of all clients"
                 raise ValueError(f"columns.{key_of(name)}: Expected {what}. Leave the rest out.")
 
     @cached_property
     def layout(self) -> Layout:
         """What the section says of a person's own records. Raises ConfigError for a column's declaration."""
+        columns = dict(self._columns)
+        clients = columns.pop(self.client_column or "", Column())
         return Layout(
             target=(self.target,) if isinstance(self.target, str) else self.target,
             classes=self.classes,
             client_column=self.client_column,
+            clients=clients.words,
             ignore=self.ignore,
-            columns={
-                name: convert(Column, table, f"data.columns.{key_of(name)}")
-                for name, table in self.columns.items()
-            },
+            columns=columns,
         )
+
+    @cached_property
+    def _columns(self) -> Mapping[str, Column]:
+        return {
+            name: convert(Column, table, f"data.columns.{key_of(name)}")
+            for name, table in self.columns.items()
+        }
+
+    @property
+    def packaged(self) -> bool:
+        """Whether the records are those of a packaged data set. Its size and its clients are published."""
+        return self.source in NAMES
 
 
 def data_points() -> dict[str, EntryPoint]:

@@ -16,7 +16,9 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.plan import Plan
-from securefl.study import world
+from securefl.study import split_key, world
+from securefl.study.accounted import sentence
+from securefl.study.alarms import is_personal
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
 from securefl.study.private_copy import private_copy
@@ -33,11 +35,8 @@ _COVERS: Final = {
     "shared": "Epsilon against the others is that of whoever has this file.",
     "client": "No epsilon covers this file: it has values that never left the client's device.",
 }
-_MEASURED: Final = {
-    "whole": "on the server's records",
-    "shared": "of all clients' own models together, each on records like its own",
-    "client": "of all clients' own models together, each on records like its own",
-}
+_MEASURED: Final = "on the server's own test records, which no epsilon covers"
+_NOT_SAID: Final = "not in this file: it is one of clients' own models, which no epsilon covers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +68,8 @@ def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client:
     protocol has no model to take away; and DataError for a damaged run.
     """
     chosen, number = _arm(study, arm), _seed(study, seed)
-    here = world.build(study, number, Hardware())
+    splits = split_key.of_run(study, folder, began=True).splits(study, number)
+    here = world.build(study, number, Hardware(), splits=splits)
     algorithm, plan = composition(study, chosen, here)
     if not isinstance(algorithm, Exportable):
         raise ConfigError(
@@ -87,7 +87,10 @@ def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client:
             raise ConfigError(_unfinished(study, folder, chosen, number, len(records)))
         kept = {} if client is None else saved.checkpoint.kept().get(client, {})
         learnt = algorithm.learnt(saved.state, client, kept)
-        return Taken(learnt, _card(study, chosen, here, (algorithm, plan), saved, learnt, client))
+        return Taken(
+            learnt,
+            _card(study, chosen, here, (algorithm, plan), saved, learnt, client, sentence(study, folder)),
+        )
 
 
 def _arm(study: Study, name: str) -> Arm:
@@ -124,9 +127,11 @@ def _card(
     saved: Saved,
     learnt: Learnt,
     client: int | None,
+    accounting: str,
 ) -> dict[str, Any]:
     """Where a model comes from, in words and numbers for JSON. An infinite epsilon is the text "inf"."""
     last, privacy = saved.records[-1], study.privacy
+    personal = is_personal(saved.records)
     part = "client" if client is not None else "whole" if learnt.shared is None else "shared"
     algorithm, plan = made
     return {
@@ -137,9 +142,9 @@ def _card(
         "client": client,
         "part": part,
         "rounds": len(saved.records),
-        "accuracy": _figure(last["accuracy"]),
-        "loss": _figure(last["loss"]),
-        "measured": _MEASURED[part],
+        "accuracy": None if personal else _figure(last["accuracy"]),
+        "loss": None if personal else _figure(last["loss"]),
+        "measured": _NOT_SAID if personal else _MEASURED,
         "data": {
             "source": study.data.source or "handed over in Python",
             "clients": here.problem.clients,
@@ -158,6 +163,7 @@ def _card(
             "epsilon": {party: plain(saved.ledger.worst(party)) for party in PARTIES},
             "learns": _learns(algorithm, plan),
             "covers": _COVERS[part],
+            "accounting": accounting,
         },
         "ledger": {"entries": saved.ledger.head.count, "head": saved.ledger.head.digest.hex()},
         "versions": versions(),
@@ -193,6 +199,12 @@ def _figure(value: float | None) -> float | str | None:
     return None if value is None or isnan(value) else plain(value)
 
 
+def _accuracy(card: Mapping[str, Any]) -> str:
+    if card["accuracy"] is None:
+        return str(card["measured"]) if card["measured"] == _NOT_SAID else "not known"
+    return f"{card['accuracy']:.4g} {card['measured']}"
+
+
 def rows(card: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """The card in a few lines for a person: (what, in words)."""
     epsilon = ", ".join(f"{party} {spent}" for party, spent in card["privacy"]["epsilon"].items())
@@ -203,7 +215,7 @@ def rows(card: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     }
     return [
         ("model", f"{card['arm']}, seed {card['seed']}, {card['rounds']} rounds: {whose[card['part']]}"),
-        ("accuracy", f"{card['accuracy']:.4g} {card['measured']}"),
+        ("accuracy", _accuracy(card)),
         ("epsilon", f"{epsilon}, per {card['privacy']['unit']} at delta {card['privacy']['delta']:g}"),
         ("covers", card["privacy"]["covers"]),
         *(("outside", sentence) for sentence in card["data"]["outside"]),

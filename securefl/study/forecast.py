@@ -122,6 +122,8 @@ def _rehearsed(study: Study, arm: Arm, world: World) -> tuple[dict[str, Any], di
     two = min(2, study.study.rounds)
     # a lane's share of the workers, as in the run
     study = replace(study, runtime=study.runtime.lane(lanes(study)))
+    # Nothing of it is kept, so it is no run of a shared ledger.
+    study = replace(study, privacy=replace(study.privacy, ledger=None))
     with tempfile.TemporaryDirectory() as folder:
         records = run_arm(study, arm, world, Path(folder), lambda record: None, rounds=two).records
     return records[0], records[-1]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from securefl.accounting.figures import brief
 from securefl.core.release import PARTIES
+from securefl.study.accounted import ALONE
 from securefl.study.config import Study
 from securefl.study.forecast import Forecast, total_seconds
 
 
-def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
-    """The page of the forecast, line by line."""
+def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (ALONE,)) -> Iterator[str]:
+    """The page of the forecast, line by line. accounting: what a shared ledger holds, and would hold."""
     privacy, clients = study.privacy, forecasts[0].clients
     counts = ((len(study.arms), "arm"), (study.study.rounds, "round"), (clients, "client"))
     yield f"{study.study.name}: {', '.join(_many(*count) for count in counts)}"
@@ -37,6 +38,8 @@ def lines(study: Study, forecasts: list[Forecast]) -> Iterator[str]:
         if own.alone:
             yield f"  clients train one by one: {own.alone}"
         yield from (f"  changed for private training: {change}" for change in own.changes)
+    yield ""
+    yield from accounting
     seeds, workers = _many(len(study.study.seeds), "seed"), _many(study.runtime.processes, "worker")
     yield ""
     yield f"About {duration(total_seconds(study, forecasts))} on this machine with {workers}, for {seeds}."

@@ -14,15 +14,18 @@ from torch import nn
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import NAMES, Dataset, Split, load
+from securefl.data.columns import key_of
 from securefl.data.given import Given, given
+from securefl.data.identity import digest_of_records
 from securefl.data.networks import agreed, outside
 from securefl.data.own import Own, from_files, own
+from securefl.data.sides import Sides
 from securefl.data.tables import read_table
 from securefl.dp.noise import Source
 from securefl.storage.own_code import CodePlace, importable, located, names_code
 from securefl.storage.own_code import load as load_code
 from securefl.study.config import Study
-from securefl.study.data_section import data_points, path_of
+from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.places import placed
 from securefl.training.architecture import Architecture
 from securefl.training.dpsgd_config import DPSGD
@@ -38,21 +41,27 @@ BROUGHT = "what was handed over in Python"
 class Marks:
     """What tells a run's own records and model from others.
 
-    bound: digests that a run is bound to, by name. words: the same for people. notes: what a person should
-    know before the run, a sentence each. outside: what no epsilon covers, a sentence each.
+    bound: digests that a run is bound to, by name. words: the same for people, without what follows from
+    records. private: digests of records, for people at this machine. notes: what a person should
+    know before the run, a sentence each. outside: what no epsilon covers, a sentence each. records: a digest
+    of the records, for a shared ledger alone; empty if the study names none.
     """
 
     bound: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    private: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
+    records: str = ""
 
     def __or__(self, other: Marks) -> Marks:
         return Marks(
             bound={**self.bound, **other.bound},
             words={**self.words, **other.words},
+            private={**self.private, **other.private},
             notes=(*self.notes, *other.notes),
             outside=(*self.outside, *other.outside),
+            records=self.records or other.records,
         )
 
 
@@ -97,15 +106,19 @@ def told(study: Study) -> list[str]:
     return [line.replace("model come", "model comes") for line in lines]
 
 
-def records(study: Study, seed: int) -> tuple[Split, Marks]:
-    """The study's records under this seed.
+def records(study: Study, seed: int, sides: Sides) -> tuple[Split, Marks, bool]:
+    """The study's records under this seed, and whether their test part is a share of the clients' own.
 
+    sides: says by its content which part a record falls to.
     Raises ConfigError for a source that it may not name, and DataError for records that do not fit.
     """
     section = study.data
     place = data_code(study)
-    if study.brought.data is None and section.source in NAMES:
-        return load(section.source or "", download=section.download, seed=seed), Marks()
+    if study.packaged:
+        # By place where no cell of a sweep asks for noise, as published tables have it.
+        own_sides = sides if study.noised else None
+        split = load(section.source or "", download=section.download, seed=seed, sides=own_sides)
+        return split, _marks_of_records(study, split.train, split.test), False
     name, found = _given(study, place, seed)
     if section.test is not None and (place is not None or study.brought.data is not None):
         if found.test is not None:
@@ -113,11 +126,40 @@ def records(study: Study, seed: int) -> tuple[Split, Marks]:
         found = replace(found, test=read_table(path_of(section.test, study.home)))
     # The records of clients that are set apart are the test part.
     share = 0.0 if section.test_clients else section.test_share
-    made = own(found, section.layout, name=name, seed=seed, share=share)
+    made = own(found, section.layout, name=name, sides=sides, share=share, claimed=study.claims)
+    if study.claims and section.partition.kind == "natural":
+        _require_clients(made.split.train, section)
     # What computes features in the study has its own sentence; then `network` is said of that.
     declared = None if section.features is not None else section.network
     network = agreed(found.network, declared, name)
-    return made.split, _marks_of(made, name, place) | _marks_of_network(study, network, name, place)
+    # A test part that was brought apart is the server's, and of nobody whose budget is counted.
+    people = [made.split.train] if found.test is not None else [made.split.train, made.split.test]
+    marks = _marks_of(study, made, name, place) | _marks_of_records(study, *people)
+    return made.split, marks | _marks_of_network(study, network, name, place), made.parted
+
+
+def _marks_of_records(study: Study, *parts: Dataset) -> Marks:
+    """Which records a shared ledger counts: all, before they are split, drawn from or spoiled."""
+    if study.privacy.ledger is None:
+        return Marks()
+    return Marks(records=digest_of_records([(part.x, part.y) for part in parts]))
+
+
+def _require_clients(train: Dataset, section: DataSection) -> None:
+    """Raises ConfigError for clients that are known by their records alone."""
+    if train.groups is None or train.holders:
+        return
+    if section.client_column is None:
+        raise ConfigError(
+            "[data] Expected `holders` in a Dataset with groups under a finite epsilon, got none: who is a "
+            "client must not follow from who has a record. Say how many there are, or bring a list with the "
+            "records of each."
+        )
+    raise ConfigError(
+        f"[data] Expected the clients of {section.client_column!r} by name under a finite epsilon, got none: "
+        "who is a client must not follow from who has a record. List them all under "
+        f'[data.columns.{key_of(section.client_column)}], such as categories = ["north", "south"].'
+    )
 
 
 def _marks_of_network(study: Study, network: str, name: str, place: CodePlace | None) -> Marks:
@@ -172,9 +214,11 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
         ) from error
 
 
-def _marks_of(made: Own, name: str, place: CodePlace | None) -> Marks:
+def _marks_of(study: Study, made: Own, name: str, place: CodePlace | None) -> Marks:
     bound, notes = {"data": made.digest}, list(made.notes)
-    words = {"data": f"{name} (SHA-256 {made.digest[:12]})"}
+    words = {"data": name}
+    # One record more gives another digest, which tells neighbouring data sets apart whatever the noise is.
+    private = {"data": f"SHA-256 {made.digest[:12]}"}
     if place is not None:
         bound["data_code"], words["code of the data"] = place.sha256, str(place)
     if not made.split.train.fitted and place is not None:
@@ -182,7 +226,14 @@ def _marks_of(made: Own, name: str, place: CodePlace | None) -> Marks:
             f"{name} is taken at its word: what it computes over all records, no epsilon covers. It says so "
             "by `Dataset(fitted=...)`."
         )
-    return Marks(bound=bound, words=words, notes=tuple(notes))
+    server = ("The records of the test part are the server's: no epsilon covers them.",)
+    return Marks(
+        bound=bound,
+        words=words,
+        private=private,
+        notes=tuple(notes),
+        outside=server if made.parted and study.claims else (),
+    )
 
 
 def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple[Architecture, Marks]:

@@ -77,6 +77,8 @@ class PrivacySection:
         spare: aborted aggregations that may be tried again.
         force_delta: allow a delta of 1 / n or more, which allows publishing one of n records (or clients) as
             it is.
+        ledger: the file of a ledger that all runs over the same records share, beside the study. `budget`
+            then holds over all of them together. Without it each arm and seed is accounted alone.
     """
 
     sum: str = field(metadata={"words": _SUMS.get})
@@ -104,6 +106,7 @@ class PrivacySection:
     secagg: Literal["active", "semi-honest"] = field(default="active", metadata={"words": _SERVERS.get})
     spare: int = 0
     force_delta: bool = False
+    ledger: str | None = None
 
     def __post_init__(self) -> None:
         require_delta(self.delta)
@@ -115,6 +118,12 @@ class PrivacySection:
             raise ValueError(said)
         if not self.budget >= 0:
             raise ValueError(f"Expected budget >= 0 (inf for none), got {self.budget}.")
+        if self.ledger is not None and (not self.ledger or self.budget == inf):
+            raise ValueError(
+                "Expected a path as `ledger`, and a finite `budget`, which all runs in it spend together, "
+                f"got {self.ledger!r} and budget = {self.budget:g}. Set the largest epsilon that these "
+                "records may ever be charged."
+            )
         if (self.noise == "none") != (self.epsilon is None):
             raise ValueError(
                 f"Expected `epsilon` with noise, and none without, got {self.epsilon} with noise = "
@@ -163,14 +172,28 @@ class PrivacySection:
                 f"Expected dropout >= 0, corrupt >= 0 and less than 1 together, got {dropout} and {corrupt}."
             )
 
+    def counts_are_public(self, leaving: bool) -> bool:
+        """Whether no neighbour has another number of records.
+
+        leaving: whether a record may become the server's. One that is replaced may then leave its client, or
+        come to it.
+        """
+        return self.unit == "record" and self.adjacency == "replace-one" and not leaving
+
     def plan(
-        self, rounds: int, sends: Sequence[Sends] = (), *, records: int = 2**31, clients: int = 1
+        self,
+        rounds: int,
+        sends: Sequence[Sends] = (),
+        *,
+        records: int = 2**31,
+        clients: int = 1,
+        leaving: bool = False,
     ) -> Plan:
         """The plan of a run of so many rounds in which clients send these values.
 
         records, clients: the public numbers of all of them. n in weights n_k / n lies between the two.
+        leaving: whether a client's record may become the server's by what is in it.
         """
-        counts_are_public = self.unit == "record" and self.adjacency == "replace-one"
         noised = [s for s in sends if s.sensitivity.get((self.unit, self.adjacency), 0.0) > 0]
         # A spare attempt at a noised sum is a release with fresh noise, so it is counted beforehand.
         releases = {s.name: s.asked(rounds) + (self.spare if s.how == "sum" else 0) for s in sends}
@@ -201,8 +224,8 @@ class PrivacySection:
             # n comes from one sum of counts, of which each client has at least one and nobody more than all
             least_records=min(clients, records),
             largest_records=records,
-            # under add-remove, and per client, the number of records is data: an average stands in for it
-            public_count=None if counts_are_public else max(1, round(records / clients)),
+            # where the number of records is data, a public average stands in for it
+            public_count=None if self.counts_are_public(leaving) else max(1, round(records / clients)),
             secagg=self.secagg,
             spare=self.spare,
             unit=self.unit,

@@ -13,7 +13,7 @@ from securefl.storage.folder_lock import require_idle
 
 
 @contextmanager
-def private_copy(folder: Path, part: Path = Path("arms")) -> Iterator[Path]:
+def private_copy(folder: Path, part: Path) -> Iterator[Path]:
     """A temporary folder with copies of all databases in `part` of a run folder, and of their logs.
 
     Raises ConfigError if a process runs in the folder, or begins to while it is read.

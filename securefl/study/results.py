@@ -18,6 +18,7 @@ from securefl.plan import CLEAR
 from securefl.report import run_page
 from securefl.report.plots import evaluated
 from securefl.study.abstentions import abstentions
+from securefl.study.accounted import sentence
 from securefl.study.alarms import Alarm, alarms, is_personal
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
@@ -46,6 +47,7 @@ class Results:
     abstentions: why parts of clients are missing (see `abstentions`).
     alarms: what a person must not overlook.
     kind: what is learnt; it says what "accuracy" is (`MEASURES`).
+    accounting: what its epsilons cover, alone or with other runs over the same records; a sentence or more.
     """
 
     metrics: pd.DataFrame
@@ -56,6 +58,7 @@ class Results:
     abstentions: pd.DataFrame
     alarms: tuple[Alarm, ...]
     kind: Task
+    accounting: str
 
     @property
     def learnt(self) -> bool:
@@ -75,6 +78,7 @@ def collect(study: Study, runs: Sequence[ArmRun]) -> Results:
         abstentions(runs),
         alarms(runs),
         runs[0].world.problem.kind,
+        sentence(study),
     )
 
 

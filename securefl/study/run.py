@@ -15,6 +15,8 @@ from securefl.plan import Plan
 from securefl.storage.database import decoding
 from securefl.storage.files import subfolder
 from securefl.storage.journal import Journal
+from securefl.storage.private_folder import PRIVATE, private_folder
+from securefl.study.accounted import allotted, reserve
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
@@ -24,6 +26,8 @@ from securefl.study.standing import Stands, require_all, stands_of
 from securefl.study.turn import Turn
 from securefl.study.world import World
 
+ARMS = Path(PRIVATE) / "arms"
+"""Where a run folder has its databases."""
 Tell = Callable[[Mapping[str, Any]], None]
 
 
@@ -38,12 +42,14 @@ class ArmRun:
 
 def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
     """Where checkpoint and ledger of one arm and seed are."""
-    return folder / "arms" / slug(arm.name) / f"seed-{seed}"
+    return folder / ARMS / slug(arm.name) / f"seed-{seed}"
 
 
-def _made(folder: Path, arm: Arm, seed: int) -> Path:
+def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
     """Make the folder of one arm and seed, if there is none. Raises DataError if a part of it is a link."""
     home = arm_folder(folder, arm, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     for part in reversed(home.relative_to(folder).parents):
         subfolder(folder / part)
     return subfolder(home)
@@ -65,14 +71,20 @@ def run_arm(
     rounds: the largest number of the study's rounds to play.
     stop: raises Interrupted between two rounds, if it is asked to.
     seats: where the arm's parties sit, by default all of them in this process.
-    Each arm has a ledger of its own. It is accounted as if no other arm had run.
+    Each arm has a ledger of its own. It is accounted as if no other arm had run, unless the study names a
+    shared ledger: the run is then reserved there before its first round, or refused.
     """
     stop, seats = stop or Interruption(), seats or OneProcess()
     algorithm, plan = composition(study, arm, world)
-    with opened(study, arm, world, plan, _made(folder, arm, world.seed)) as saved:
+    home = made_folder(folder, arm, world.seed)
+    bounds = allotted(study, arm, world.seed, (algorithm, plan), "").charges
+    with opened(study, arm, world, plan, home, None if study.privacy.ledger is None else bounds) as saved:
         ledger, checkpoint, journal, records = saved.ledger, saved.checkpoint, saved.journal, saved.records
         for record in records:
             tell(record)
+        if len(records) < study.study.rounds and not (records and records[-1]["ended"]):
+            own = allotted(study, arm, world.seed, (algorithm, plan), ledger.identity)
+            reserve(study, plan, world.marks.records, [own])
         turn = Turn(study, arm, world, algorithm, plan, ledger, checkpoint, journal, saved.stands, seats)
         state = saved.state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
@@ -102,13 +114,21 @@ class Saved:
 
 
 @contextmanager
-def opened(study: Study, arm: Arm, world: World, plan: Plan, home: Path) -> Iterator[Saved]:
+def opened(
+    study: Study,
+    arm: Arm,
+    world: World,
+    plan: Plan,
+    home: Path,
+    allotment: Mapping[str, int] | None = None,
+) -> Iterator[Saved]:
     """Open the files of an arm and seed in the folder `home`, or begin them.
 
+    allotment: what a shared ledger lets through, None without one.
     Raises DataError for files of another study, arm or seed, or that do not belong together.
     """
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms()))
+        ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms(), allotted=allotment))
         checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
         journal = stack.enter_context(Journal(home / "acts.sqlite"))
         checkpoint.bind(

@@ -20,13 +20,19 @@ from securefl.plan import Plan
 from securefl.report import client_plots, plots, run_page
 from securefl.report import sentences as wording
 from securefl.report.embedding_plot import embedding
+from securefl.report.run_page import TESTED
 from securefl.report.style import looks
 from securefl.report.tables import write_png, write_table
 from securefl.storage import files
+from securefl.storage.private_folder import FIELD, NOTICE, json_text, private_folder
 from securefl.study.config import Study
+from securefl.study.publication import PERSONAL, public
 from securefl.study.results import Results
 from securefl.training.evaluation import MEASURES
 
+_PRIVATE = ("seconds_model", "watt_hours", "wall_seconds")
+"""Figures of an arm that are not for publication."""
+_TESTED = ("final_accuracy", "best_accuracy", "rounds_to_target")
 _VERSIONED = ("securefl", "numpy", "torch", "tenseal", "dp-accounting", "scikit-learn", "scipy", "pandas")
 
 
@@ -35,10 +41,13 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
     seed = study.study.seeds[0]
     worn = looks(arm.name for arm in study.arms)
     measure = MEASURES[results.kind]
+    personal = PERSONAL in set(results.metrics["models"])
     made = {
         "accuracy": run_page.ReportFigure(
             title="Accuracy",
             caption=f"Accuracy after each round, {_whose(results)}. It is {measure.words}.",
+            private=personal,
+            note="" if personal else TESTED,
             figure=plots.accuracy(
                 results.metrics,
                 target=study.study.target,
@@ -50,12 +59,15 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
         "participation": run_page.ReportFigure(
             title="Participation by data quality",
             caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
+            private=True,
             figure=client_plots.participation(_of_seed(results.participation, seed), colours=None),
         ),
         "cost": run_page.ReportFigure(
             title="Bytes and time",
             caption="What an accuracy cost in bytes, both directions, and in modelled seconds; it is the "
             f"accuracy {_whose(results)}.",
+            # modelled seconds follow from each client's number of records
+            private=True,
             figure=plots.bytes_and_time(results.metrics, looks=worn, label=measure.axis),
         ),
     }
@@ -65,6 +77,7 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
             title="Divergence of the clients' profiles",
             caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
             "the first seed.",
+            private=True,
             figure=client_plots.divergence(
                 _of_seed(divergence, seed).rename(columns={"value": "divergence"})
             ),
@@ -75,6 +88,7 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
             title="Embeddings of the clients",
             caption="Where the selection places each client, after the last round (as FedCor, Fig. 7); "
             "clients that are near each other change their losses together. The first seed.",
+            private=True,
             figure=embedding(places),
         )
     return made
@@ -83,7 +97,7 @@ def figures(study: Study, results: Results) -> dict[str, run_page.ReportFigure]:
 def _whose(results: Results) -> str:
     """Whose accuracy is drawn, in words."""
     kinds = set(results.metrics["models"])
-    if kinds == {"personal"}:
+    if kinds == {PERSONAL}:
         return "of each client's own model on records like its own"
     if kinds == {"global"}:
         return "of the global model on the server's records"
@@ -119,23 +133,34 @@ def write(
     device: str = "cpu",
     own: Mapping[str, str] | None = None,
     outside: Sequence[str] = (),
+    digests: Mapping[str, str] | None = None,
 ) -> Path:
     """Write tables, plots, versions and the report into the run folder. Returns the report's path.
 
     own: records, code and model that are not packaged, in words. outside: what no epsilon covers.
+    digests: of records. They, and all that is not for publication, are written in the private folder.
     """
     hangs_on = {**versions(), "device": device, **(own or {})}
-    write_table(folder / "metrics.csv", results.metrics)
-    write_table(folder / "participation.csv", results.participation)
-    write_table(folder / "figures.csv", results.figures)
-    write_table(folder / "abstentions.csv", results.abstentions)
+    private = private_folder(folder)
+    write_table(folder / "metrics.csv", public(results.metrics))
+    tables = {
+        "metrics": results.metrics,
+        "participation": results.participation,
+        "figures": results.figures,
+        "abstentions": results.abstentions,
+    }
+    for name, table in tables.items():
+        write_table(private / f"{name}.csv", table, NOTICE)
     files.write(folder / "summary.json", json.dumps(as_json(results), indent=2) + "\n")
+    files.write(private / "summary.json", json_text(private_json(results)))
     files.write(folder / "versions.json", json.dumps(hangs_on, indent=2) + "\n")
+    if digests:
+        files.write(private / "records.json", json_text(digests))
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
     drawn = figures(study, results)
-    pictures = files.subfolder(folder / "plots")
     for name, figure in drawn.items():
-        write_png(pictures / f"{name}.png", figure.figure)
+        pictures = files.subfolder((private if figure.private else folder) / "plots")
+        write_png(pictures / f"{name}.png", figure.figure, NOTICE if figure.private else figure.note)
     page = run_page.ReportData(
         title=study.study.name,
         sentences=sentences(results),
@@ -146,13 +171,14 @@ def write(
         versions=hangs_on,
         seeds=study.study.seeds,
         reproduce=reproduce,
-        bought=[*bought(study, results), *quiet(results)],
+        bought=bought(study, results),
+        quiet=quiet(results),
         changes=changes,
         ledgers=results.ledgers,
         alarms=[alarm.text for alarm in results.alarms],
         reasons=[run_page.ReasonRow(**row) for row in _rows(results.abstentions)],
         measure=MEASURES[results.kind].words,
-        outside=outside,
+        outside=[results.accounting, *outside],
     )
     run_page.write(folder / "report.html", page)
     return folder / "report.html"
@@ -184,27 +210,56 @@ def versions() -> dict[str, str]:
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """The summary for scripts. An infinite epsilon is the text "inf", and an unknown number null.
+    """The summary for scripts, as it may be published.
 
-    `warnings` has each alarm with `arm`, `text` and `learnt`, `abstentions` why parts of clients are missing.
+    An infinite epsilon is the text "inf", and an unknown number null, as is an accuracy of personal models.
+    Sentences are of the other arms.
     """
     arms = []
     for arm in results.summary:
+        known = {name: value for name, value in vars(arm).items() if name not in _PRIVATE}
+        if arm.models == PERSONAL:
+            known |= dict.fromkeys(_TESTED)
+        known = {name: None if value != value else value for name, value in known.items()}  # no nan
         epsilon = {p: plain(e) for p, e in arm.epsilon.items()}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
-        own = results.participation[results.participation["arm"] == arm.name]
-        retired = int(own["retired"].sum())
-        known = {name: None if value != value else value for name, value in vars(arm).items()}  # no nan
-        arms.append({**known, "epsilon": epsilon, "rounds": rounds, "retired": retired})
-    ledgers = [vars(ledger) for ledger in results.ledgers]
+        arms.append({**known, "epsilon": epsilon, "rounds": rounds})
+    tested = [arm for arm in results.summary if arm.models != PERSONAL]
+    return {
+        "arms": arms,
+        "sentences": list(wording.sentences(tested)) if tested else [],
+        "accuracy": MEASURES[results.kind].words,
+        "tested": TESTED,
+        "accounting": results.accounting,
+        "ledgers": [vars(ledger) for ledger in results.ledgers],
+    }
+
+
+def private_json(results: Results) -> dict[str, Any]:
+    """The part of the summary that is not for publication.
+
+    `arms` has what follows from records by way of no release: times, energy, how many clients retired, and
+    accuracies of personal models. `sentences` are of all arms. `warnings` has each alarm with `arm`, `text`
+    and `learnt`, `abstentions` why parts of clients are missing.
+    """
+    arms = []
+    for arm in results.summary:
+        names = (*_PRIVATE, *(_TESTED if arm.models == PERSONAL else ()))
+        own = {name: getattr(arm, name) for name in names}
+        known = {name: None if value != value else value for name, value in own.items()}  # no nan
+        out = results.participation.loc[results.participation["arm"] == arm.name, "retired"]
+        arms.append({"name": arm.name, **known, "retired": int(out.sum())})
     return {
         "arms": arms,
         "sentences": list(sentences(results)),
         "warnings": [vars(alarm) for alarm in results.alarms],
         "abstentions": _rows(results.abstentions),
-        "accuracy": MEASURES[results.kind].words,
-        "ledgers": ledgers,
     }
+
+
+def told_json(results: Results) -> dict[str, Any]:
+    """Both parts for a person's terminal, the second one as `private`."""
+    return {**as_json(results), "private": {FIELD: NOTICE, **private_json(results)}}
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:

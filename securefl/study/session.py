@@ -15,8 +15,10 @@ from securefl.core.reading import near
 from securefl.plan import Plan
 from securefl.storage.files import write
 from securefl.storage.folder_lock import alone
+from securefl.storage.private_folder import require_layout
 from securefl.storage.texts import read_text
-from securefl.study import results, run_report, world
+from securefl.study import results, run_report, split_key, world
+from securefl.study.accounted import reserve_all, sentence
 from securefl.study.brought import Brought
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
@@ -26,8 +28,9 @@ from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, side_by_side
 from securefl.study.places import placed
 from securefl.study.private_copy import private_copy
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import ARMS, ArmRun, made_folder, run_arm
 from securefl.study.seats import Seats
+from securefl.study.split_key import Keeper
 from securefl.study.told import logged, told
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
@@ -37,19 +40,24 @@ _log = logger(__name__)
 Tell = Callable[[Arm, int, Mapping[str, Any]], None]
 
 
-def claim(folder: Path, study: Study) -> None:
-    """Make the folder this study's, or find that it is already. Raises ConfigError if it is another's."""
+def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
+    """Make the folder this study's, or find that it is already. Raises ConfigError if it is another's.
+
+    keeper: who splits its records, which the folder keeps.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / CONFIG
     note_home(folder, study.home)
-    if config.exists():
-        if read_text(config) != study.text:
-            raise ConfigError(
-                f"{folder} holds a run of another configuration; choose another folder with --out, "
-                f"or resume that one with: securefl run {config} --out {folder}"
-            )
-        return
-    write(config, study.text)
+    if config.exists() and read_text(config) != study.text:
+        raise ConfigError(
+            f"{folder} holds a run of another configuration; choose another folder with --out, "
+            f"or resume that one with: securefl run {config} --out {folder}"
+        )
+    if keeper is not None:
+        # Before the study: a folder that has a study and no key has lost it.
+        keeper.keep(folder)
+    if not config.exists():
+        write(config, study.text)
 
 
 def run_study(
@@ -73,10 +81,14 @@ def run_study(
     Raises ConfigError if another process runs in the folder. Nothing was written or spent then.
     """
     stop, say = stop or Interruption(), logged(say)
-    hardware = hardware_of(study, folder, (folder / "arms").exists(), say)
-    made = _prepared(study, hardware)
+    require_layout(folder)
+    hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)
+    # Parties on machines of their own have their own keys, and this process holds no client's records.
+    began = (folder / CONFIG).exists()
+    keeper = Keeper(dealt=True) if seats is not None else split_key.of_run(study, folder, began)
+    made = _prepared(study, hardware, keeper)
     with alone(folder, say):
-        claim(folder, study)
+        claim(folder, study, keeper)
         note(folder, hardware)
         # A process that is forked cannot use the GPU of this one.
         lanes = study.runtime.lanes(len(_unfinished(study, folder))) if hardware.gpu is None else 1
@@ -92,16 +104,25 @@ class _Prepared:
 
     first: world.World
     arms: Mapping[str, tuple[Algorithm, Plan]]
+    keeper: Keeper
+
+    def world(self, study: Study, seed: int) -> world.World:
+        """The world of a seed, which the first one's is."""
+        if seed == self.first.seed:
+            return self.first
+        splits = self.keeper.splits(study, seed)
+        return world.build(study, seed, self.first.problem.hardware, splits=splits)
 
 
-def _prepared(study: Study, hardware: Hardware) -> _Prepared:
+def _prepared(study: Study, hardware: Hardware, keeper: Keeper) -> _Prepared:
     """Build the first seed's world and all arms in it. Raises ConfigError if one of them cannot run."""
     # All arms before any trains: an error in the last one must not cost hours, or epsilon, of the first.
     single_thread()
-    first = world.build(study, study.study.seeds[0], hardware)
+    seed = study.study.seeds[0]
+    first = world.build(study, seed, hardware, splits=keeper.splits(study, seed))
     arms = {arm.name: composition(study, arm, first) for arm in study.arms}
     require_known(study, [algorithm for algorithm, _ in arms.values()])
-    return _Prepared(first, arms)
+    return _Prepared(first, arms, keeper)
 
 
 def _played(
@@ -115,10 +136,16 @@ def _played(
 ) -> list[ArmRun]:
     @cache
     def here(seed: int) -> world.World:
-        return (
-            made.first if seed == made.first.seed else world.build(study, seed, made.first.problem.hardware)
-        )
+        return made.world(study, seed)
 
+    # All runs together, before one trains: half a study must not spend what the other half cannot have.
+    reserve_all(
+        study,
+        (
+            (arm, here(seed), made_folder(folder, arm, seed))
+            for arm, seed in (_unfinished(study, folder) if study.privacy.ledger is not None else ())
+        ),
+    )
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
     once = _once(tell)
     if lanes > 1:
@@ -190,6 +217,7 @@ def study_of(folder: Path, brought: Brought | None = None) -> Study:
     config = folder / CONFIG
     if not config.is_file():
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
+    require_layout(folder)
     return parse(read_text(config), home=home_of(config), brought=brought)
 
 
@@ -208,7 +236,7 @@ def reopen(
             return _reported(study, folder, folder, folder)
     if (out / CONFIG).exists():
         raise ConfigError(f"{out} holds another run; choose another folder with --out for this one's report.")
-    with private_copy(folder) as private:
+    with private_copy(folder, ARMS) as private:
         out.mkdir(parents=True, exist_ok=True)
         return _reported(study, private, folder, out)
 
@@ -222,7 +250,7 @@ def _reported(study: Study, home: Path, folder: Path, out: Path) -> tuple[result
             f"securefl run {folder / CONFIG} --out {folder}"
         )
     # Nothing is played here: every round is on record, and only read.
-    made = _prepared(study, Hardware())
+    made = _prepared(study, Hardware(), split_key.of_run(study, folder, began=True))
     runs = _played(study, home, made, lambda arm, seed, record: None, Interruption())
     return _written(study, runs, made, folder, out)
 
@@ -234,9 +262,12 @@ def _for(tell: Tell, arm: Arm, seed: int) -> Callable[[Mapping[str, Any]], None]
 def _written(
     study: Study, runs: list[ArmRun], made: _Prepared, folder: Path, out: Path
 ) -> tuple[results.Results, Path]:
-    collected = results.collect(study, runs)
+    collected = replace(results.collect(study, runs), accounting=sentence(study, folder))
     card = run_report.privacy_card(collected, made.arms)
     reproduce = f"securefl run {folder / CONFIG} --out {folder}-again"
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
-    own, outside = made.first.marks.words, made.first.marks.outside
-    return collected, run_report.write(study, collected, card, out, reproduce, changes, where, own, outside)
+    marks = made.first.marks
+    page = run_report.write(
+        study, collected, card, out, reproduce, changes, where, marks.words, marks.outside, marks.private
+    )
+    return collected, page

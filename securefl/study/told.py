@@ -18,18 +18,38 @@ _log = logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrivateRound:
+    """What of a round is not for publication: no epsilon covers it.
+
+    Attributes:
+        accuracy, loss: those of the round, of personal models too.
+        seconds, watt_hours: by the study's cost model, from each client's number of records.
+        wall_seconds: on this machine.
+        selected, answered: client numbers; a client that is drawn twice stands twice in `selected`.
+    """
+
+    accuracy: float | None
+    loss: float | None
+    seconds: float
+    watt_hours: float
+    wall_seconds: float
+    selected: tuple[int, ...]
+    answered: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Round:
     """One finished round, as a callback is told it.
 
     Attributes:
         number, rounds: which round it is, from 1, and of how many.
-        accuracy, loss: None in a round in which models were not tested.
+        accuracy, loss: of the global model on the server's own test records. None in a round in which models
+            were not tested, and where models are personal.
         bytes_up, bytes_down: of all clients together.
-        seconds, watt_hours: by the study's cost model. wall_seconds: on this machine.
         epsilon: the largest of any client so far, by party: "server", "key-holder", "others".
-        selected, answered: client numbers; a client that is drawn twice stands twice in `selected`.
         asked: how many exchanges there were.
         ended: whether the arm ends with this round, since nobody is left to be asked.
+        private: what no epsilon covers, for the person at this machine.
     """
 
     number: int
@@ -38,14 +58,10 @@ class Round:
     loss: float | None
     bytes_up: int
     bytes_down: int
-    seconds: float
-    watt_hours: float
-    wall_seconds: float
     epsilon: Mapping[str, float]
-    selected: tuple[int, ...]
-    answered: tuple[int, ...]
     asked: int
     ended: bool
+    private: PrivateRound
 
     @property
     def last(self) -> bool:
@@ -54,15 +70,21 @@ class Round:
 
     @classmethod
     def of(cls, record: Mapping[str, Any], rounds: int) -> Round:
-        """What a round's record says to others than its observer."""
-        plain = ("accuracy", "loss", "bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds")
+        """What a round's record says to others than its observer, and apart from it what it says here."""
+        own = PrivateRound(
+            **{name: record[name] for name in ("accuracy", "loss", "seconds", "watt_hours", "wall_seconds")},
+            selected=tuple(record["selected"]),
+            answered=tuple(record["answered"]),
+        )
+        personal = bool(record.get("personal"))
         return cls(
             number=record["round"],
             rounds=rounds,
-            **{name: record[name] for name in (*plain, "asked", "ended")},
+            accuracy=None if personal else own.accuracy,
+            loss=None if personal else own.loss,
+            **{name: record[name] for name in ("bytes_up", "bytes_down", "asked", "ended")},
             epsilon=dict(record["epsilon"]),
-            selected=tuple(record["selected"]),
-            answered=tuple(record["answered"]),
+            private=own,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import inf, prod
+from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from securefl.algorithm import Population
 from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
 from securefl.data import Corruption, Dataset, Split, unrelated
-from securefl.data.holdout import held_out
+from securefl.data.sides import HOLDOUT
 from securefl.engines.party.computing import Records
 from securefl.rounds import Floats
 from securefl.study import cost
@@ -24,6 +24,7 @@ from securefl.study.own import Marks, architecture
 from securefl.study.own import records as own_records
 from securefl.study.places import placed
 from securefl.study.presets import PRESETS
+from securefl.study.split_key import Keeper, Splits
 from securefl.training.devices import Hardware, chosen
 from securefl.training.models import ModelConfig
 from securefl.training.task import Problem
@@ -106,26 +107,33 @@ class World:
 
 
 def build(
-    study: Study, seed: int, hardware: Hardware | None = None, tell: Told = lambda done, total: None
+    study: Study,
+    seed: int,
+    hardware: Hardware | None = None,
+    tell: Told = lambda done, total: None,
+    splits: Splits | None = None,
 ) -> World:
     """Load, split and spoil the data of one seed, compute features, and draw its devices.
 
-    hardware: where models are computed, by default where the study asks for. tell: of features.
+    hardware: where models are computed, by default where the study asks for. tell: of features. splits: says
+    which records are tested on, by default for whoever only looks (see `Keeper`).
     """
     with placed(study, "[runtime]"):
         hardware = hardware or chosen(study.runtime.device)
     with placed(study, "[data]"):
-        return _built(study, seed, hardware, tell)
+        return _built(study, seed, hardware, tell, splits or Keeper().splits(study, seed))
 
 
-def _built(study: Study, seed: int, hardware: Hardware, tell: Told) -> World:
-    split, marks = own_records(study, seed)
-    split = _drawn(split, study.data.records, seed)
+def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Splits) -> World:
+    split, marks, leaving = own_records(study, seed, splits.test)
+    split = _drawn(study, split, seed)
     clients, apart = study.data.clients, study.data.test_clients
     if clients is not None and clients + apart > len(split.train):
         wanted = (
             f"clients <= {len(split.train) - apart}" if apart else f"clients <= {len(split.train)} records"
         )
+        if study.claims and not study.packaged:
+            wanted = "a record for each client"
         raise ConfigError(f"Expected {wanted}, got {clients}.")
     other = unrelated(study.corruption, split.train, stream(seed, "irrelevant"))
     _require_public(study, split.train, other)
@@ -140,13 +148,17 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told) -> World:
         split = replace(split, test=split.train.take(tests))
     clients = len(parts)
     quality = study.corruption.assign(clients, stream(seed, "quality"))
-    records = []
+    records, out = [], []
     for client, (part, kind) in enumerate(zip(parts, quality, strict=True)):
-        own = study.corruption.apply(split.train.take(part), kind, stream(seed, "corrupt", client), other)
+        dealt_to = split.train.take(part)
+        own = study.corruption.apply(dealt_to, kind, stream(seed, "corrupt", client), other)
         records.append((own.x, own.y))
+        # By the records as they came: what spoils them, and last bits of features, may go by place.
+        out.append(splits.holdout.apart(dealt_to.x, dealt_to.y, study.data.holdout, HOLDOUT))
     made = featured(study, records, split.test, tell)
-    kept, held = _parted(made.records, study.data.holdout, public_seed(seed, "holdout"))
+    kept, held = _parted(made.records, out if study.data.holdout else None)
     owned = sum(map(len, parts)) if apart else len(split.train)
+    owned = _declared(study, owned, clients, leaving)
     # Behind here nobody asks for a record of all clients' together, only for what one is like.
     train = replace(split.train.take(slice(0)), x=np.empty((0, *made.shape), split.train.x.dtype))
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
@@ -160,12 +172,15 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told) -> World:
         outputs=outputs,
         clients=clients,
         records=owned,
+        leaving=leaving,
         server_x=made.test.x,
         server_y=made.test.y,
         seed=model_seed,
         private=study.dpsgd,
         hardware=hardware,
-        planned=partial(study.privacy.plan, study.study.rounds, records=owned, clients=clients),
+        planned=partial(
+            study.privacy.plan, study.study.rounds, records=owned, clients=clients, leaving=leaving
+        ),
     )
     preset = PRESETS[study.cost.preset]
     return World(
@@ -176,7 +191,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told) -> World:
         cost_model=_cost(study, preset.model, train.shape, model.reads_text),
         devices=preset.law.draw(clients, stream(seed, "devices")),
         held=held,
-        marks=marks | made.marks | of_model,
+        marks=marks | made.marks | of_model | _dealing(study) | _bound_to(splits),
     )
 
 
@@ -190,16 +205,52 @@ def _apart(
 
 
 def _parted(
-    records: Sequence[Records], share: float, seed: int
+    records: Sequence[Records], out: Sequence[NDArray[np.bool_]] | None
 ) -> tuple[Sequence[Records], Sequence[Records] | None]:
     """What each client trains on, and what it holds out."""
-    if not share:
+    if out is None:
         return records, None
-    out = [held_out(x, y, share, seed) for x, y in records]
     return (
         [(x[~own], y[~own]) for (x, y), own in zip(records, out, strict=True)],
         [(x[own], y[own]) for (x, y), own in zip(records, out, strict=True)],
     )
+
+
+def _declared(study: Study, owned: int, clients: int, leaving: bool) -> int:
+    """The public number of all clients' records. `owned`: how many there are.
+
+    Raises ConfigError where that is data, a finite epsilon is claimed, and the study declares no number.
+    """
+    section = study.data
+    if study.packaged or study.privacy.counts_are_public(leaving):
+        return owned
+    if section.public_count is not None:
+        return section.public_count * clients
+    if study.claims and section.records is None:
+        raise ConfigError(
+            "Expected `public_count` under a finite epsilon, got none: how many records a client has is data "
+            "there, so others are told a number in its place. Write one that does not follow from the "
+            "records, such as public_count = 100."
+        )
+    return owned
+
+
+def _dealing(study: Study) -> Marks:
+    """That records are drawn and dealt out by their places, if they are and an epsilon is claimed."""
+    section = study.data
+    natural = section.partition.kind == "natural"
+    if not study.claims or (natural and section.records is None and study.corruption == Corruption()):
+        return Marks()
+    return Marks(
+        outside=(
+            "Records are drawn, spoilt and dealt out to clients by their places, before anything is claimed: "
+            "an epsilon is that of a record as it was dealt.",
+        )
+    )
+
+
+def _bound_to(splits: Splits) -> Marks:
+    return Marks(bound={"split": splits.bound}) if splits.bound else Marks()
 
 
 def _require_fitting(study: Study, train: Dataset) -> None:
@@ -223,21 +274,22 @@ def _require_fitting(study: Study, train: Dataset) -> None:
 def _require_public(study: Study, *datasets: Dataset | None) -> None:
     """Raises ConfigError if a study with a finite epsilon has data prepared by statistics over records."""
     # Such a statistic is a release that nobody accounts: one more record moves what is made of all others.
-    finite = study.dpsgd is not None or (study.privacy.epsilon or inf) < inf
     for dataset in datasets:
-        if finite and dataset is not None and dataset.fitted:
+        if study.claims and dataset is not None and dataset.fitted:
             raise ConfigError(
                 f"Expected data prepared by public constants under a finite epsilon, got {dataset.name!r}: "
                 f"{dataset.fitted}. Take another source, or leave out the noise and [dpsgd]."
             )
 
 
-def _drawn(split: Split, records: int | None, seed: int) -> Split:
-    """The split with this many of its training records."""
+def _drawn(study: Study, split: Split, seed: int) -> Split:
+    """The split with as many of its training records as the study draws."""
+    records = study.data.records
     if records is None:
         return split
     if records > len(split.train):
-        raise ConfigError(f"Expected records <= {len(split.train)}, got {records}.")
+        most = "those that there are" if study.claims and not study.packaged else len(split.train)
+        raise ConfigError(f"Expected records <= {most}, got {records}.")
     kept = stream(seed, "records").permutation(len(split.train))[:records]
     return replace(split, train=split.train.take(np.sort(kept)))
 

@@ -11,10 +11,18 @@ from typing import Final
 
 import pandas as pd
 
+from securefl.study.accounted import sentence as accounted
+from securefl.sweep.cells import Sweep
 from securefl.sweep.tradeoff import Series
 
 NEAR: Final = 0.01
 """Arms whose accuracy is within this of the best one's count as level with it."""
+
+
+CHOICE: Final = (
+    "The choice of a best cell is not covered by its epsilon: who publishes the best tells of all cells. Pay "
+    "for the choice by `choice` under [sweep], or count the epsilon of all cells together."
+)
 
 
 def sentences(series: Sequence[Series]) -> list[str]:
@@ -26,6 +34,12 @@ def sentences(series: Sequence[Series]) -> list[str]:
     if table.shape[1] < 2 or table.empty:
         return []
     return [*_by_epsilon(table), _counted(table)]
+
+
+def caveats(sweep: Sweep) -> list[str]:
+    """What the epsilons of a sweep do not cover, a sentence each."""
+    found = list(dict.fromkeys(accounted(cell.study) for cell in sweep.cells))
+    return [*found, CHOICE] if len(sweep.cells) > 1 and sweep.choice is None else found
 
 
 def means(series: Sequence[Series]) -> pd.DataFrame:

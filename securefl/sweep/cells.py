@@ -8,6 +8,7 @@
     "privacy.noise" = "local"
 
 A key is a dotted path into the study's table, in quotes. `arm.<option>` is that option of every arm.
+With `choice = { trials = "poisson", mean = 10 }` under [sweep] its best cell is chosen privately (`choice`).
 With `panels = ["data.records"]` under [sweep], each value of that key has a panel of its own in the figures.
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 import tomli_w
 
 from securefl.core.errors import ConfigError
+from securefl.dp.choice import Trials
 from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
 from securefl.study.brought import Brought
@@ -52,7 +54,7 @@ class Cell:
 class Sweep:
     """keys: what is swept, in the order of the file. panels: those of them whose values have figures of their
     own. text: the TOML it was read from. file: what errors call it; empty for a text without a file.
-    own_folder: `home` of its studies."""
+    own_folder: `home` of its studies. choice: the trials of a private selection, None to run all cells."""
 
     name: str
     keys: tuple[str, ...]
@@ -61,6 +63,7 @@ class Sweep:
     file: str = ""
     own_folder: Path | None = None
     panels: tuple[str, ...] = ()
+    choice: Trials | None = None
 
     def home(self, out: Path, cell: Cell) -> Path:
         return out / "cells" / cell.folder
@@ -105,6 +108,7 @@ def parse_sweep(text: str, *, home: Path | None = None, brought: Brought | None 
         name=cells[0].study.study.name,
         keys=keys,
         panels=section.panels,
+        choice=section.choice,
         cells=tuple(cells),
         text=text,
         own_folder=home,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from pathlib import Path
 
 from securefl.accounting.composition import compose
+from securefl.accounting.shared import Account, Allotment
 from securefl.algorithm import Algorithm
 from securefl.charges import events_of
-from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.errors import BudgetExceeded, ConfigError, SecureFLError
 from securefl.core.release import PARTIES
 from securefl.plan import Plan
 from securefl.study import world
+from securefl.study.accounted import account, foreseen, ledger_of
 from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.study.forecast import affordable_rounds
@@ -38,11 +40,15 @@ class Checked:
     """A cell that was built and not run. refused: why it cannot run, or an empty text.
 
     arms: empty if it is refused, or costs were not asked for.
+    allotted: what its runs would be charged in the shared ledger, arm by arm for each seed. held: what that
+    ledger holds; None if it names none.
     """
 
     cell: Cell
     refused: str
     arms: tuple[ArmCost, ...]
+    allotted: tuple[Allotment, ...] = ()
+    held: Account | None = None
 
 
 def check(
@@ -68,9 +74,10 @@ def check(
 
 def _data_of(study: Study) -> str:
     """What a world hangs on, as text: studies that share it differ in arms, privacy and training at most."""
-    noised = study.dpsgd is not None or (study.privacy.epsilon or inf) < inf
-    parts = (study.data, study.corruption, study.model, study.cost, study.runtime.device, study.home)
-    return repr((study.study.seeds[0], noised, *parts))
+    privacy = (study.noised, study.claims, study.privacy.unit, study.privacy.adjacency)
+    shared = study.privacy.ledger is not None
+    parts = (shared, study.data, study.corruption, study.model, study.cost, study.runtime.device, study.home)
+    return repr((study.study.seeds[0], *privacy, *parts))
 
 
 def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) -> Iterator[Checked]:
@@ -89,7 +96,12 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
         try:
             made = {arm.name: composition(study, arm, replace(here, problem=problem)) for arm in study.arms}
             require_known(study, [algorithm for algorithm, _ in made.values()])
-            yield Checked(cell=cell, refused="", arms=_costs(made) if costs else ())
+            plan = made[study.arms[0].name][1]
+            wants = tuple(foreseen(study, [(arm, made[arm.name]) for arm in study.arms]))
+            held = account(study, here, plan)
+            yield Checked(
+                cell=cell, refused="", arms=_costs(made) if costs else (), allotted=wants, held=held
+            )
         except SecureFLError as error:
             yield Checked(cell=cell, refused=str(error), arms=())
 
@@ -119,6 +131,26 @@ def require_all(sweep: Sweep, checked: Sequence[Checked]) -> None:
         f"{sweep.file}{': ' if sweep.file else ''}{len(refused)} of {len(checked)} cells cannot run, so none "
         f"was begun: {shown}{more}. Mend them, or leave them out."
     )
+
+
+def require_room(checked: Sequence[Checked], begun: Callable[[Cell], Mapping[str, str]]) -> None:
+    """Raises BudgetExceeded unless each shared ledger bears what is left of its cells, all together.
+
+    begun: for each run of a cell (see `foreseen`) that has a ledger of its own, the identity of that.
+    """
+    ledgers: dict[Path, tuple[Account, list[Allotment]]] = {}
+    for own in checked:
+        path = ledger_of(own.cell.study)
+        if path is None or own.held is None:
+            continue
+        known = begun(own.cell)
+        wants = ledgers.setdefault(path, (own.held, []))[1]
+        wants += [
+            replace(want, run=known.get(want.run, f"{own.cell.folder} {want.run}")) for want in own.allotted
+        ]
+    for path, (held, wants) in ledgers.items():
+        if (refused := held.refusal(wants)) is not None:
+            raise BudgetExceeded(f"{path}: {refused}")
 
 
 def _where(cells: Sequence[Checked]) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from securefl.accounting.figures import brief, plain
+from securefl.accounting.shared import Account
 from securefl.study.forecast import Forecast
 from securefl.study.forecast_text import duration
+from securefl.sweep.best import caveats
 from securefl.sweep.cells import Sweep
 from securefl.sweep.check import ArmCost, Checked
 
@@ -16,6 +18,8 @@ def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
     """A line for each cell and arm: epsilon by party, or why the cell cannot run."""
     yield f"{sweep.name}: a sweep of {len(checked)} cells over {', '.join(sweep.keys)}"
     yield "Epsilon is that of a client that takes part in every round, after the whole schedule."
+    yield from caveats(sweep)
+    yield from _shared(checked)
     for own in checked:
         yield ""
         yield own.cell.name
@@ -23,6 +27,22 @@ def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
             yield f"  cannot run: {own.refused}"
         for cost in own.arms:
             yield f"  {cost.arm}: {_epsilon(cost)}{_rounds(own, cost)}"
+
+
+def _shared(checked: Sequence[Checked]) -> Iterator[str]:
+    """What shared ledgers hold, and what these cells would add."""
+    ledgers: dict[str, tuple[Account, int]] = {}
+    for own in checked:
+        if own.held is not None:
+            path = str(own.cell.study.privacy.ledger)
+            held, count = ledgers.get(path, (own.held, 0))
+            ledgers[path] = held, count + len(own.allotted)
+    for path, (held, count) in ledgers.items():
+        spent = ", ".join(f"{brief(held.epsilon(party))} against the {party}" for party in held.terms.against)
+        yield (
+            f"The ledger {path} holds {len(held.entries)} runs over these records: ε {spent}, of a budget of "
+            f"{held.budget:g}. These cells are {count} runs, of which those on file are free."
+        )
 
 
 def _epsilon(cost: ArmCost) -> str:
@@ -60,6 +80,7 @@ def as_json(sweep: Sweep, checked: Sequence[Checked], taken: float | None) -> di
     return {
         "sweep": sweep.name,
         "keys": list(sweep.keys),
+        "accounting": [*caveats(sweep), *_shared(checked)],
         "seconds": taken,
         "cells": [
             {

@@ -25,7 +25,7 @@ from securefl.accounting.figures import asked_for, says_infinite, short, with_re
 from securefl.report import run_page
 from securefl.storage.files import write as write_file
 from securefl.study import run_report
-from securefl.sweep.best import sentences
+from securefl.sweep.best import caveats, sentences
 from securefl.sweep.cells import Sweep, in_force, short_names, show
 from securefl.sweep.run import facts, finished
 from securefl.sweep.section import EPSILON
@@ -113,7 +113,10 @@ def render(
         failed=failed,
         warnings={name: [own["text"] for own in told] for name, told in alarms_of(sweep, out).items()},
         measure=measure_of(sweep, out).words,
-        sentences=[*sentences(series), *_outside(sweep, out)],
+        apart=run_page.APART,
+        tested=run_page.TESTED,
+        personal=any(own.personal for own in series),
+        sentences=[*sentences(series), *caveats(sweep), *_outside(sweep, out)],
         choices={short.get(name, name): values for name, values in choices.items()},
         series=series,
         groups={own.number: _groups(own, choices) for own in series},

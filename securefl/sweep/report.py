@@ -9,10 +9,13 @@ from typing import Any
 import pandas as pd
 
 from securefl.accounting.figures import plain
+from securefl.report.run_page import TESTED
 from securefl.report.tables import write_csv, write_png
 from securefl.storage.files import subfolder
+from securefl.storage.private_folder import FIELD, NOTICE, private_folder
+from securefl.study.publication import PERSONAL, public
 from securefl.sweep import tradeoff, tradeoff_plots
-from securefl.sweep.best import sentences
+from securefl.sweep.best import caveats, sentences
 from securefl.sweep.cells import CONFIG, Sweep
 from securefl.sweep.page import alarms_of, measure_of
 from securefl.sweep.page import write as write_page
@@ -28,32 +31,48 @@ def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:
     summary = tradeoff.summary_table(sweep, out, results)
     if summary.empty:
         return summary
-    write_csv(out / "results.csv", results)
-    write_csv(out / "summary.csv", summary)
+    private = private_folder(out)
+    for name, table in (("results", results), ("summary", summary)):
+        write_csv(out / f"{name}.csv", public(table))
+        write_csv(private / f"{name}.csv", table, [NOTICE])
     # Tables come first: they are whole even where drawing fails.
     series = tradeoff.series_of(sweep, summary)
-    plots = subfolder(out / "plots")
+    personal = PERSONAL in set(summary["models"])
+    plots = subfolder((private if personal else out) / "plots")
+    notice = NOTICE if personal else TESTED
     swept, measure = EPSILON in sweep.keys, measure_of(sweep, out)
     for drawing in tradeoff_plots.drawings(series, epsilon_swept=swept, legend=True, measure=measure):
-        write_png(plots / f"{drawing.name}.png", drawing.figure)
+        write_png(plots / f"{drawing.name}.png", drawing.figure, notice)
     reproduce = f"securefl sweep {out / CONFIG} --out {out}-again"
     write_page(out / "sweep.html", sweep, out, series, failed, reproduce)
     return summary
 
 
 def as_json(sweep: Sweep, out: Path, summary: pd.DataFrame, failed: Mapping[str, str]) -> dict[str, Any]:
-    """The summary for scripts. An infinite epsilon is the text "inf", and an unknown value is null."""
-    rows = [{str(key): _plain(value) for key, value in row.items()} for row in summary.to_dict("records")]
+    """The summary for scripts. An infinite epsilon is the text "inf", and an unknown value is null.
+
+    `private` has what no epsilon covers: warnings, errors, and rows with the accuracies of personal models.
+    """
     page = None if summary.empty else str(out / "sweep.html")
     return {
         "cells": len(sweep.cells),
-        "failed": dict(failed),
-        "warnings": alarms_of(sweep, out),
         "accuracy": measure_of(sweep, out).words,
+        "tested": TESTED,
         "sentences": [] if summary.empty else sentences(tradeoff.series_of(sweep, summary)),
-        "summary": rows,
+        "accounting": caveats(sweep),
+        "summary": _rows(public(summary)),
         "page": page,
+        "private": {
+            FIELD: NOTICE,
+            "failed": dict(failed),
+            "warnings": alarms_of(sweep, out),
+            "summary": _rows(summary),
+        },
     }
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
 
 
 def _plain(value: Any) -> Any:

@@ -24,19 +24,20 @@ from typing import Any, Protocol
 from securefl.charges import endless
 from securefl.core.errors import DataError, SecureFLError
 from securefl.processes import SIGNALS, end_with_parent, for_workers
-from securefl.storage.files import replacing, write
-from securefl.study import run_report, world
+from securefl.storage.files import write
+from securefl.storage.private_folder import NOTICE, PRIVATE, json_text, private_folder
+from securefl.study import run_report, split_key, world
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
 from securefl.study.interruption import Interrupted, Interruption, Stop, Told
-from securefl.study.session import run_study
+from securefl.study.session import CONFIG, run_study
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
 from securefl.training.evaluation import Task
 
-METRICS = "metrics.csv"
-FACTS = "cell.json"
+METRICS = f"{PRIVATE}/metrics.csv"
+FACTS = f"{PRIVATE}/cell.json"
 """The mark of a finished cell, written last, with the facts that its tables do not hold."""
 _TOLD = ("card", "endless", "alarms", "kind", "outside")
 _KILLED = "its worker process was ended from outside; if memory ran out, take fewer --workers"
@@ -100,8 +101,7 @@ def finish(
         "metrics": _digest((folder / METRICS).read_bytes()),
         **dict(zip(_TOLD, (card, endless, alarms, kind, list(outside)), strict=True)),
     }
-    with replacing(folder / FACTS) as target:
-        target.write(json.dumps(noted, indent=2).encode())
+    write(folder / FACTS, json_text(noted))
 
 
 def _digest(content: bytes) -> str:
@@ -185,6 +185,7 @@ class _Shift:
             try:
                 with for_workers():
                     folder, study = self.sweep.home(self.out, cell), cell.study
+                    share_key(self.out, study, folder)
                     future = self.pool.submit(_work, folder, study.text, study.home, place)
             except BrokenProcessPool:
                 self.waiting.appendleft(cell)
@@ -240,7 +241,7 @@ def _prepare(news: SimpleQueue[tuple[int, int]], hears: Connection) -> None:
 
 def _work(folder: Path, text: str, home: Path | None, place: int) -> str | None:
     """Run one cell in a worker. Returns the error, or None."""
-    trace = folder / "error.txt"
+    trace = folder / PRIVATE / "error.txt"
     trace.unlink(missing_ok=True)
     try:
         # The workers of a sweep are its cells: within a cell nothing is shared out again.
@@ -251,13 +252,20 @@ def _work(folder: Path, text: str, home: Path | None, place: int) -> str | None:
         return str(error)
     except Exception as error:  # a defect of this code or of a study's own costs one cell, not the sweep
         folder.mkdir(parents=True, exist_ok=True)
-        write(trace, traceback.format_exc())
+        private_folder(folder)
+        write(trace, f"{NOTICE}\n\n{traceback.format_exc()}")
         return f"{type(error).__name__}: {error} (where, says {trace})"
     return None
 
 
 def _quiet(line: str) -> None:
     """Say nothing: the sweep already says that a process left its folder, and the cells' locks with it."""
+
+
+def share_key(out: Path, study: Study, folder: Path) -> None:
+    """Give a cell, or a trial, of the sweep in `out` the key that splits the records in all of them."""
+    if not (folder / CONFIG).exists():
+        split_key.share(out, study, folder, begun=any(folder.parent.glob(f"*/{CONFIG}")))
 
 
 def run_cell(study: Study, folder: Path, count: Callable[[int], None], stop: Stop) -> None:

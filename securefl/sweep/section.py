@@ -9,11 +9,12 @@ from math import prod
 from typing import Any, Final
 
 from securefl.core.errors import ConfigError
-from securefl.core.reading import near
+from securefl.core.reading import convert, near
+from securefl.dp.choice import Trials
 
 EPSILON: Final = "privacy.epsilon"
 MOST_CELLS: Final = 2000
-_KNOWN: Final = ("grid", "list", "panels")
+_KNOWN: Final = ("grid", "list", "panels", "choice")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +22,13 @@ class Section:
     """grid: lists whose product is taken. entries: the grid is taken for each of them.
 
     panels: swept keys whose values have figures of their own, side by side by the first key.
+    choice: how many trials a private selection draws; None if all cells are run and published.
     """
 
     grid: Mapping[str, Sequence[Any]]
     entries: Sequence[Mapping[str, Any]]
     panels: tuple[str, ...] = ()
+    choice: Trials | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -62,7 +65,9 @@ def section_of(section: Any) -> Section:
     for entry in entries:
         _require_entry(entry, grid)
     found = Section(grid=grid, entries=entries)
-    return Section(grid=grid, entries=entries, panels=_panels(section.get("panels", []), found.keys))
+    choice = convert(Trials, section["choice"], "sweep.choice") if "choice" in section else None
+    panels = _panels(section.get("panels", []), found.keys)
+    return Section(grid=grid, entries=entries, panels=panels, choice=choice)
 
 
 def _require_entry(entry: Any, grid: Mapping[str, Any]) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from securefl.core.errors import SecureFLError
+from securefl.study.accounted import begun
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.own import told
 from securefl.sweep.cells import Sweep
-from securefl.sweep.check import check, require_all
+from securefl.sweep.check import check, require_all, require_room
 from securefl.sweep.progress import Bars
 from securefl.sweep.report import write
-from securefl.sweep.run import Watch, finished, run_cell, run_cells
+from securefl.sweep.run import Watch, finished, run_cell, run_cells, share_key
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,9 +36,9 @@ def require_runnable(sweep: Sweep, out: Path, console: Console) -> None:
     left = [cell for cell in sweep.cells if not finished(sweep.home(out, cell))]
     with console.status("checking all cells") as status:
         # All before any runs: an error in the last one must not cost the hours, or the epsilon, of the first.
-        require_all(
-            sweep, check(left, costs=False, tell=lambda name: status.update(Text(f"checking {name}")))
-        )
+        checked = check(left, costs=False, tell=lambda name: status.update(Text(f"checking {name}")))
+        require_all(sweep, checked)
+        require_room(checked, lambda cell: begun(cell.study, sweep.home(out, cell)))
 
 
 def run_and_write(
@@ -72,6 +73,7 @@ def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[s
         watch.begun(cell, 0)
         error = None
         try:
+            share_key(out, cell.study, folder)
             run_cell(cell.study, folder, partial(watch.round, 0), stop)
         except SecureFLError as found:
             error = failed[cell.name] = str(found)

@@ -113,7 +113,8 @@ def done(sweep: Sweep, out: Path) -> list[Cell]:
 def _metrics(sweep: Sweep, cell: Cell, folder: Path) -> pd.DataFrame:
     # An arm may be called "nan". Only an empty field is a missing number.
     table = io.BytesIO(facts(folder, cell)["metrics"])
-    own = pd.read_csv(table, dtype={"arm": str}, keep_default_na=False, na_values=[""])
+    # The first line is a comment. Others may have a "#" in them.
+    own = pd.read_csv(table, skiprows=1, dtype={"arm": str}, keep_default_na=False, na_values=[""])
     arms = {arm.name: arm for arm in cell.study.arms}
     keys = {key: [_plain(in_force(cell, key, arms[name])) for name in own["arm"]] for key in sweep.keys}
     head = pd.DataFrame(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ class Problem:
         clients: how many there are.
         records: how many records all clients together are declared to have. It is public, and no client may
             claim more.
+        leaving: whether a share of a client's own records becomes the server's, each by what is in it. So
+            even under replace-one a client's number of records may change by one.
         server_x, server_y: records the server owns, for evaluation and baseline profiles (D^V).
         seed: public; the initial model and probe inputs follow from it.
         private: how clients train with record-level privacy. None if they train without it.
@@ -52,6 +55,7 @@ class Problem:
     server_y: NDArray[Any]
     seed: int
     private: DPSGD | None = None
+    leaving: bool = False
     hardware: Hardware = field(default_factory=Hardware)
     planned: Callable[[Sequence[Sends]], Plan] | None = None
 
@@ -113,5 +117,7 @@ class Problem:
         return self._module
 
     def evaluate(self, vector: NDArray[np.float32]) -> Evaluation:
-        """Accuracy and loss on the server's records."""
+        """Accuracy and loss on the server's records, nan if it has none."""
+        if not len(self.server_x):
+            return Evaluation(accuracy=nan, loss=nan)
         return evaluate(self.module(vector), self.server_x, self.server_y, self.kind)

@@ -131,7 +131,7 @@ def test_a_protocol_from_outside_runs_however_it_is_summed(
     assert page.is_file()
     assert found.metrics["answered"].tolist() == [4, 4]
     assert found.participation["selected"].tolist() == [2] * 4
-    table = pd.read_csv(tmp_path / "figures.csv")
+    table = pd.read_csv(tmp_path / "private" / "figures.csv", comment="#")
     assert set(table["figure"]) == {"turn"}
     assert table["value"].tolist() == [1.0] * 4 + [2.0] * 4
     assert 0.05 < found.summary[0].final_accuracy < 0.25

@@ -90,7 +90,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             shutil.copytree(whole, killed)
 
     run_study(of, whole, tell)
-    last = killed / "arms" / "fedprof" / "seed-3"
+    last = killed / "private" / "arms" / "fedprof" / "seed-3"
     assert (last / "checkpoint.sqlite-wal").stat().st_size > 0
     return whole, killed
 

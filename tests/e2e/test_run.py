@@ -40,19 +40,21 @@ def test_a_run_folder_holds_everything(finished: Path) -> None:
     expected = {
         "study.toml",
         "metrics.csv",
-        "participation.csv",
-        "figures.csv",
-        "abstentions.csv",
         "summary.json",
+        "private/README.txt",
+        "private/summary.json",
     }
     expected |= {"versions.json", "seeds.json", "report.html"}
+    tables = {f"private/{name}" for name in ("metrics", "participation", "figures", "abstentions")}
+    expected |= {f"{name}.csv" for name in tables}
     if find_spec("pyarrow") is not None:
-        expected |= {f"{name}.parquet" for name in ("metrics", "participation", "figures", "abstentions")}
-    expected |= {f"plots/{name}.png" for name in ("accuracy", "participation", "cost", "divergence")}
+        expected |= {f"{name}.parquet" for name in (*tables, "metrics")}
+    expected |= {f"private/plots/{name}.png" for name in ("participation", "cost", "divergence")}
+    expected |= {"plots/accuracy.png"}
     for arm in ("fedavg", "fedprof"):
         for seed in (3, 4):
             own = ("ledger.sqlite", "ledger.sqlite-head", "checkpoint.sqlite", "acts.sqlite")
-            expected |= {f"arms/{arm}/seed-{seed}/{name}" for name in own}
+            expected |= {f"private/arms/{arm}/seed-{seed}/{name}" for name in own}
     assert names == {*expected, LOCK}
     assert json.loads((finished / "seeds.json").read_text()) == [3, 4]
     assert (finished / "study.toml").read_text() == study(seeds="[3, 4]", scores="ckks", extra=SPOILT).text
@@ -64,12 +66,14 @@ def test_tables_have_a_row_for_every_observation(finished: Path) -> None:
     assert len(metrics) == 2 * 2 * 2
     assert set(metrics["epsilon_server"]) == {math.inf}
     assert set(metrics["epsilon_key-holder"]) == {0.0}
-    participation = pd.read_csv(finished / "participation.csv")
+    participation = pd.read_csv(finished / "private" / "participation.csv", comment="#")
     assert participation.groupby(["arm", "seed"])["selected"].sum().tolist() == [6, 6, 6, 6]
     assert participation.groupby(["arm", "seed"])["answered"].sum().tolist() == [6, 6, 6, 6]
-    assert set(metrics["survivors_lost"]) == {0}
+    whole = pd.read_csv(finished / "private" / "metrics.csv", comment="#")
+    assert set(whole["survivors_lost"]) == {0}
+    assert whole["accuracy"].tolist() == metrics["accuracy"].tolist()
     assert set(participation["quality"]) >= {"clean", "blurred"}
-    figures = pd.read_csv(finished / "figures.csv")
+    figures = pd.read_csv(finished / "private" / "figures.csv", comment="#")
     # A row for every change: in round 1 of all six clients, later of the three that were asked.
     assert len(figures) == 2 * 6 + 2 * 3
     assert set(figures["arm"]) == {"FedProf"}
@@ -82,7 +86,7 @@ def test_epsilon_is_honest_in_every_output(finished: Path) -> None:
     assert "∞" in summary["sentences"][2]
     page = (finished / "report.html").read_text()
     assert "∞" in page
-    db = sqlite3.connect(finished / "arms" / "fedprof" / "seed-3" / "ledger.sqlite")
+    db = sqlite3.connect(finished / "private" / "arms" / "fedprof" / "seed-3" / "ledger.sqlite")
     charges = {
         row[0] for row in db.execute("SELECT charge FROM releases WHERE name IN ('update', 'profile')")
     }

@@ -72,7 +72,7 @@ def test_json_alone_is_printed(done: tuple[Path, Path, Result]) -> None:
     _, out, result = done
     assert (result.exit_code, result.stderr) == (0, "")
     found = json.loads(result.stdout, parse_constant=refuse)
-    assert (found["cells"], found["failed"]) == (4, {})
+    assert (found["cells"], found["private"]["failed"]) == (4, {})
     assert found["page"] == str(out / "sweep.html")
     assert len(found["summary"]) == 4 * 2
     asked = [(row["privacy.epsilon"], row["epsilon_true"]) for row in found["summary"]]
@@ -110,7 +110,8 @@ def test_a_cell_is_the_run_of_its_study(done: tuple[Path, Path, Result], tmp_pat
     cell = out / "cells" / "epsilon-inf-rounds-2"
     alone = CliRunner().invoke(run_command, [str(cell / "study.toml"), "--out", str(tmp_path / "run")])
     assert alone.exit_code == 0, alone.output
-    tables = [pd.read_csv(folder / "metrics.csv") for folder in (cell, tmp_path / "run")]
+    homes = (cell / "private", tmp_path / "run" / "private")
+    tables = [pd.read_csv(home / "metrics.csv", comment="#") for home in homes]
     first, second = (table.drop(columns="wall_seconds") for table in tables)
     pd.testing.assert_frame_equal(first, second)
 
@@ -217,7 +218,7 @@ def test_what_one_cell_learnt_nothing_of_is_told_of_the_sweep(tmp_path: Path) ->
     result = swept(toml, out, "--json")
     assert result.exit_code == UNLEARNT
     found = json.loads(result.stdout, parse_constant=refuse)
-    (alarm,) = found["warnings"]["learning_rate = 1e+30"]
+    (alarm,) = found["private"]["warnings"]["learning_rate = 1e+30"]
     assert (alarm["arm"], alarm["learnt"]) == ("FedAvg", False)
     assert "Warning: learning_rate = 1e+30: FedAvg: nobody answered in any of 2 rounds" in result.stderr
     assert (
@@ -295,7 +296,7 @@ def started(folder: Path) -> tuple[Path, Path, subprocess.Popen[str]]:
         text=True,
         start_new_session=True,
     )
-    while not any((out / "cells").glob("*/cell.json")):
+    while not any((out / "cells").glob("*/private/cell.json")):
         assert running.poll() is None, running.communicate()
         time.sleep(0.05)
     return toml, out, running
@@ -333,7 +334,9 @@ def test_an_interrupted_sweep_leaves_no_worker_and_goes_on(how: signal.Signals, 
     finally:
         running.kill()
         running.communicate()
-    before: dict[Path, Any] = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/cell.json")}
+    before: dict[Path, Any] = {
+        path: path.stat().st_mtime_ns for path in out.glob("cells/*/private/cell.json")
+    }
     assert 1 <= len(before) < 4
     assert not (out / "results.csv").exists()
 
@@ -404,7 +407,7 @@ def test_a_sweeps_workers_finish_their_rounds_unless_asked_twice(signals: int, t
     assert running.returncode == (130 if signals == 1 else 143)
     assert (stdout, "Traceback" in stderr) == ("", False)
     assert stderr.splitlines()[-1].endswith(f"Go on with: securefl sweep {out / 'sweep.toml'} --out {out}")
-    kept = list(out.glob("cells/*/arms/fedavg/seed-3/checkpoint.sqlite"))
+    kept = list(out.glob("cells/*/private/arms/fedavg/seed-3/checkpoint.sqlite"))
     assert len(kept) == 1, "no further cell was begun"
     with Checkpoint(kept[0]) as checkpoint:
         assert len(checkpoint.load()[1]) == (1 if signals == 1 else 0)

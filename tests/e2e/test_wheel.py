@@ -156,7 +156,7 @@ def test_the_wheel_runs_the_demo_in_a_clean_environment(wheel: Path, tmp_path: P
     found = json.loads(run(securefl, "demo", "--out", "demo", "--json"))
     assert (tmp_path / "demo" / "report.html").is_file()
     assert len(found["arms"]) == 4
-    assert found["warnings"] == []
+    assert found["private"]["warnings"] == []
 
 
 def test_it_stands_beside_another_owner_of_the_short_name(wheel: Path, tmp_path: Path) -> None:

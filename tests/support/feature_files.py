@@ -46,6 +46,7 @@ seeds = [1]
 [data]
 {data}
 clients = 20
+public_count = 65
 partition = {{ kind = "dirichlet", concentration = 0.5 }}
 {model()}
 [privacy]

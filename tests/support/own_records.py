@@ -13,6 +13,7 @@ from securefl.data.columns import Column
 from securefl.data.given import given
 from securefl.data.layout import Layout
 from securefl.data.own import Own, own
+from securefl.data.sides import Sides
 
 COLUMNS = {
     "age": Column(range=(0, 120), missing=40, indicator=True),
@@ -24,11 +25,11 @@ SMALL = Layout(classes=2)
 
 
 def table(frame: pd.DataFrame, layout: Layout = LAYOUT, **options: Any) -> Own:
-    return own(given(frame, layout, "people"), layout, name="people", seed=0, **options)
+    return own(given(frame, layout, "people"), layout, name="people", sides=Sides(0), **options)
 
 
 def of(thing: object, layout: Layout = SMALL, **options: Any) -> Own:
-    return own(given(thing, layout, "mine"), layout, name="mine", seed=0, **options)
+    return own(given(thing, layout, "mine"), layout, name="mine", sides=Sides(0), **options)
 
 
 def arrays(n: int = 20, width: int = 3, seed: int = 0) -> tuple[Any, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from securefl.report.tables import write_csv
+from securefl.storage.private_folder import NOTICE, private_folder
 from securefl.sweep.cells import Sweep, parse_sweep
 from securefl.sweep.run import finish
 from support.tiny_study import text
@@ -59,11 +61,16 @@ def fill(
     alarms: Sequence[Mapping[str, Any]] = (),
     seeds: int = 3,
     outside: Sequence[str] = (),
+    personal: bool = False,
 ) -> None:
-    """Folders as finished cells leave them, of some seeds and two rounds, but for the last `leave`."""
+    """Folders as finished cells leave them, of some seeds and two rounds, but for the last `leave`.
+
+    personal: whether accuracies are of personal models.
+    """
     for place, cell in enumerate(found.cells[: len(found.cells) - leave]):
         folder = out / "cells" / cell.folder
         folder.mkdir(parents=True)
+        home = private_folder(folder)
         asked = cell.study.privacy.epsilon or math.inf
         rows, endless = [], {}
         for a, arm in enumerate(cell.study.arms):
@@ -73,8 +80,9 @@ def fill(
             for seed in range(1, seeds + 1):
                 for number in (1, 2):
                     accuracy = 0.1 * number + 0.01 * seed + 0.02 * place
-                    rows.append(row(arm.name, seed, number, accuracy, epsilon))
-        pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
+                    models = "personal" if personal else "global"
+                    rows.append({**row(arm.name, seed, number, accuracy, epsilon), "models": models})
+        write_csv(home / "metrics.csv", pd.DataFrame(rows), [NOTICE])
         card = [
             {
                 "party": "server",

@@ -28,6 +28,7 @@ def status(folder: Path, as_json: bool) -> None:
     # A study's name and a server's plan are a stranger's words.
     for line in _lines(said):
         click.echo(escaped(line))
+    click.echo("This is for the person at this machine: no epsilon covers it.", err=True)
 
 
 def _lines(said: dict[str, Any]) -> list[str]:

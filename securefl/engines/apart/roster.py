@@ -18,7 +18,7 @@ from typing import Any
 from securefl.core.agreement import Directory, Member, fields
 from securefl.core.errors import ConfigError
 from securefl.core.keys import PublicKey
-from securefl.core.legible import escaped
+from securefl.core.legible import escaped, require_distinct
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import has_small_order
 from securefl.messages import client_name
@@ -69,6 +69,7 @@ class Pinned:
                 f"perhaps a {KEY_HOLDER}, got {', '.join(sorted(self.members)) or 'nobody'}. Ask who is "
                 "missing for their line."
             )
+        require_distinct(self.members, "names of parties")
         seen: dict[bytes, str] = {}
         for name, member in self.members.items():
             for key in (member.identity.raw, member.channel.raw):

@@ -2,6 +2,7 @@
 
 party.toml, study.toml      what its owner agreed to (see `plan_file`), and the study it is from
 identity.key                its lasting keys
+split.key                   says which records a client tests on, where a finite epsilon is claimed
 ledger.sqlite               all that it ever released, in every study: a client's
 acts.sqlite                 its journal
 diary.sqlite                sessions, refusals, fingerprints of records, what it keeps
@@ -28,13 +29,14 @@ from securefl.storage import counter as counters
 from securefl.storage.counter import Counter
 from securefl.storage.files import filling, write
 from securefl.storage.folder_lock import alone
-from securefl.study import config
+from securefl.study import config, split_key
 from securefl.study.config import Arm, Study
 from securefl.study.home import note_home
 from securefl.study.parties import keys, plan_file
 from securefl.study.parties.made import Made, OwnData, data_of
 from securefl.study.parties.pinning import pinned_of
 from securefl.study.parties.plan_file import HolderTerms, PlanFile
+from securefl.study.split_key import Keeper
 
 STUDY = "study.toml"
 SOCKET = Path("run") / "party.sock"
@@ -83,6 +85,7 @@ def init(folder: Path, made: Made, part: Part) -> PlanFile:
         with begun(part.name, folder, Counter(place), _ledger_terms(content)) as files:
             if own is not None:
                 files.diary.note_records(own.digest, "as the folder was made")
+        _keep_key(folder, made, content)
         _write_study(folder, made.study)
         # Last: a folder without it is not taken for a party's.
         plan_file.write(folder, content)
@@ -124,11 +127,26 @@ def renew(folder: Path, made: Made, part: Part) -> PlanFile:
             raise ConfigError(f"Expected the counter {before.counter}, got another: it moves with no plan.")
         if before.client is not None:
             before.terms.require(made.plan, f"this party's ledger, {folder / LEDGER}")
+        made = _with_key(folder, made)
         _data(made, part.name, part.records)
         content = replace(_content(made, part, Path(before.counter)), roster=before.roster)
+        _keep_key(folder, made, content)
         _write_study(folder, made.study)
         plan_file.write(folder, content)
         return content
+
+
+def _with_key(folder: Path, made: Made) -> Made:
+    """The same under the key that a party's folder has, if it has one."""
+    if made.keeper.key is None or not (folder / split_key.NAME).exists():
+        return made
+    return Made.of(made.study, made.arm, made.world.seed, Keeper(key=split_key.read(folder), dealt=True))
+
+
+def _keep_key(folder: Path, made: Made, content: PlanFile) -> None:
+    """Keep the key of a client's splits, if they go by one."""
+    if content.client is not None and made.keeper.key is not None:
+        split_key.write_new(folder, made.keeper.key)
 
 
 def _content(made: Made, part: Part, counter: Path) -> PlanFile:
@@ -212,7 +230,10 @@ def opened(folder: Path, *, new_records: str = "") -> Iterator[Opened]:
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
     with held(content.name, folder, Counter(Path(content.counter)), _ledger_terms(content)) as files:
         study = config.read(folder / STUDY)
-        made = Made.of(study, arm_of(study, content.arm), content.seed)
+        keeper = None
+        if content.client is not None and split_key.needed(study):
+            keeper = Keeper(key=split_key.read(folder), dealt=True)
+        made = Made.of(study, arm_of(study, content.arm), content.seed, keeper)
         made.require(content)
         data = None
         if content.client is not None:

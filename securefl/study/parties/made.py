@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import client_stream
+from securefl.data.sides import HOLDOUT
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.computing import Records
 from securefl.engines.party.key_holder import KeyHolderParty
@@ -29,9 +30,12 @@ from securefl.scores import Way as ScoreWay
 from securefl.scores import way_of as score_way
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
+from securefl.study import split_key
+from securefl.study.accounted import require_in_one_process
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.parties.plan_file import PlanFile
+from securefl.study.split_key import Keeper
 from securefl.study.world import World, build
 from securefl.sums import way_of
 from securefl.training.task import Problem
@@ -54,12 +58,20 @@ class Made:
     world: World
     algorithm: Algorithm
     plan: Plan
+    keeper: Keeper = field(default_factory=Keeper)
 
     @classmethod
-    def of(cls, study: Study, arm: Arm, seed: int) -> Made:
-        """Build the study's world. Raises ConfigError for a study that cannot run."""
-        world = build(study, seed)
-        return cls(study, arm, world, *composition(study, arm, world))
+    def of(cls, study: Study, arm: Arm, seed: int, keeper: Keeper | None = None) -> Made:
+        """Build the study's world. Raises ConfigError for a study that cannot run.
+
+        keeper: a client's own, with the key of its folder; by default one with a fresh key, where a hold-out
+        goes by one.
+        """
+        require_in_one_process(study)
+        if keeper is None:
+            keeper = Keeper(key=split_key.fresh() if split_key.needed(study) else None, dealt=True)
+        world = build(study, seed, splits=keeper.splits(study, seed))
+        return cls(study, arm, world, *composition(study, arm, world), keeper)
 
     @property
     def work(self) -> bytes:
@@ -159,11 +171,12 @@ def data_of(made: Made, number: int, records: str) -> OwnData:
         )
     if not records:
         return OwnData(world.records[number], None if world.held is None else world.held[number])
-    if world.held is not None:
-        raise ConfigError(
-            "Expected a study without [data] holdout beside records of your own, got one: leave it out."
-        )
-    return OwnData(_own(Path(records), world.problem, world.records[number]), None)
+    x, y = _own(Path(records), world.problem, world.records[number])
+    if world.held is None:
+        return OwnData((x, y), None)
+    sides = made.keeper.splits(made.study, world.seed).holdout
+    out = sides.apart(x, y, made.study.data.holdout, HOLDOUT)
+    return OwnData((x[~out], y[~out]), (x[out], y[out]))
 
 
 def _own(path: Path, problem: Problem, like: Records) -> Records:

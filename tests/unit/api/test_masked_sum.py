@@ -218,3 +218,16 @@ def test_whom_to_trust_is_never_assumed(word: str) -> None:
     said = {name: value for name, value in TRUST.items() if name != word}
     with pytest.raises(TypeError, match=word):
         securefl.masked_sum(FOUR, bound=1000.0, **said)
+
+
+def test_two_names_of_one_person_are_refused_in_one_call_and_over_calls(tmp_path: Path) -> None:
+    """The attack: "Ann" in a second call has a budget of her own beside that of "ann"."""
+    with pytest.raises(ConfigError, match="got 'ann' and 'Ann'"):
+        total({"ann": [1.0], "Ann": [2.0], "bob": [3.0]})
+    noised = {**NOISED, "ledger": tmp_path / "ledger"}
+    securefl.masked_sum({"ann": [1.0], "bob": [2.0]}, **noised)
+    with pytest.raises(ConfigError, match="got 'ann' and 'ANN'"):
+        securefl.masked_sum({"ANN": [1.0], "bob": [2.0]}, **noised)
+    terms = securefl.Plan(delta=1e-5, schedule=1, unit="client", adjacency="zero-out").terms()
+    with Ledger(tmp_path / "ledger", terms) as ledger:
+        assert len(ledger.rows()) == 2, "nothing was charged by the call that was refused"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from securefl.core.agreement import Directory, Identity
+from securefl.core.agreement import Directory, Identity, Roster
 from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, SERVER
 
@@ -29,3 +29,9 @@ def test_a_server_that_is_its_own_key_holder_is_refused(same: str) -> None:
 def test_a_session_of_another_length_is_refused() -> None:
     with pytest.raises(ConfigError, match="32 bytes, got 31"):
         directory(session=bytes(31))
+
+
+def test_members_whose_names_differ_by_case_alone_are_refused() -> None:
+    members = tuple(Identity.generate(name).member() for name in ("Ann", "ann"))
+    with pytest.raises(ConfigError, match=r"got 'Ann' and 'ann'"):
+        Roster(members)

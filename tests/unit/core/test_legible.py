@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from securefl.core.errors import ConfigError
-from securefl.core.legible import cell, is_legible, require_legible
+from securefl.core.legible import cell, is_legible, require_distinct, require_legible
 from securefl.report.tables import write_csv
 
 UNSEEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
@@ -80,3 +80,25 @@ def test_a_table_is_written_with_its_numbers_as_they_are(tmp_path: Path) -> None
         "arm,'@loss,round,mixed,kind\n'=HYPERLINK(1),-0.5,-1,'-x,'+1+1\nFedAvg,1e-300,2,-2,a\n"
     )
     assert table["arm"][0] == "=HYPERLINK(1)", "the table itself is as it was"
+
+
+TWINS = [
+    ("ann", "Ann"),
+    ("straße", "STRASSE"),
+    ("ſam", "sam"),
+    ("ＡＮＮ", "ann"),
+    ("é", "e\u0301"),
+    ("İ", "i̇"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), TWINS)
+def test_names_that_differ_by_case_or_form_alone_are_refused_with_both(one: str, other: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        require_distinct(["bob", one, "eve", other], "names")
+    assert repr(one) in str(refusal.value)
+    assert repr(other) in str(refusal.value)
+
+
+def test_other_names_are_distinct_and_one_name_may_come_again() -> None:
+    require_distinct(["ann", "anne", "bob", "ann", "client-0001", "client-0010", "东京", "東京"], "names")

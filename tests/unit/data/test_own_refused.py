@@ -18,6 +18,7 @@ from securefl.data import Dataset, tables
 from securefl.data.columns import Column
 from securefl.data.layout import Layout
 from securefl.data.own import from_files, own
+from securefl.data.sides import Sides
 from securefl.data.tables import read_table
 
 PEOPLE = people().drop(columns="hospital")
@@ -136,10 +137,10 @@ def test_clients_with_other_columns_are_named(tmp_path: Path) -> None:
     PEOPLE.to_csv(tmp_path / "a.csv", index=False)
     PEOPLE.drop(columns="dose").to_csv(tmp_path / "b.csv", index=False)
     with pytest.raises(DataError, match=r"b.csv: expected the columns of the first table, got none .*'dose'"):
-        own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", seed=0)
+        own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
     PEOPLE.assign(more=1).to_csv(tmp_path / "b.csv", index=False)
     with pytest.raises(DataError, match=r"b.csv: .* got 'more' besides"):
-        own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", seed=0)
+        own(from_files(tmp_path, None, LAYOUT), LAYOUT, name="people", sides=Sides(0))
 
 
 BAD_FILES: dict[str, tuple[str, bytes, str]] = {

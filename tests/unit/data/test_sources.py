@@ -16,6 +16,7 @@ from securefl.data.dataset import Dataset, Split
 from securefl.data.digests import CIFAR10_MED, GAS_RANGES, PINNED, DataFile
 from securefl.data.files import verified
 from securefl.data.parse import GAS_COLUMNS
+from securefl.data.sides import Sides
 from securefl.data.sources import NAMES, _gas_turbine, load, require_files
 
 REAL = os.environ.get("SECUREFL_DATA", "")
@@ -103,7 +104,7 @@ def gas_file(folder: Path, rows: np.ndarray) -> Path:
 
 
 def scaled(folder: Path, rows: np.ndarray) -> set[tuple[float, ...]]:
-    split = _gas_turbine([gas_file(folder, rows)], np.random.default_rng(0))
+    split = _gas_turbine([gas_file(folder, rows)], np.random.default_rng(0), Sides(0))
     whole = np.concatenate([np.hstack([part.x, part.y]) for part in (split.train, split.test)])
     return {tuple(row) for row in whole.tolist()}
 

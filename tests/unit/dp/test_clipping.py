@@ -50,3 +50,19 @@ def test_a_grid_takes_no_record_that_is_not_finite_and_no_limit_that_overflows()
             clipping.to_grid(np.full((1, 2), value), 1.0, 10)
     with pytest.raises(ConfigError, match="below 2"):
         clipping.to_grid(np.ones((1, 2)), 1.0, 2**31)
+
+
+def test_the_grid_puts_rows_no_further_apart_than_their_spread() -> None:
+    """Rows of whole numbers about the limit, as sums are that are scaled down."""
+    rng, farthest = np.random.default_rng(0), 0.0
+    for _ in range(400):
+        m, limit = int(rng.integers(1, 40)), int(rng.integers(1, 5000))
+        row = rng.normal(size=m)
+        row *= rng.choice([0.5, 0.999, 1.0, 1.001, 3.0, 1000.0]) * limit / np.linalg.norm(row)
+        beside = row + rng.normal(size=m) * rng.choice([0.1, 1.0, 100.0])
+        rows = np.rint([row, beside])
+        one, other = clipping.to_grid(rows, 1.0, limit)
+        further = np.linalg.norm(one - other) - np.linalg.norm(rows[0] - rows[1])
+        assert further <= clipping.spread(m, limit)
+        farthest = max(farthest, float(further))
+    assert farthest > 0.1, "without truncation it would be 0"

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from support.hidden_plans import hidden
 
+from securefl.accounting.shared import account_of
 from securefl.algorithm import Job
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.grid import Grid
@@ -262,3 +263,32 @@ def test_a_stream_of_its_own_for_every_client_and_ask(tmp_path: Path) -> None:
         door.ask(ask())
         door.ask(ask())
     assert len(set(drawn)) == 2 * CLIENTS
+
+
+def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path) -> None:
+    plan, sends = noised(2, 2.0)
+    plan = replace(plan, budget=2.5, schedule=2)
+    shared = tmp_path / "people.ledger"
+
+    def door(name: str, people: Any = None) -> Door:
+        gives = [Given(sends, summed)]
+        own = tmp_path / f"{name}.sqlite"
+        return Door(plan, gives, records(), ledger=own, shared=shared, people=people)
+
+    with door("a") as first:
+        assert first.ask(ask(sends=sends)).survivors == EVERYBODY
+    with door("a") as again:  # the same ledger goes on, and is charged nothing twice
+        assert again.ask(ask(sends=sends)).survivors == EVERYBODY
+        with pytest.raises(BudgetExceeded):
+            again.ask(ask(sends=sends))
+    account = account_of(shared)
+    assert len(account.entries) == 1
+    assert account.epsilon("server") == pytest.approx(2.0, abs=0.02)
+    with pytest.raises(BudgetExceeded, match="beside 1 run over the same records"):
+        door("b")
+    with pytest.raises(ConfigError, match="got others"):
+        door("c", [*records(), records()[0]])
+    whole = [tuple(np.concatenate(part) for part in zip(*records(), strict=True))]
+    with pytest.raises(BudgetExceeded):  # the same records, otherwise dealt
+        door("d", whole)
+    assert len(account_of(shared).entries) == 1

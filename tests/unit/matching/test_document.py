@@ -95,6 +95,7 @@ def test_options_are_refused_by_name_and_shown_without_escapes(name: str, value:
         [],
         "p1",
         None,
+        ["p1", "P1"],
     ],
 )
 def test_labels_that_an_evaluator_signed_are_checked_before_they_are_shown(labels: object) -> None:
@@ -104,6 +105,14 @@ def test_labels_that_an_evaluator_signed_are_checked_before_they_are_shown(label
     with pytest.raises(DataError, match="labels, each once and printable") as refusal:
         KEYS.reveal(signed, SERVER.public)
     assert str(refusal.value).isprintable()
+
+
+def test_labels_that_differ_by_case_alone_are_both_refused() -> None:
+    twins = [ONE.encrypt(KEYS.public, SERVER.public, label=label) for label in ("Ann", "ann", "bob")]
+    scores = SERVER.match(KEYS.public, ONE, twins)
+    assert scores.labels == ["bob"]
+    assert [no.label for no in scores.refused] == ["Ann", "ann"]
+    assert all("got 'Ann' and 'ann'" in no.why for no in scores.refused)
 
 
 # Sizes -------------------------------------------------------------------------------------------

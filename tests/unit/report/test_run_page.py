@@ -15,8 +15,11 @@ from matplotlib.figure import Figure
 from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
 from securefl.report.run_page import (
+    APART,
+    TESTED,
     ArmSummary,
     PrivacyRow,
+    ReasonRow,
     ReportData,
     ReportFigure,
     number_text,
@@ -134,15 +137,36 @@ def test_everything_shown_is_escaped() -> None:
     assert "onerror" not in image
 
 
-def test_what_is_printed_outside_of_a_finite_epsilon_is_marked() -> None:
-    page = Page(render(report()))
-    marked = ["Finalaccuracy", "Bestaccuracy", "Roundsto target", "Modelledtime", "Modelledenergy", "Ranhere"]
-    assert [f"{column} †" in page.text for column in marked] == [True] * 6
-    assert "Outside of every epsilon above" in page.text
+@pytest.mark.parametrize("epsilon", [3.0, math.inf])
+def test_what_no_epsilon_covers_is_marked(epsilon: float) -> None:
+    """The rule is one, with noise and without."""
+    spent = {"server": epsilon, "key-holder": 0.0}
+    page = Page(render(report(summary=[replace(arm(), epsilon=spent)])))
+    tested, apart = ["Finalaccuracy", "Bestaccuracy", "Roundsto target"], ["Modelledtime", "Modelledenergy"]
+    assert [f"{column} ‡" in page.text for column in tested] == [True] * 3
+    assert [f"{column} †" in page.text for column in (*apart, "Ranhere")] == [True] * 3
+    assert f"† {APART}" in page.text
+    assert f"‡ {TESTED}" in page.text
     assert "Up MB" in page.text
 
-    endless = replace(arm(), epsilon={"server": math.inf, "key-holder": 0.0})
-    assert "†" not in Page(render(report(summary=[endless]))).text
+
+def test_figures_and_lists_that_are_not_for_publication_say_so() -> None:
+    plain = ReportFigure(title="A", caption="a.", figure=Figure(figsize=(1, 1)), note="Noted.")
+    private = replace(plain, private=True, note="")
+    assert Page(render(report(figures=[plain]))).text.count(APART) == 1
+    assert "a. Noted." in Page(render(report(figures=[plain]))).text
+    assert Page(render(report(figures=[private]))).text.count(APART) == 2
+    assert Page(render(report(alarms=["Nobody."]))).text.count(APART) == 2
+    assert Page(render(report(bought=["Few."]))).text.count(APART) == 2
+    assert Page(render(report(quiet=["Nothing."]))).text.count(APART) == 1
+    row = ReasonRow(arm="x", who="clients", what="silent", reason="Lost.", clients=1, rounds=1, times=1)
+    assert Page(render(report(reasons=[row]))).text.count(APART) == 2
+
+
+def test_accuracies_of_personal_models_are_marked() -> None:
+    page = Page(render(report(summary=[arm(), replace(arm("Own"), models="personal")])))
+    assert page.text.count("0.800 †") == 1
+    assert page.text.count("never †") == 1
 
 
 def test_all_parts_of_the_report_are_there() -> None:

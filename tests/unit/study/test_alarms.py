@@ -162,7 +162,7 @@ def test_reasons_are_counted_without_their_numbers(here: World) -> None:
             times=1,
         ),
     ]
-    said = json.loads(json.dumps(run_report.as_json(found), allow_nan=False))
+    said = json.loads(json.dumps(run_report.private_json(found), allow_nan=False))
     assert said["abstentions"][0]["reason"] == "It has 3 of 5."
 
 
@@ -209,8 +209,8 @@ def test_a_run_in_which_all_diverged_ends_with_its_own_exit_code(ended: tuple[Pa
     page = (out / "report.html").read_text()
     assert "FedAvg: nobody answered in any of 2 rounds" in page
     assert "Missing parts" in page
-    assert "got a training that diverged" in (out / "abstentions.csv").read_text()
-    summary = json.loads((out / "summary.json").read_text())
+    assert "got a training that diverged" in (out / "private" / "abstentions.csv").read_text()
+    summary = json.loads((out / "private" / "summary.json").read_text())
     assert [(own["arm"], own["learnt"]) for own in summary["warnings"]] == [("FedAvg", False), ("LG", False)]
     assert {own["what"] for own in summary["abstentions"]} == {"abstained"}
 
@@ -220,7 +220,7 @@ def test_its_report_ends_alike(ended: tuple[Path, Result], tmp_path: Path) -> No
     again = CliRunner().invoke(report, [str(out), "--out", str(tmp_path / "pages"), "--json"])
     assert again.exit_code == UNLEARNT
     assert "Warning: FedAvg: nobody answered" in again.stderr
-    assert len(json.loads(again.stdout)["warnings"]) == 2, "stdout is JSON alone"
+    assert len(json.loads(again.stdout)["private"]["warnings"]) == 2, "stdout is JSON alone"
 
 
 def test_global_and_personal_models_are_told_apart(ended: tuple[Path, Result]) -> None:
@@ -232,10 +232,11 @@ def test_global_and_personal_models_are_told_apart(ended: tuple[Path, Result]) -
     lines = (out / "metrics.csv").read_text().splitlines()
     assert "models" in lines[0].split(",")
     assert dict(_models(lines)) == {"FedAvg": "global", "LG": "personal"}
-    said = json.loads((out / "summary.json").read_text())["sentences"][0]
+    said = json.loads((out / "private" / "summary.json").read_text())["sentences"][0]
     assert "with full aggregation, among global models, only FedAvg ran" in said.lower().replace(
         "fedavg", "FedAvg"
     )
+    assert "(accuracies of personal models: no epsilon covers them)" in said
 
 
 def _models(lines: list[str]) -> set[tuple[str, str]]:

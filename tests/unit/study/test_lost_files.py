@@ -84,13 +84,13 @@ def take(source: Path, name: str, target: Path) -> None:
 
 def refused(of: Study, cut: Path, *said: str) -> None:
     with pytest.raises((DataError, ConfigError)) as caught:
-        run(of, cut.parents[2])
+        run(of, cut.parents[3])
     assert any(one in str(caught.value) for one in said), caught.value
     assert any(advice in str(caught.value) for advice in ("estore", "ut it back", "Use the old value"))
 
 
 def test_untouched_it_goes_on_as_if_nothing_had_been(of: Study, cut: Path, whole: Path) -> None:
-    resumed = run(of, cut.parents[2]).records
+    resumed = run(of, cut.parents[3]).records
     assert [record["round"] for record in resumed] == [1, 2, 3, 4, 5]
     before = plain(run(of, whole).records)
     assert plain(resumed)[:KILLED] == before[:KILLED]
@@ -193,7 +193,7 @@ def test_a_note_that_was_changed(content: bytes, of: Study, cut: Path) -> None:
 def test_a_note_may_be_missing(of: Study, cut: Path) -> None:
     """A ledger that is copied without it can be read; a run's checkpoint still knows the head."""
     (cut / "ledger.sqlite-head").unlink()
-    assert len(run(of, cut.parents[2]).records) == ROUNDS
+    assert len(run(of, cut.parents[3]).records) == ROUNDS
 
 
 def test_an_older_ledger(of: Study, cut: Path, whole: Path) -> None:
@@ -218,7 +218,7 @@ def test_what_remains(of: Study, cut: Path, whole: Path) -> None:
         take(whole / "after-1", name, cut)
     refused(of, cut, "checkpoint of this run is an older copy")
     take(whole / "after-1", "acts.sqlite", cut)
-    assert [record["round"] for record in run(of, cut.parents[2]).records] == [1, 2, 3, 4, 5]
+    assert [record["round"] for record in run(of, cut.parents[3]).records] == [1, 2, 3, 4, 5]
 
 
 # Checkpoint and journal ---------------------------------------------------------------------------
@@ -333,19 +333,19 @@ def test_a_record_that_somebody_sealed_anew(what: str, instead: str, of: Study, 
 
 def test_arms_and_seeds_that_were_swapped(of: Study, cut: Path) -> None:
     """Each is a whole run, but not the one of this place."""
-    there = arm_folder(cut.parents[2], of.arms[0], 4)
+    there = arm_folder(cut.parents[3], of.arms[0], 4)
     shutil.copytree(cut, there)
     with pytest.raises(DataError, match="begun with seed 3, and here seed is 4"):
-        run_arm(of, of.arms[0], build(of, 4), cut.parents[2], lambda record: None)
+        run_arm(of, of.arms[0], build(of, 4), cut.parents[3], lambda record: None)
     other = parse(of.text.replace('name = "x"', 'name = "y"'))
     shutil.move(cut.parents[0], cut.parents[0].with_name("y"))
     with pytest.raises(DataError, match="begun with study"):
-        run(other, cut.parents[2])
+        run(other, cut.parents[3])
 
 
 def test_a_study_that_was_changed_behind_the_run(of: Study, cut: Path) -> None:
     with pytest.raises(DataError, match=r"begun with study .* or the study was changed"):
-        run(parse(of.text.replace("epsilon = 8.0", "epsilon = 7.0")), cut.parents[2])
+        run(parse(of.text.replace("epsilon = 8.0", "epsilon = 7.0")), cut.parents[3])
 
 
 def test_rounds_that_are_missing_in_a_checkpoint(of: Study, cut: Path) -> None:
@@ -362,7 +362,7 @@ def test_a_record_that_was_edited(of: Study, cut: Path) -> None:
 
 def test_every_file_is_its_owners_alone(cut: Path, of: Study) -> None:
     (cut / "ledger.sqlite").chmod(0o644)
-    run(of, cut.parents[2])
+    run(of, cut.parents[3])
     assert {path.name: oct(path.stat().st_mode & 0o777) for path in cut.iterdir()} == {
         path.name: "0o600" for path in cut.iterdir()
     }
@@ -373,14 +373,15 @@ def test_a_link_is_not_followed(of: Study, cut: Path, tmp_path: Path) -> None:
         (cut / ("checkpoint.sqlite" + suffix)).unlink(missing_ok=True)
     (cut / "checkpoint.sqlite").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DataError, match=r"checkpoint\.sqlite is a link"):
-        run(of, cut.parents[2])
+        run(of, cut.parents[3])
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_link_in_place_of_a_folder_is_not_followed(of: Study, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "arms").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / "private").mkdir()
+    (tmp_path / "run" / "private" / "arms").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DataError, match="got a symbolic link"):
         run(of, tmp_path / "run")
     assert not list((tmp_path / "elsewhere").iterdir())

@@ -51,7 +51,7 @@ class Centred(nn.Module):
 
 
 def study(model: Callable[[], nn.Module]) -> Study:
-    data = "\n[data]\nclasses = 2\nclients = 4\npartition = { kind = 'iid' }\n"
+    data = "\n[data]\nclasses = 2\nclients = 4\npublic_count = 10\npartition = { kind = 'iid' }\n"
     x = np.random.default_rng(0).normal(size=(60, 3))
     brought = Brought(data=(x, (x.sum(1) > 0).astype(int)), model=model)
     return parse(written(data=data, model="", extra=DPSGD, rounds=1), brought=brought)

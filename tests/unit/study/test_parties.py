@@ -35,7 +35,7 @@ SENT = 2
 @pytest.fixture(autouse=True)
 def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building a world takes a second, and every opening of a folder does it."""
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed: made(study.text)))
+    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
 
 
 @contextmanager

@@ -112,10 +112,10 @@ def test_a_study_without_profiles_has_an_empty_table(tmp_path: Path) -> None:
     rows = [record(n, 0.1, arm="FedAvg", figures={}) for n in (1, 2)]
     alone = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
     run_report.write(of, alone, [], tmp_path, "securefl run x")
-    table = pd.read_csv(tmp_path / "figures.csv")
+    table = pd.read_csv(tmp_path / "private" / "figures.csv", comment="#")
     assert len(table) == 0
     assert list(table.columns) == ["arm", "seed", "round", "client", "quality", "figure", "value"]
-    assert not (tmp_path / "plots" / "divergence.png").exists()
+    assert not (tmp_path / "private" / "plots" / "divergence.png").exists()
 
 
 def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     page = run_report.write(of, found, [], tmp_path, "securefl run x", ["norm: BatchNorm2d became GroupNorm"])
     assert said in page.read_text()
     assert "BatchNorm2d became GroupNorm" in page.read_text()
-    assert run_report.as_json(found)["arms"][0]["retired"] == 3
+    assert run_report.private_json(found)["arms"][0]["retired"] == 3
     twice = replace(of, study=replace(of.study, seeds=(3, 4)), privacy=replace(of.privacy, budget=math.inf))
     other = [{**row, "seed": 4} for row in rows]
     both = [ArmRun(of.arms[0], replace(world(of), seed=seed), own) for seed, own in ((3, rows), (4, other))]

@@ -86,7 +86,7 @@ def test_json_has_the_summary_and_what_failed(swept: Sweep, tmp_path: Path) -> N
     found = json.loads(
         json.dumps(as_json(swept, tmp_path, summary, {"a cell": "no memory"}), allow_nan=False)
     )
-    assert found["failed"] == {"a cell": "no memory"}
+    assert found["private"]["failed"] == {"a cell": "no memory"}
     assert found["page"] == str(tmp_path / "sweep.html")
     assert len(found["summary"]) == len(summary)
     first = found["summary"][0]

@@ -44,7 +44,7 @@ def ledger(of: Study, folder: Path, schedule: dict[str, int] | None) -> Ledger:
         against=of.privacy.against,
         schedule=schedule,
     )
-    return Ledger(folder / "arms" / "fedlog" / "seed-0" / "ledger.sqlite", terms)
+    return Ledger(folder / "private" / "arms" / "fedlog" / "seed-0" / "ledger.sqlite", terms)
 
 
 # What is true of each body -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 from support.tiny_study import run, spied, study, with_privacy, world
 
 from securefl.core.errors import ConfigError
-from securefl.data.holdout import held_out
+from securefl.core.keys import SecretKey
+from securefl.core.streams import public_seed
+from securefl.data import Dataset, load
+from securefl.data.sides import HOLDOUT, TEST, Sides, parted
 from securefl.study.config import Study, parse
 from securefl.training import mean_loss
 
@@ -27,31 +31,109 @@ def holding(share: float, arm: str = LOSSES, **changes: Any) -> Study:
     return parse(study(arm, **changes).text.replace('"digits"', f'"digits"\nholdout = {share}'))
 
 
+def held(x: Any, y: Any, share: float = 0.3, seed: int = 7, purpose: str = HOLDOUT) -> Any:
+    return Sides(seed).apart(x, y, share, purpose)
+
+
 def test_as_many_as_the_share_says() -> None:
     x, y = records()
     # Binomial(2000, 0.2): six standard deviations are 107, so this fails by chance once in 10^8 seeds.
-    assert abs(held_out(x, y, 0.2, 7).sum() - 400) < 107
-    assert not held_out(x, y, 0.0, 7).any()
+    assert abs(held(x, y, 0.2).sum() - 400) < 107
+    assert not held(x, y, 0.0).any()
 
 
 def test_one_record_more_or_less_moves_no_other() -> None:
     x, y = records(200)
-    whole = held_out(x, y, 0.3, 7)
+    whole = held(x, y)
     for gone in (0, 57, 199):
-        assert np.array_equal(
-            held_out(np.delete(x, gone, 0), np.delete(y, gone), 0.3, 7), np.delete(whole, gone)
-        )
+        assert np.array_equal(held(np.delete(x, gone, 0), np.delete(y, gone)), np.delete(whole, gone))
     order = np.random.default_rng(1).permutation(200)
-    assert np.array_equal(held_out(x[order], y[order], 0.3, 7), whole[order])
+    assert np.array_equal(held(x[order], y[order]), whole[order])
 
 
-def test_another_seed_or_label_parts_them_otherwise() -> None:
+def test_another_key_label_or_purpose_parts_them_otherwise() -> None:
     x, y = records(200)
-    whole = held_out(x, y, 0.3, 7)
-    assert not np.array_equal(whole, held_out(x, y, 0.3, 8))
-    assert not np.array_equal(whole, held_out(x, y + 1, 0.3, 7))
-    assert np.array_equal(whole, held_out(np.asfortranarray(x), y, 0.3, 7))
-    assert held_out(x[:0], y[:0], 0.3, 7).shape == (0,)
+    whole = held(x, y)
+    assert not np.array_equal(whole, held(x, y, seed=8))
+    assert not np.array_equal(whole, held(x, y + 1))
+    assert not np.array_equal(whole, held(x, y, purpose=TEST))
+    first, second = (Sides(SecretKey(bytes([k]) * 32)).apart(x, y, 0.3, HOLDOUT) for k in (1, 2))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, Sides(SecretKey(bytes([1]) * 32)).apart(x, y, 0.3, TEST))
+    assert held(x[:0], y[:0]).shape == (0,)
+
+
+def test_purposes_are_independent() -> None:
+    x, y = records(4000)
+    test, out = held(x, y, 0.3, purpose=TEST), held(x, y, 0.3)
+    # Binomial(4000, 0.09): six standard deviations are 109; false alarm once in 10^8 seeds.
+    assert abs((test & out).sum() - 360) < 109
+
+
+def test_a_split_under_a_public_seed_is_that_of_earlier_releases() -> None:
+    """Published tables of FedCor hold out by these bytes."""
+    x, y = records(50)
+    salt = public_seed(7, HOLDOUT).to_bytes(8, "little")
+    words = [
+        int.from_bytes(hashlib.sha256(salt + row.tobytes() + label.tobytes()).digest()[:8], "little")
+        for row, label in zip(x, y, strict=True)
+    ]
+    assert held(x, y).tolist() == [word / 2.0**64 < 0.3 for word in words]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x, y: (np.asfortranarray(x), y),
+        lambda x, y: (x.astype(">f4"), y.astype(">i8")),
+        lambda x, y: (np.repeat(x, 2, axis=0)[::2], y),
+        lambda x, y: (x.astype(np.float64), y.astype(np.int32)),
+        lambda x, y: (np.where(x == 0, -0.0, x).astype(np.float32), y),
+    ],
+    ids=["columns first", "big endian", "strides", "other widths", "-0.0"],
+)
+def test_equal_values_are_on_one_side(form: Any) -> None:
+    x, y = records(300)
+    x[::3, 1] = 0.0
+    assert np.array_equal(held(*form(x, y)), held(x, y))
+
+
+def test_every_nan_is_one() -> None:
+    x, y = records(300)
+    other = x.copy()
+    x[:, 1] = np.nan
+    other[:, 1] = np.frombuffer(np.uint32(0xFFC00123).tobytes(), np.float32)[0]
+    assert x.tobytes() != other.tobytes()
+    assert np.array_equal(held(x, y), held(other, y))
+    targets = np.where(y[:, None] > 1, 0.0, -0.0).astype(np.float32)
+    assert np.array_equal(held(x, targets), held(x, np.abs(targets)))
+
+
+def test_duplicates_fall_on_one_side() -> None:
+    x, y = records(100)
+    twice = held(np.concatenate([x, x]), np.concatenate([y, y]))
+    assert np.array_equal(twice[:100], twice[100:])
+
+
+def test_a_data_set_is_parted_by_its_records() -> None:
+    x, y = records(400)
+    whole = Dataset(name="mine", x=x, y=y, classes=4)
+    split = parted(whole, 0.3, Sides(7))
+    assert len(split.train) + len(split.test) == 400
+    assert np.array_equal(split.test.x, x[held(x, y, purpose=TEST)])
+
+
+@pytest.mark.parametrize("name", ["digits", "gas_turbine"])
+def test_a_packaged_split_by_content_moves_one_record(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the loader makes it for a study with noise."""
+    whole = load(name, sides=Sides(7))
+    again = load(name, sides=Sides(7), seed=5)
+    assert np.array_equal(whole.test.x, again.test.x)
+    n = len(whole.train) + len(whole.test)
+    # six standard deviations of the binomial: once in 10^8 seeds by chance
+    assert abs(len(whole.test) - 0.3 * n) < 6 * (n * 0.21) ** 0.5
+    assert not held(whole.train.x, whole.train.y, purpose=TEST).any()
+    assert held(whole.test.x, whole.test.y, purpose=TEST).all()
 
 
 def test_a_world_parts_every_client() -> None:

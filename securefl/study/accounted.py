@@ -1,0 +1,190 @@
+"""How the runs of a study are accounted: alone, or in a ledger that runs over the same records share.
+
+A study names the ledger by `[privacy] ledger`. All its arms and seeds are reserved there before the first of
+them begins, and each again before its own first round: a run that is on file is charged nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from securefl.accounting.figures import brief, plain
+from securefl.accounting.ledger import Ledger
+from securefl.accounting.shared import Account, Allotment, SharedLedger, account_of, shared_terms
+from securefl.accounting.statement import identity_of
+from securefl.algorithm import Algorithm
+from securefl.charges import allotment
+from securefl.core.errors import ConfigError
+from securefl.plan import Plan
+from securefl.storage.texts import read_text
+from securefl.study.composition import composition
+from securefl.study.config import Arm, Study, slug
+from securefl.study.world import World
+
+NOTE: Final = "accounting.txt"
+"""In a run folder: what its epsilons cover, if it was chosen among others."""
+ALONE: Final = "Accounted alone: other runs over the same records are not in this epsilon."
+"""Of a run without a shared ledger. Another arm, seed or cell is another run."""
+
+
+def ledger_of(study: Study) -> Path | None:
+    """The shared ledger that the study names, below the study's own folder.
+
+    Raises ConfigError for a relative path of a text without a file.
+    """
+    named = study.privacy.ledger
+    if named is None:
+        return None
+    path = Path(named).expanduser()
+    if study.home is None and not path.is_absolute():
+        raise ConfigError(
+            f"[privacy] Expected a whole path of `ledger` in a study that is no file, got {named!r}. Write "
+            "it from the root, or save the study as a file beside the ledger."
+        )
+    return path if study.home is None else study.home / path
+
+
+def sentence(study: Study, folder: Path | None = None) -> str:
+    """How a run of this study was accounted, for its reports.
+
+    folder: of the run, which has a note if the run was chosen among others.
+    """
+    if folder is not None and (folder / NOTE).is_file():
+        return read_text(folder / NOTE)
+    if study.privacy.ledger is None:
+        return ALONE
+    return (
+        f"Accounted in the ledger {study.privacy.ledger}: its budget of {study.privacy.budget:g} holds over "
+        "all runs in it together. An epsilon here is of one arm and seed. What all have spent, says: "
+        f"securefl ledger runs {study.privacy.ledger}"
+    )
+
+
+def require_in_one_process(study: Study) -> None:
+    """Raises ConfigError for a shared ledger of parties that each have a folder and a ledger of their own."""
+    if study.privacy.ledger is not None:
+        raise ConfigError(
+            "[privacy] Expected no `ledger` where parties run apart, got "
+            f"{study.privacy.ledger!r}: a party's folder has one ledger, which counts all its sessions of "
+            "all studies. Leave it out."
+        )
+
+
+def allotted(study: Study, arm: Arm, seed: int, made: tuple[Algorithm, Plan], run: str) -> Allotment:
+    """All that one arm under one seed may release of any client. run: the identity of its ledger."""
+    algorithm, plan = made
+    return Allotment(
+        run=run,
+        what=f"{study.study.name}, {arm.name}, seed {seed}",
+        charges=allotment(plan, [offer.sends for offer in algorithm.offers]),
+    )
+
+
+def reserve(study: Study, plan: Plan, records: str, wants: Sequence[Allotment]) -> None:
+    """Reserve runs of the study in its shared ledger: all, or none. A run on file is charged nothing.
+
+    records: the digest of the study's records (`Marks.records`).
+    Raises BudgetExceeded where the budget does not bear them, and ConfigError for a ledger of other terms or
+    records.
+    """
+    path = ledger_of(study)
+    if path is None or not wants:
+        return
+    with SharedLedger(path, shared_terms(plan.terms()), records) as shared:
+        shared.reserve(wants)
+
+
+def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
+    """Reserve these arms in these worlds together, each with the folder of its own ledger.
+
+    Raises as `reserve`. Nothing was trained or released then.
+    """
+    if study.privacy.ledger is None:
+        return
+    wants, plan, records = [], None, ""
+    for arm, world, home in pairs:
+        made = composition(study, arm, world)
+        if plan is not None and world.marks.records != records:
+            raise ConfigError(
+                "[privacy] Expected the same records under every seed with a `ledger`, got others: "
+                f"{study.data.source or 'what is handed over'} makes them from the seed. Run each seed as a "
+                "study of its own, with a ledger of its own."
+            )
+        plan, records = made[1], world.marks.records
+        with Ledger(home / "ledger.sqlite", plan.terms()) as own:
+            wants.append(allotted(study, arm, world.seed, made, own.identity))
+    if plan is not None:
+        reserve(study, plan, records, wants)
+
+
+def foreseen(study: Study, made: Sequence[tuple[Arm, tuple[Algorithm, Plan]]]) -> list[Allotment]:
+    """The allotments of all arms under all seeds, before any of them has a ledger of its own.
+
+    Seeds are taken to be alike.
+    """
+    return [
+        allotted(study, arm, seed, own, f"{arm.name} {seed}")
+        for arm, own in made
+        for seed in study.study.seeds
+    ]
+
+
+def begun(study: Study, folder: Path) -> dict[str, str]:
+    """The identities of the runs in a run folder that have a ledger, by the names that `foreseen` gives."""
+    return {
+        f"{arm.name} {seed}": identity_of(path)
+        for arm in study.arms
+        for seed in study.study.seeds
+        if (path := folder / "arms" / slug(arm.name) / f"seed-{seed}" / "ledger.sqlite").is_file()
+    }
+
+
+def account(study: Study, world: World, plan: Plan) -> Account | None:
+    """What the study's shared ledger holds now; None if it names none. Nothing is made or changed.
+
+    Raises ConfigError for a ledger of other terms or records.
+    """
+    path = ledger_of(study)
+    if path is None:
+        return None
+    return account_of(path, shared_terms(plan.terms()), world.marks.records)
+
+
+def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
+    """What the study would add to its shared ledger, in sentences and for scripts."""
+    if study.privacy.ledger is None:
+        return [ALONE], {"ledger": None}
+    alone = replace(study, privacy=replace(study.privacy, ledger=None))
+    made = [(arm, composition(alone, arm, world)) for arm in study.arms]
+    plan = made[0][1][1]
+    held = account(study, world, plan)
+    assert held is not None
+    wants = foreseen(study, made)
+    refused = held.refusal(wants)
+    parties = plan.against
+    before = {party: held.epsilon(party) for party in parties}
+    after = {party: held.epsilon(party, wants) for party in parties}
+    lines = [
+        f"The ledger {study.privacy.ledger} holds {len(held.entries)} runs over these records. This study "
+        f"adds {len(wants)}, of a budget of {held.budget:g}:",
+        *(
+            f"  {party:11} ε {brief(before[party]):>6} before, {brief(after[party])} with it"
+            for party in parties
+        ),
+    ]
+    if refused is not None:
+        lines.append(f"The ledger would refuse it. {refused}")
+    return lines, {
+        "ledger": {
+            "path": study.privacy.ledger,
+            "runs": len(held.entries),
+            "adds": len(wants),
+            "budget": held.budget,
+            "epsilon_before": {party: plain(spent) for party, spent in before.items()},
+            "epsilon_after": {party: plain(spent) for party, spent in after.items()},
+            "refused": None if refused is None else str(refused),
+        }
+    }

@@ -1,0 +1,199 @@
+"""A sweep that pays for its choice: a random number of trials, of which the best alone is published.
+
+    [sweep]
+    choice = { trials = "poisson", mean = 10 }
+
+The number of trials and the cell of each are drawn from the operating system's randomness (`dp.choice`).
+Every trial is a run of its own in `private/trials/`. The best one is copied to `chosen/`, with the epsilon
+of the choice in its report. What is in `private/` is not for publication: not even how many trials there are.
+
+The score is the last accuracy on the server's records, which count as public.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from securefl.accounting.figures import plain, short
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.release import PARTIES
+from securefl.dp.choice import Trials, epsilon_of_choice, uniform
+from securefl.dp.noise import Source
+from securefl.storage.files import subfolder, write
+from securefl.storage.private_folder import private_folder
+from securefl.study import world
+from securefl.study.accounted import NOTE, allotted
+from securefl.study.composition import composition
+from securefl.study.config import Study
+from securefl.study.interruption import Stop
+from securefl.study.session import reopen, run_study
+from securefl.sweep.cells import Cell, Sweep
+from securefl.sweep.run import share_key
+from securefl.training.devices import Hardware
+
+DRAWN = "trials.json"
+TRIALS = "trials"
+CHOSEN = "chosen"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The outcome of a private selection.
+
+    Attributes:
+        cell: the best trial's cell; None if no trial was drawn, or none has a score.
+        score: its last accuracy on the server's records.
+        epsilon: what cell, score and run together cost, by party.
+        sentences: the same for people.
+        folder: its run folder.
+    """
+
+    cell: Cell | None
+    score: float
+    epsilon: Mapping[str, float]
+    sentences: tuple[str, ...]
+    folder: Path
+
+    def as_json(self) -> dict[str, Any]:
+        """For scripts. An infinite epsilon is the text "inf"."""
+        return {
+            "chosen": None if self.cell is None else self.cell.name,
+            "score": None if self.cell is None else self.score,
+            "epsilon": {party: plain(spent) for party, spent in self.epsilon.items()},
+            "sentences": list(self.sentences),
+            "folder": None if self.cell is None else str(self.folder),
+        }
+
+
+def require_choosable(sweep: Sweep) -> Trials:
+    """The trials of a sweep with a choice. Raises ConfigError for cells that no bound is known for."""
+    if sweep.choice is None:
+        raise ConfigError("[sweep] Expected `choice`, got none: say how many trials are drawn.")
+    promises = set()
+    for cell in sweep.cells:
+        study, privacy = cell.study, cell.study.privacy
+        if len(study.arms) != 1 or len(study.study.seeds) != 1:
+            raise ConfigError(
+                f"[sweep] Expected one arm and one seed in a cell with `choice`, got {len(study.arms)} arms "
+                f"and {len(study.study.seeds)} seeds in the cell {cell.name}: a trial is one run. Leave the "
+                "others out, or sweep over them."
+            )
+        if privacy.ledger is not None:
+            raise ConfigError(
+                "[sweep] Expected no `ledger` with `choice`, got one: its filter counts no choice yet. Leave "
+                "one of them out."
+            )
+        promises.add((privacy.unit, privacy.adjacency, privacy.delta, privacy.against))
+    if len(promises) > 1:
+        raise ConfigError(
+            "[sweep] Expected one unit, adjacency, delta and `against` in all cells with `choice`, got "
+            f"{len(promises)} of them. Leave them out of the grid."
+        )
+    return sweep.choice
+
+
+def cost(sweep: Sweep) -> dict[str, float]:
+    """Epsilon of the choice against each party, from public inputs alone."""
+    trials = require_choosable(sweep)
+    runs = []
+    for cell in sweep.cells:
+        study, seed = cell.study, cell.study.study.seeds[0]
+        made = composition(study, study.arms[0], world.build(study, seed, Hardware()))
+        runs.append(allotted(study, study.arms[0], seed, made, ""))
+    delta = sweep.cells[0].study.privacy.delta
+    return {party: epsilon_of_choice([own.events(party) for own in runs], trials, delta) for party in PARTIES}
+
+
+def choose(
+    sweep: Sweep,
+    out: Path,
+    *,
+    stop: Stop | None = None,
+    source: Source | None = None,
+    watch: Callable[[int, int], None] = lambda done, of: None,
+) -> Chosen:
+    """Draw trials, run them, and keep the best in `chosen/`; or go on with those that were drawn before.
+
+    The caller holds and has claimed the folder `out`.
+
+    Args:
+        source: of the draw, by default the operating system. Only tests hand one over.
+        watch: is told how many trials of how many are finished. That is for the person at the machine alone.
+    """
+    trials, spent = require_choosable(sweep), cost(sweep)
+    drawn = _drawn(private_folder(out) / DRAWN, trials, len(sweep.cells), source or Source())
+    best, score = None, -math.inf
+    for number, place in enumerate(drawn):
+        study = _alone(sweep.cells[place].study)
+        home = _home(out, number)
+        share_key(out, study, home)
+        found, _ = run_study(study, home, lambda arm, seed, record: None, stop=stop)
+        own = found.summary[0].final_accuracy
+        # Of equal ones the first: trials are alike in distribution, so it is any of them.
+        if own > score:  # never for nan, which a run that diverged has
+            best, score = number, own
+        watch(number + 1, len(drawn))
+    said = told(sweep, spent)
+    if best is None:
+        nothing = "No trial was drawn that has a score, which the epsilon covers too: nothing is chosen."
+        return Chosen(cell=None, score=score, epsilon=spent, sentences=(nothing, *said), folder=out / CHOSEN)
+    cell, folder = sweep.cells[drawn[best]], _published(out, best, " ".join(said))
+    first = f"Chosen: {cell.name}, with an accuracy of {score:.3f}."
+    return Chosen(cell=cell, score=score, epsilon=spent, sentences=(first, *said), folder=folder)
+
+
+def _alone(study: Study) -> Study:
+    return replace(study, runtime=replace(study.runtime, workers=1))
+
+
+def _home(out: Path, number: int) -> Path:
+    return subfolder(private_folder(out) / TRIALS) / f"{number:04d}"
+
+
+def _drawn(path: Path, trials: Trials, cells: int, source: Source) -> list[int]:
+    """The cell of each trial. It is drawn once: to draw again until it suits is a choice of its own."""
+    if not path.exists():
+        drawn = [uniform(cells, source) for _ in range(trials.draw(source))]
+        write(path, json.dumps(drawn), secret=True)
+    try:
+        found = json.loads(path.read_text())
+        if not all(type(place) is int and 0 <= place < cells for place in found):
+            raise ValueError("a trial has no cell")
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{path} is damaged ({error}), and with it what was drawn. Restore it, or begin a new sweep in "
+            "another folder, whose epsilon comes on top."
+        ) from None
+    return list(found)
+
+
+def _published(out: Path, number: int, accounting: str) -> Path:
+    """Copy a trial to where its number does not show, and have its report say what the choice costs."""
+    folder = out / CHOSEN
+    if not (folder / NOTE).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(_home(out, number), folder)
+        write(folder / NOTE, accounting)
+    reopen(folder)
+    return folder
+
+
+def told(sweep: Sweep, spent: Mapping[str, float]) -> Sequence[str]:
+    """What the choice costs (see `cost`) and covers, a sentence each."""
+    trials = require_choosable(sweep)
+    law = "Poisson" if trials.trials == "poisson" else f"negative binomial, shape {trials.shape:g}"
+    epsilons = ", ".join(f"{short(value)} against the {party}" for party, value in spent.items())
+    delta = sweep.cells[0].study.privacy.delta
+    return (
+        f"The choice among {len(sweep.cells)} cells by a random number of trials ({law}, mean "
+        f"{trials.mean:g}) is paid for: cell, score and model together cost epsilon {epsilons}, at delta "
+        f"{delta:g} (Papernot and Steinke 2022). Any other epsilon that is told here is of one trial alone.",
+        "The score is the accuracy on the server's records, which count as public. So this epsilon covers "
+        "nobody whose records are among them, and no other run over the same records.",
+    )

@@ -1,0 +1,384 @@
+"""A search for neighbours that lie further apart than declared, for each value that a protocol sends.
+
+The values are the integers that `protect` puts noise on: after the grid, its bound and the weight. Run as a
+program it prints the worst case of each:
+
+    PYTHONPATH=tests python -m support.sensitivities [draws]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
+from itertools import combinations
+from math import isqrt, sqrt
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securefl.algorithm import Job, Offer
+from securefl.core.errors import DataError
+from securefl.core.release import Adjacency, ReleaseKey, Unit
+from securefl.plan import Plan
+from securefl.protect import protect
+from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
+from securefl.protocols.adds.feddrop import UNITS, DroppedUpdate
+from securefl.protocols.contributions import Count, Loss, Size, Update
+from securefl.protocols.fedlog.statistic import Clipping
+from securefl.protocols.fedlog.statistic import Statistic as FedLogStatistic
+from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
+from securefl.protocols.heads.bounding import Bounding
+from securefl.protocols.heads.statistic import Statistic as HeadStatistic
+from securefl.protocols.lg_fedavg import LastLayersUpdate
+from securefl.rounds import Sends, Value
+from securefl.training import LocalTraining, ModelConfig
+from securefl.training.dpsgd_config import DPSGD
+from securefl.training.task import Problem
+
+Integers = NDArray[np.int64]
+Records = tuple[NDArray[Any], NDArray[Any]]
+Pair = tuple[Unit, Adjacency]
+
+WEIGHTS = (1.0, 2 / 3, 7 / 97, 2.0**-29)
+"""Draws over the most, and n_k / n. Weighted integers are truncated."""
+ODD = (0.0, 1.0, -1.0, 1e-30, 1e6, -1e6, 3e38, -3e38, np.nan, np.inf, -np.inf)
+_WIDTH = 16
+_CLASSES = 16
+ACROSS = 113.1377
+"""Just above the norm of FedLog's statistic over 20 records of ones in each class: one more crosses it."""
+_DPSGD = DPSGD(
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    sampling_rate=0.5,
+    expected_batch=4,
+    steps=1,
+    optimizer="sgd",
+    learning_rate=0.1,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A protocol with options under which it declares sensitivities."""
+
+    protocol: str
+    options: dict[str, Any] = field(default_factory=dict)
+    hidden: tuple[int, ...] = ()
+    update_bound: float | None = None
+    private: bool = False
+    slow: bool = False
+
+    def __str__(self) -> str:
+        told = {"update_bound": self.update_bound, "private": self.private or None, **self.options}
+        return f"{self.protocol} " + ", ".join(f"{k}={v}" for k, v in told.items() if v is not None)
+
+    def offers(self) -> tuple[Offer, ...]:
+        (point,) = (p for p in entry_points(group="securefl.protocols") if p.name == self.protocol)
+        options = point.load()
+        needed = {"fraction": 1.0} if "fraction" in options.__dataclass_fields__ else {}
+        return tuple(options(**{**needed, **self.options}).build(self._problem()).offers)
+
+    def _problem(self) -> Problem:
+        return Problem(
+            model=ModelConfig(kind="mlp", hidden=self.hidden),
+            local=LocalTraining(
+                optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4, update_bound=self.update_bound
+            ),
+            kind="classification",
+            shape=(_WIDTH,),
+            outputs=_CLASSES,
+            clients=3,
+            records=300,
+            server_x=np.zeros((1, _WIDTH), np.float32),
+            server_y=np.zeros(1, np.int64),
+            seed=1,
+            private=_DPSGD if self.private else None,
+        )
+
+
+CASES = (
+    *(
+        Case(protocol=name, hidden=(8,) if name in ("adds", "feddrop") else ())
+        for name in sorted(p.name for p in entry_points(group="securefl.protocols"))
+    ),
+    *(
+        Case(protocol=name, update_bound=0.3)
+        for name in ("fedavg", "fedprox", "fedavg_rp", "fedadam", "cfcfm")
+    ),
+    *(Case(protocol=name, update_bound=2.0**-10) for name in ("fedavg", "lg_fedavg")),
+    *(Case(protocol=name, update_bound=1000.0, hidden=(8,)) for name in ("lg_fedavg", "feddrop", "adds")),
+    Case(protocol="adds", hidden=(8,), options={"initial": 1.0}, update_bound=0.5),
+    Case(protocol="adds", hidden=(8,), options={"initial": 1.0}),
+    *(
+        Case(protocol=name, options={"loss_bound": bound}, update_bound=1.0)
+        for name, bound in (("active_fl", 0.7), ("pow_d", 5.0), ("fedcor", 1e6))
+    ),
+    *(
+        Case(protocol="fedprof", options={"clip": Clip(outputs=a, squares=b)}, update_bound=1.0)
+        for a, b in ((1.0, 1.0), (20.0, 400.0), (1e-3, 1e3))
+    ),
+    *(
+        Case(
+            protocol="fedlog",
+            options={"clip": clip, "client_bound": bound},
+            slow=clip != Clipping() and bound is not None,
+        )
+        for clip in (Clipping(), Clipping(bound=3.0), Clipping(kind="bounded", bound=0.3))
+        for bound in (None, 5.0, 60.0, ACROSS)
+    ),
+    Case(protocol="fedlog", options={"body": "dp-sgd", "client_bound": 60.0}, private=True),
+    Case(protocol="fedlog", options={"body": "private", "client_bound": 60.0}, slow=True),
+    Case(protocol="fedlog", options={"clip": Clipping(kind="none"), "client_bound": 60.0}),
+    *(
+        Case(
+            protocol="heads",
+            options={"head": head, "client_bound": bound, **more},
+            slow=bound == 5 or head == "ridge" or bool(more) == (bound is None),
+        )
+        for head in ("prototypes", "ridge", "lda")
+        for bound in (None, 5.0, 100.0)
+        for more in ({}, {"bounding": Bounding(kind="clip-l2", bound=2.0), "moments": 0.25})
+    ),
+)
+
+
+# What a client sends -----------------------------------------------------------------------------
+
+
+def noised(sends: Sends, pair: Pair, value: Value, weight: float) -> Integers:
+    """The integers of this value that noise is put on, behind the grid, its bound and the weight."""
+    plan = Plan(
+        unit=pair[0],
+        adjacency=pair[1],
+        delta=1e-5,
+        schedule=1,
+        noise="local",
+        noise_multiplier=1.0,
+        unprotected=(sends.name,),
+    )
+    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, sends.name)
+    bare = replace(value, after_noise=None)
+    with mock.patch("securefl.protect.noise", lambda plan, sends, size, source: np.zeros(size, np.int64)):
+        numbers = protect(plan, sends, bare, key=key, weight=weight)._numbers
+    # a number leaves as a float: the integer times a power of two
+    return np.asarray(numbers / sends.grid.step if sends.how == "each" else numbers).astype(np.int64)
+
+
+def asked(offer: Any, records: Records, **more: Any) -> Job:
+    """The question for this value, on a public model that passes records on as they are."""
+    x, y = records
+    given: dict[str, Any] = {"broadcast": np.zeros(0, np.float32), "public": {}}
+    if isinstance(offer, Loss | RepresentationProfile):
+        own = np.concatenate([np.eye(_CLASSES, _WIDTH).ravel(), np.zeros(_CLASSES)])
+        given["broadcast"] = own.astype(np.float32)
+        given["public"] = {"anchor_centre": np.zeros(_CLASSES), "anchor_scale": np.ones(_CLASSES)}
+    return Job(client=0, round=1, x=x, y=y, rng=np.random.default_rng(0), count=100, **{**given, **more})
+
+
+# Records -----------------------------------------------------------------------------------------
+
+
+def of_records(offer: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Value]]:
+    """Values of two neighbouring sets of records: extremes, and then a climb from the best of them."""
+    rng = np.random.default_rng(5)
+    found = [(0.0, record) for record in _extremes(rng)]
+    bases = list(_bases(rng))
+    added = pair[1] == "add-remove"
+
+    def value(base: Records, *more: Records) -> Value:
+        x, y = (np.concatenate([part, *(m[i] for m in more)]) for i, part in enumerate(base))
+        with np.errstate(all="ignore"):
+            return offer.compute(asked(offer, (x.astype(np.float32), y.astype(np.int64))))
+
+    def moved(one: Value, other: Value) -> float:
+        assert one.integers is not None
+        assert other.integers is not None
+        return float(np.linalg.norm((one.integers - other.integers).astype(np.float64)))
+
+    for base in bases:
+        without, best = value(base), []
+        for _, record in found:
+            own = value(base, record)
+            if added:
+                yield without, own
+            best.append((moved(without, own), own, record))
+        best.sort(key=lambda entry: -entry[0])
+        if not added:
+            for one, other in combinations(best[:40] + best[-5:], 2):
+                yield one[1], other[1]
+            pairs = sorted(
+                ((moved(a[1], b[1]), a, b) for a, b in combinations(best[:40], 2)),
+                key=lambda entry: -entry[0],
+            )
+            farthest, (_, fixed, _), (_, _, record) = pairs[0]
+        else:
+            farthest, fixed, record = best[0][0], without, best[0][2]
+        for turn in range(draws):
+            x = record[0] + rng.normal(size=record[0].shape) * 10.0 ** rng.uniform(-5, 1)
+            near = (x, record[1] if turn % 3 else rng.integers(_CLASSES, size=1))
+            own = value(base, near)
+            yield fixed, own
+            if (reach := moved(fixed, own)) > farthest:
+                farthest, record = reach, near
+
+
+def _extremes(rng: np.random.Generator) -> Iterator[Records]:
+    signs = rng.choice([-1.0, 1.0], size=(4, _WIDTH))
+    axes = np.eye(_WIDTH)[:2]
+    rows = [np.full(_WIDTH, v) for v in ODD]
+    rows += [size * row for row in (*signs, *axes, *rng.normal(size=(3, _WIDTH))) for size in (0.2, 1.0, 1e3)]
+    rows += [np.where(np.arange(_WIDTH) % 2, 1e4, -1e4), np.append(np.nan, np.ones(_WIDTH - 1))]
+    for place, row in enumerate(rows):
+        yield row[None], np.array([place % 2])
+    for label in (-1, _CLASSES, 2**40):
+        yield np.ones((1, _WIDTH)), np.array([label])
+
+
+def _bases(rng: np.random.Generator) -> Iterator[Records]:
+    """No record; a few; one for each class, whose sums are large and of equal entries; and all of a class."""
+    yield np.zeros((0, _WIDTH)), np.zeros(0, np.int64)
+    yield rng.normal(size=(7, _WIDTH)), rng.integers(_CLASSES, size=7)
+    for each in (2, 20):
+        yield np.ones((each * _CLASSES, _WIDTH)), np.repeat(np.arange(_CLASSES), each)
+    yield np.ones((60, _WIDTH)), np.zeros(60, np.int64)
+    yield rng.normal(size=(200, _WIDTH)), rng.integers(_CLASSES, size=200)
+
+
+# Clients -----------------------------------------------------------------------------------------
+
+
+def of_clients(offer: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Value]]:
+    """Values of two clients, whatever they have trained; or of one and of nobody."""
+    rng = np.random.default_rng(6)
+    values = list(_contributions(offer, rng, draws))
+    zero = np.zeros_like(values[0].integers) if values[0].integers is not None else np.zeros(1, np.int64)
+    if pair[1] == "zero-out":
+        yield from ((value, Value(integers=zero)) for value in values)
+    else:
+        yield from combinations(values[: 24 + isqrt(draws)], 2)
+
+
+def _contributions(offer: Any, rng: np.random.Generator, draws: int) -> Iterator[Value]:
+    nobody = (np.zeros((0, _WIDTH)), np.zeros(0, np.int64))
+    some = (rng.normal(size=(12, _WIDTH)).astype(np.float32), np.arange(12))
+    if isinstance(offer, HeadStatistic | FedLogStatistic):
+        for n in (0, 1, 5, 50, 500, 3000):
+            for direction in (1.0, -1.0):
+                x = np.full((n, _WIDTH), direction, np.float32)
+                yield offer.compute(asked(offer, (x, np.arange(n) % _CLASSES)))
+                yield offer.compute(asked(offer, (x, np.zeros(n, np.int64))))
+        return
+    model = offer.supernet.problem.initial if hasattr(offer, "supernet") else None
+    if isinstance(offer, Map | Update):
+        model = offer.supernet.problem.initial if isinstance(offer, Map) else offer.problem.initial
+        if isinstance(offer, Map):
+            yield Value(integers=np.zeros(offer.supernet.groups, np.int64))  # of nobody
+            yield offer.compute(asked(offer, some, broadcast=model))
+        diverged = [] if isinstance(offer, Map) else [DataError("it diverged")]
+        for trained in (*diverged, *_models(model, rng, draws)):
+            yield offer.value(asked(offer, some, broadcast=model), trained)
+    elif isinstance(offer, LastLayersUpdate):
+        problem = offer.part.bodies.problem
+        for trained in (*_models(problem.initial, rng, draws), DataError("it diverged")):
+            yield offer.value(asked(offer, nobody, broadcast=offer.part.initial), trained)
+    elif isinstance(offer, SubnetUpdate):
+        assert model is not None
+        net = offer.supernet
+        everything = {MASK: packed(np.ones(net.groups, np.bool_))}
+        for trained in _models(model, rng, draws):
+            kept = {"round": np.array([1]), "units": net.whole, "before": model, "after": trained}
+            yield offer.compute(asked(offer, nobody, broadcast=model[:0], public=everything, kept=kept))
+    elif isinstance(offer, DroppedUpdate):
+        assert model is not None
+        everything = {UNITS: packed(offer.supernet.whole)}
+        for trained in _models(model, rng, draws):
+            with mock.patch("securefl.protocols.adds.feddrop.to_vector", lambda _, own=trained: own):
+                x = rng.normal(size=(4, _WIDTH)).astype(np.float32)
+                job = asked(offer, (x, np.zeros(4, np.int64)), broadcast=model, public=everything)
+                yield offer.compute(job)
+    else:
+        raise NotImplementedError(f"Expected a search for values of {type(offer).__name__}, got none.")
+
+
+def _models(
+    start: NDArray[np.float32], rng: np.random.Generator, draws: int
+) -> Iterator[NDArray[np.float32]]:
+    """What training may end in: far out along one direction and its opposite, odd values, near the bound."""
+    along = rng.normal(size=len(start)).astype(np.float32)
+    flat = np.ones(len(start), np.float32)
+    for direction in (along, flat, np.eye(1, len(start), dtype=np.float32)[0]):
+        for size in (1e6, -1e6, 1e-3):
+            yield start + np.float32(size) * direction
+    with np.errstate(over="ignore"):
+        for odd in ODD:
+            yield start + np.float32(odd)
+    for _ in range(draws):
+        size = np.float32(10 ** rng.uniform(-6, 6))
+        yield start + size * rng.normal(size=len(start)).astype(np.float32)
+
+
+def of_counts(offer: Any, pair: Pair, draws: int) -> Iterator[tuple[Value, Value]]:
+    """A public number beside any records at all: no neighbour may move it."""
+    values = [offer.compute(asked(offer, base)) for base in _bases(np.random.default_rng(7))]
+    return combinations(values, 2)
+
+
+# The search --------------------------------------------------------------------------------------
+
+SEARCHES: dict[tuple[type, Unit], Callable[[Any, Pair, int], Iterable[tuple[Value, Value]]]] = {
+    **{
+        (kind, "record"): of_records
+        for kind in (HeadStatistic, FedLogStatistic, Loss, Size, RepresentationProfile)
+    },
+    **{
+        (kind, "client"): of_clients
+        for kind in (
+            HeadStatistic,
+            FedLogStatistic,
+            Update,
+            LastLayersUpdate,
+            SubnetUpdate,
+            DroppedUpdate,
+            Map,
+        )
+    },
+    (Count, "record"): of_counts,
+    (Count, "client"): of_counts,
+}
+"""By kind of value and unit. Each declared pair must be here, or its test fails."""
+
+
+def declared() -> Iterator[tuple[Case, Any, Pair]]:
+    """Each declared pair of each value of each case."""
+    for case in CASES:
+        for offer in case.offers():
+            for pair in offer.sends.sensitivity:
+                yield case, offer, pair
+
+
+def worst(offer: Any, pair: Pair, draws: int) -> float:
+    """The farthest that two neighbours were apart, over what is declared; in grid units where that is 0."""
+    sends, farthest = offer.sends, 0.0
+    bound = sends.sensitivity[pair] / sends.grid.step
+    weights = WEIGHTS if sends.how == "sum" else (1.0,)
+    for turn, (one, other) in enumerate(SEARCHES[type(offer), pair[0]](offer, pair, draws)):
+        for weight in weights if turn % 10 == 0 else weights[:1]:
+            apart = noised(sends, pair, one, weight) - noised(sends, pair, other, weight)
+            # whole numbers: the square is exact
+            farthest = max(farthest, sqrt(sum(int(v) ** 2 for v in apart[apart != 0].tolist())))
+    return farthest / bound if bound else farthest
+
+
+def main() -> None:
+    draws = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    for case, offer, pair in declared():
+        ratio = worst(offer, pair, draws)
+        print(f"{ratio:.6f}  {offer.sends.name:10} {'/'.join(pair):22} {case}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

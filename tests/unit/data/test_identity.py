@@ -1,0 +1,37 @@
+"""Which records these are: the same for any order and split, another for any change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from securefl.data.identity import digest_of_records
+
+X = np.arange(12.0, dtype=np.float32).reshape(6, 2)
+Y = np.array([0, 1, 0, 1, 0, 1])
+WHOLE = digest_of_records([(X, Y)])
+
+
+def test_order_and_split_do_not_matter() -> None:
+    order = np.random.default_rng(0).permutation(6)
+    assert digest_of_records([(X[order], Y[order])]) == WHOLE
+    assert digest_of_records([(X[4:], Y[4:]), (X[:4], Y[:4])]) == WHOLE
+    zeros = np.zeros((1, 2), np.float32)
+    assert digest_of_records([(zeros, Y[:1])]) == digest_of_records([(-zeros, Y[:1])])
+
+
+@pytest.mark.parametrize("change", ["one less", "twice", "value", "label", "targets swapped"])
+def test_any_change_of_a_record_matters(change: str) -> None:
+    x, y = X.copy(), Y.copy()
+    match change:
+        case "one less":
+            x, y = x[1:], y[1:]
+        case "twice":
+            x, y = np.concatenate([x, x[:1]]), np.concatenate([y, y[:1]])
+        case "value":
+            x[3, 1] += 1
+        case "label":
+            y[3] = 0
+        case "targets swapped":
+            y[[0, 1]] = y[[1, 0]]
+    assert digest_of_records([(x, y)]) != WHOLE

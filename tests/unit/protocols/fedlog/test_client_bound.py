@@ -1,0 +1,83 @@
+"""A client's whole statistic under `client_bound`: what truncation adds to a record's sensitivity."""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefl.algorithm import Job
+from securefl.core.release import Adjacency
+from securefl.protocols.fedlog.bodies import Public
+from securefl.protocols.fedlog.statistic import Clipping, Statistic
+from securefl.training import LocalTraining, ModelConfig
+from securefl.training.task import Problem
+
+CLASSES, WIDTH, EACH = 100, 256, 20
+
+
+def statistic(client_bound: float | None = None) -> Statistic:
+    """Records that are their own features."""
+    problem = Problem(
+        model=ModelConfig(kind="mlp", hidden=()),
+        local=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4),
+        kind="classification",
+        shape=(WIDTH,),
+        outputs=CLASSES,
+        clients=2,
+        records=CLASSES * EACH,
+        server_x=np.zeros((1, WIDTH), np.float32),
+        server_y=np.zeros(1, np.int64),
+        seed=1,
+    )
+    clip = Clipping()
+    return Statistic(Public(problem, clip.activation()), clip, CLASSES, WIDTH, 2, client_bound)
+
+
+def integers(made: Statistic, x: Any, y: Any) -> Any:
+    job = Job(
+        client=0, round=1, x=np.asarray(x, np.float32), y=np.asarray(y), broadcast=np.zeros(0, np.float32),
+        public={}, rng=np.random.default_rng(0),
+    )  # fmt: skip
+    value = made.compute(job).integers
+    assert value is not None
+    return value
+
+
+def attack(adjacency: Adjacency) -> tuple[float, Statistic]:
+    """How far one record moves a statistic that lies on the bound, and the statistic.
+
+    Without the record, or with the first of the two, all entries are whole numbers just within the bound. The
+    record pushes them across it, nearly at a right angle. Scaling them back then takes next to nothing of
+    each entry, and truncation a whole unit.
+    """
+    x, y = np.ones((CLASSES * EACH, WIDTH)), np.repeat(np.arange(CLASSES), EACH)
+    along = np.where(np.arange(WIDTH) < WIDTH // 2, 1.0, -1.0)[None]
+    if adjacency == "add-remove":
+        one, other = (x, y), (np.vstack([x, -np.ones((1, WIDTH))]), np.append(y, 0))
+    else:
+        one, other = ((np.vstack([x, -along, record]), np.append(y, [0, 0])) for record in (along, -along))
+    grid = statistic().sends.grid
+    made = statistic(ceil(np.linalg.norm(integers(statistic(), *one))) * grid.step)
+    moved = np.linalg.norm(integers(made, *one) - integers(made, *other))
+    return float(moved) * grid.step, made
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_a_record_moves_a_clipped_statistic_further_than_a_whole_one(adjacency: Adjacency) -> None:
+    moved, made = attack(adjacency)
+    assert moved > 1.001 * statistic().sends.sensitivity["record", adjacency]
+    assert moved <= made.sends.sensitivity["record", adjacency]
+
+
+@pytest.mark.parametrize("bound", [0.01, 60.0, 2.0**20])
+def test_the_declared_sensitivities_count_one_unit_an_entry(bound: float) -> None:
+    plain, clipped = statistic().sends.sensitivity, statistic(bound).sends.sensitivity
+    more = sqrt(CLASSES * (1 + WIDTH)) * 2.0**-10
+    for adjacency in ("add-remove", "replace-one"):
+        assert clipped["record", adjacency] - plain["record", adjacency] == pytest.approx(
+            more + bound * 2.0**-19, rel=1e-3
+        )
+    assert (clipped["client", "zero-out"], clipped["client", "replace-one"]) == (bound, 2 * bound)

@@ -1,0 +1,241 @@
+"""Studies over the same records spend one budget: whoever runs, resumes, or hands over other records."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import securefl as command
+from support.own_records import arrays
+from support.private_studies import client_level, noised_fedprof
+from support.tiny_study import run as played
+from support.tiny_study import text, with_privacy
+
+import securefl
+from securefl.accounting.composition import compose
+from securefl.accounting.events import NO_COST, dump_charge
+from securefl.accounting.shared import Account, account_of
+from securefl.api.running import Run
+from securefl.charges import allotment, events_of
+from securefl.core.errors import BudgetExceeded, ConfigError
+from securefl.study import world
+from securefl.study.accounted import ALONE
+from securefl.study.brought import Brought
+from securefl.study.composition import composition
+from securefl.study.config import Study, parse
+from securefl.study.interruption import Interrupted
+from securefl.study.run import arm_folder
+from securefl.study.session import run_study
+
+FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
+DATA = arrays(400, 4)
+BROUGHT = Brought(data=DATA)
+NOISED = {"noise": '"local"', "against": '["server", "others"]', "budget": "3.0", "epsilon": "2.0"}
+
+
+def shared(tmp_path: Path, *, rounds: int = 2, seeds: str = "[3]", **privacy: str) -> Study:
+    """A study at epsilon 2 an arm and seed, beside a ledger with a budget of 3."""
+    told = {**NOISED, "ledger": f'"{tmp_path / "people.ledger"}"', **privacy}
+    told = {key: value for key, value in told.items() if value}
+    return parse(with_privacy(text(FEDLOG, unprotected="[]", rounds=rounds, seeds=seeds), told))
+
+
+def run(study: Study, out: Path) -> Run:
+    return securefl.run(study, out=out, workers=1, progress=False)
+
+
+def held(tmp_path: Path) -> Account:
+    return account_of(tmp_path / "people.ledger")
+
+
+def test_without_a_ledger_two_studies_are_told_two_each_and_say_that_they_are_alone(tmp_path: Path) -> None:
+    # The attack: nothing adds them up. Both together cost 2.9.
+    alone = shared(tmp_path, ledger="", budget="2.0")
+    found = [run(alone, tmp_path / name) for name in "ab"]
+    assert [own.epsilon.loc["FedLog", "server"] for own in found] == pytest.approx([2.0, 2.0], abs=1e-3)
+    for own in found:
+        assert ALONE in str(own)
+        assert ALONE in own.report().read_text()
+        assert json.loads((own.folder / "summary.json").read_text())["accounting"] == ALONE
+        assert own.model().card["privacy"]["accounting"] == ALONE
+    made = composition(alone, alone.arms[0], world.build(alone, 3))
+    once = events_of(made[1], [offer.sends for offer in made[0].offers], "server", 2)
+    assert compose(once + once, 1e-4) > 2.7
+
+
+def test_two_studies_on_one_ledger_cannot_spend_more_than_its_budget(tmp_path: Path) -> None:
+    found = run(shared(tmp_path), tmp_path / "a")
+    assert "Accounted in the ledger" in str(found)
+    assert ALONE not in found.report().read_text()
+    assert held(tmp_path).epsilon("server") == pytest.approx(2.0, abs=1e-3)
+    run(shared(tmp_path, rounds=1, epsilon="0.9"), tmp_path / "b")
+    spent = held(tmp_path)
+    assert [entry.allotment.what for entry in spent.entries] == ["tiny, FedLog, seed 3"] * 2
+    assert 2.1 < spent.epsilon("server") < 2.5
+    with pytest.raises(BudgetExceeded, match="beside 2 runs over the same records, got 1 run that would"):
+        run(shared(tmp_path, rounds=3), tmp_path / "c")
+    # Nothing has left, and nothing is charged.
+    assert held(tmp_path) == spent
+    with securefl.Ledger(
+        tmp_path / "c" / "private" / "arms" / "fedlog" / "seed-3" / "ledger.sqlite", _plan(tmp_path).terms()
+    ) as own:
+        assert own.rows() == []
+
+
+def _plan(tmp_path: Path) -> securefl.Plan:
+    study = shared(tmp_path, rounds=3)
+    return composition(study, study.arms[0], world.build(study, 3))[1]
+
+
+def test_seeds_are_runs_over_the_same_records_and_are_refused_together(tmp_path: Path) -> None:
+    with pytest.raises(BudgetExceeded, match="got 2 runs that would"):
+        run(shared(tmp_path, seeds="[3, 4]", budget="2.5"), tmp_path / "a")
+    assert not held(tmp_path).entries
+    run(shared(tmp_path, seeds="[3, 4]", budget="2.5", epsilon="1.0"), tmp_path / "b")
+    assert len(held(tmp_path).entries) == 2
+
+
+def test_a_stopped_run_goes_on_and_is_charged_once(tmp_path: Path) -> None:
+    study, told = shared(tmp_path), []
+
+    class Stop:
+        def check(self) -> None:
+            if len(told) == 1:
+                raise Interrupted(2)
+
+        def finishing(self, what: str) -> object:
+            from contextlib import nullcontext
+
+            return nullcontext()
+
+    with pytest.raises(Interrupted):
+        run_study(study, tmp_path / "a", lambda *own: told.append(own), stop=Stop())  # type: ignore[arg-type]
+    before = held(tmp_path)
+    found = run(study, tmp_path / "a")
+    assert held(tmp_path) == before
+    assert len(before.entries) == 1
+    assert found.metrics["round"].max() == 2
+    # A finished run is only read: its ledger may be anywhere by then.
+    (tmp_path / "people.ledger").unlink()
+    (tmp_path / "people.ledger-head").unlink()
+    assert run(study, tmp_path / "a").metrics["round"].max() == 2
+    assert not (tmp_path / "people.ledger").exists()
+
+
+def test_other_records_and_another_promise_are_refused(tmp_path: Path) -> None:
+    run(shared(tmp_path), tmp_path / "a")
+    other = shared(tmp_path, epsilon="0.5")
+    other = parse(other.text.replace('source = "digits"', "classes = 2\npublic_count = 100"), brought=BROUGHT)
+    with pytest.raises(ConfigError, match="got others"):
+        securefl.run(other, data=DATA, out=tmp_path / "b", progress=False)
+    with pytest.raises(ConfigError, match="expected delta = "):
+        run(shared(tmp_path, delta="1e-5"), tmp_path / "c")
+    with pytest.raises(ConfigError, match="expected budget = "):
+        run(shared(tmp_path, budget="4.0"), tmp_path / "d")
+    assert len(held(tmp_path).entries) == 1
+
+
+def test_records_are_the_same_under_any_seed_partition_and_draw(tmp_path: Path) -> None:
+    marks = set()
+    for seed in (3, 4):
+        for change in ("", 'source = "digits"\nrecords = 300\n'):
+            written = shared(tmp_path).text.replace('source = "digits"\n', change or 'source = "digits"\n')
+            marks.add(world.build(parse(written), seed).marks.records)
+    assert len(marks) == 1
+    assert re.fullmatch("[0-9a-f]{64}", marks.pop())
+
+
+def test_the_digest_of_the_records_is_in_no_report(tmp_path: Path) -> None:
+    written = shared(tmp_path, epsilon="0.5").text.replace(
+        'source = "digits"', "classes = 2\npublic_count = 100"
+    )
+    study = parse(written, brought=BROUGHT)
+    found = securefl.run(study, out=tmp_path / "a", progress=False)
+    marks = world.build(study, 3).marks
+    for digest in (marks.records, marks.bound["data"]):
+        for path in [*found.folder.glob("*.json"), *found.folder.glob("*.html"), tmp_path / "people.ledger"]:
+            assert digest[:12].encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize("told", [{"budget": "inf"}, {"ledger": '""'}])
+def test_a_shared_ledger_needs_a_path_and_a_budget(tmp_path: Path, told: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Expected a path as `ledger`, and a finite `budget`"):
+        shared(tmp_path, **told)
+
+
+def test_a_relative_ledger_lies_beside_the_study(tmp_path: Path) -> None:
+    study = shared(tmp_path, ledger='"here.ledger"')
+    with pytest.raises(ConfigError, match="whole path of `ledger` in a study that is no file"):
+        run(study, tmp_path / "a")
+    (tmp_path / "study.toml").write_text(study.text)
+    securefl.run(tmp_path / "study.toml", out=tmp_path / "a", progress=False)
+    assert len(account_of(tmp_path / "here.ledger").entries) == 1
+
+
+def test_plan_says_what_the_ledger_holds_and_what_the_study_adds(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(shared(tmp_path).text)
+    code, out, _ = command(capfd, "plan", study)
+    assert code == 0
+    assert "holds 0 runs over these records. This study adds 1, of a budget of 3" in out
+    assert re.search(r"server +ε +0\.00 before, 2\.00 with it", out)
+    assert not (tmp_path / "people.ledger").exists()  # nothing is made or charged
+    run(shared(tmp_path), tmp_path / "a")
+    code, out, _ = command(capfd, "plan", study, "--json")
+    said = json.loads(out)["ledger"]
+    assert (said["runs"], said["adds"]) == (1, 1)
+    assert said["epsilon_after"]["server"] > 2.7
+    alone = tmp_path / "alone.toml"
+    alone.write_text(shared(tmp_path, ledger="").text)
+    assert ALONE in command(capfd, "plan", alone)[1]
+
+
+def test_the_ledger_says_its_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run(shared(tmp_path), tmp_path / "a")
+    code, out, _ = command(capfd, "ledger", "runs", tmp_path / "people.ledger")
+    assert code == 0
+    assert "tiny, FedLog, seed 3: epsilon 2 against the server" in out
+    assert "1 run; a budget of epsilon 3 at delta 0.0001 per record (replace-one)" in out
+    said = json.loads(command(capfd, "ledger", "runs", tmp_path / "people.ledger", "--json")[1])
+    assert said["runs"][0]["run"] == "tiny, FedLog, seed 3"
+    code, _, err = command(capfd, "ledger", "show", tmp_path / "people.ledger")
+    assert code != 0
+    assert "securefl ledger runs" in err
+
+
+def test_parties_apart_have_ledgers_of_their_own(tmp_path: Path) -> None:
+    from securefl.study.parties.made import Made
+
+    study = shared(tmp_path)
+    with pytest.raises(ConfigError, match="Expected no `ledger` where parties run apart"):
+        Made.of(study, study.arms[0], 3)
+
+
+def test_an_arm_that_is_run_alone_is_reserved_too(tmp_path: Path) -> None:
+    study = shared(tmp_path)
+    played(study, tmp_path / "a")
+    assert len(held(tmp_path).entries) == 1
+    played(study, tmp_path / "b")
+    with pytest.raises(BudgetExceeded):
+        played(study, tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "study", [client_level(rounds=3), noised_fedprof(rounds=2)], ids=["fedavg", "fedprof"]
+)
+def test_an_allotment_is_what_a_client_can_be_charged_and_no_less(tmp_path: Path, study: Study) -> None:
+    here = world.build(study, study.study.seeds[0])
+    algorithm, plan = composition(study, study.arms[0], here)
+    allotted = allotment(plan, [offer.sends for offer in algorithm.offers])
+    played(study, tmp_path)
+    file = arm_folder(tmp_path, study.arms[0], here.seed) / "ledger.sqlite"
+    with securefl.Ledger(file, plan.terms()) as ledger:
+        charged = Counter((row[0], row[6]) for row in ledger.rows() if row[6] != dump_charge(NO_COST))
+    most = {charge: max(n for (_, own), n in charged.items() if own == charge) for _, charge in charged}
+    assert most == allotted  # everybody takes part in every round

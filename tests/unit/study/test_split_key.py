@@ -1,0 +1,208 @@
+"""Splits of a study: by a key of the holder that lasts, and so that a record moves itself alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.command_line import securefl as command
+from support.own_study import people, written
+from support.private_studies import DPSGD
+from support.tiny_study import FEDAVG, study, text
+
+import securefl
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.keys import SecretKey
+from securefl.data.sides import Sides
+from securefl.storage.private_folder import PRIVATE
+from securefl.study import split_key, world
+from securefl.study.brought import Brought
+from securefl.study.config import Study, parse
+from securefl.study.split_key import NAME, Keeper
+
+OWN = """
+[data]
+target = "ill"
+classes = ["no", "yes"]
+ignore = ["name"]
+client_column = "hospital"
+public_count = 100
+partition = { kind = "natural" }
+[data.columns]
+age = { range = [0, 120], missing = 40, indicator = true }
+sex = { categories = ["f", "m"] }
+hospital = { categories = ["north", "south", "west", "east"] }
+"""
+UNDECLARED = OWN.replace('hospital = { categories = ["north", "south", "west", "east"] }\n', "")
+MLP = '[model]\nkind = "mlp"\nhidden = [4]\n'
+KEY = SecretKey(bytes(range(32)))
+
+
+def own(frame: pd.DataFrame, *, data: str = OWN, extra: str = DPSGD) -> Study:
+    return parse(written(data=data, model=MLP, extra=extra, rounds=1), brought=Brought(data=frame))
+
+
+def sides(of: Study, key: SecretKey = KEY) -> dict[str, Counter[bytes]]:
+    """Which records are on which side: of each client's training, of hold-outs, and of the test part."""
+    here = world.build(of, 3, splits=Keeper(key=key).splits(of, 3))
+    found = {f"client {k}": _rows(x, y) for k, (x, y) in enumerate(here.records)}
+    for k, (x, y) in enumerate(here.held or ()):
+        found[f"held {k}"] = _rows(x, y)
+    found["test"] = _rows(here.problem.server_x, here.problem.server_y)
+    return found
+
+
+def _rows(x: object, y: object) -> Counter[bytes]:
+    xs, ys = np.asarray(x), np.asarray(y)
+    return Counter(row.tobytes() + label.tobytes() for row, label in zip(xs, ys, strict=True))
+
+
+def moved(one: dict[str, Counter[bytes]], other: dict[str, Counter[bytes]]) -> int:
+    """How many records two worlds differ by, over all of their sides."""
+    assert one.keys() == other.keys()
+    return sum(((one[key] - other[key]) + (other[key] - one[key])).total() for key in one)
+
+
+@pytest.mark.parametrize("data", [OWN, OWN.replace("public_count", "holdout = 0.3\npublic_count")])
+def test_a_record_that_goes_moves_no_other(data: str) -> None:
+    # The attack: by place, one record fewer exchanged 1,453 of 4,000 between training and test.
+    frame = people(400)
+    whole = sides(own(frame, data=data))
+    for gone in (0, 111, 399):
+        less = sides(own(frame.drop(index=gone), data=data))
+        assert moved(whole, less) == 1
+
+
+def test_a_record_that_is_replaced_moves_no_other() -> None:
+    frame = people(400)
+    other = frame.copy()
+    other.loc[17, ["age", "sex", "dose"]] = [3, "m", 77.0]
+    # it goes from wherever it was, and comes to wherever it is
+    assert moved(sides(own(frame)), sides(own(other))) == 2
+
+
+def test_a_client_without_records_is_a_client() -> None:
+    frame = people(200)
+    without = frame[frame["hospital"] != "west"]
+    last = frame[frame["hospital"] == "west"].iloc[[0]]
+    one = pd.concat([without, last])
+    here, other = sides(own(without)), sides(own(one))
+    assert here.keys() == other.keys()
+    assert moved(here, other) == 1
+
+
+def test_the_key_decides_and_no_seed() -> None:
+    of = own(people(200))
+    assert sides(of) == sides(of)
+    assert moved(sides(of), sides(of, SecretKey(bytes(32)))) > 20
+
+
+def test_counts_and_clients_are_declared_where_they_are_data() -> None:
+    with pytest.raises(ConfigError, match="Expected `public_count` under a finite epsilon, got none"):
+        world.build(own(people(200), data=OWN.replace("public_count = 100\n", "")), 3)
+    with pytest.raises(ConfigError, match="hospital"):
+        world.build(own(people(200), data=UNDECLARED), 3)
+    # Without a claim both follow from the records, as they always did.
+    here = world.build(own(people(200), data=UNDECLARED.replace("public_count = 100\n", ""), extra=""), 3)
+    assert here.problem.clients == 3
+
+
+def test_public_numbers_do_not_follow_from_the_records() -> None:
+    few, many = (world.build(own(people(n)), 3).problem for n in (100, 300))
+    assert (few.records, few.clients) == (many.records, many.clients) == (400, 4)
+
+
+# The key --------------------------------------------------------------------------------------------
+
+
+def played(of: Study, out: Path) -> Path:
+    return securefl.run(of, out=out, workers=1, progress=False).folder
+
+
+def test_a_run_draws_a_key_and_keeps_it(tmp_path: Path) -> None:
+    of = own(people(200))
+    folders = [played(of, tmp_path / name) for name in "ab"]
+    keys = [split_key.read(folder / PRIVATE) for folder in folders]
+    assert keys[0] != keys[1]
+    assert (folders[0] / PRIVATE / NAME).stat().st_mode & 0o777 == 0o600
+    assert not (folders[0] / NAME).exists()
+    again = securefl.run(of, out=folders[0], workers=1, progress=False)
+    assert split_key.read(again.folder / PRIVATE) == keys[0]
+    raw = keys[0].reveal()
+    for path in folders[0].rglob("*"):
+        if path.is_file() and path.name != NAME:
+            assert raw not in path.read_bytes()
+            assert raw.hex().encode() not in path.read_bytes()
+
+
+def test_a_run_without_its_key_does_not_go_on(tmp_path: Path) -> None:
+    of = own(people(200))
+    folder = played(of, tmp_path / "a")
+    path = folder / PRIVATE / NAME
+    kept = path.read_bytes()
+    path.unlink()
+    with pytest.raises(DataError, match="Put the file back"):
+        played(of, folder)
+    path.write_bytes(kept)
+    path.chmod(0o644)
+    with pytest.raises(DataError, match="chmod 600"):
+        played(of, folder)
+    path.chmod(0o600)
+    path.write_bytes(kept + b"x")
+    with pytest.raises(DataError, match="Expected 32 bytes"):
+        played(of, folder)
+    path.write_bytes(kept)
+    played(of, folder)
+
+
+def test_without_a_claim_there_is_no_key(tmp_path: Path) -> None:
+    of = own(people(200), data=UNDECLARED, extra="")
+    folder = played(of, tmp_path / "a")
+    assert not (folder / PRIVATE / NAME).exists()
+    one, other = (sides(of, key) for key in (KEY, SecretKey(bytes(32))))
+    assert one == other
+
+
+def test_a_packaged_data_set_has_no_secret_test_part() -> None:
+    of = study(FEDAVG, extra=DPSGD)
+    one, other = (Keeper(key=key).splits(of, 3) for key in (KEY, SecretKey(bytes(32))))
+    x, y = np.arange(300, dtype=np.float32).reshape(100, 3), np.arange(100) % 2
+    assert np.array_equal(one.test.apart(x, y, 0.3, "test"), other.test.apart(x, y, 0.3, "test"))
+    assert not np.array_equal(
+        one.holdout.apart(x, y, 0.3, "holdout"), other.holdout.apart(x, y, 0.3, "holdout")
+    )
+
+
+def test_whoever_looks_keeps_no_key(tmp_path: Path) -> None:
+    of = own(people(200))
+    assert Keeper().splits(of, 3).bound == ""
+    one, other = (Keeper().splits(of, 3).test for _ in range(2))
+    assert isinstance(one, Sides)
+    x, y = np.arange(300, dtype=np.float32).reshape(100, 3), np.arange(100) % 2
+    assert not np.array_equal(one.apart(x, y, 0.3, "test"), other.apart(x, y, 0.3, "test"))
+
+
+def test_cells_of_a_sweep_have_one_key(tmp_path: Path) -> None:
+    of = own(people(60))
+    first, second = tmp_path / "cells" / "a", tmp_path / "cells" / "b"
+    split_key.share(tmp_path, of, first, begun=False)
+    split_key.share(tmp_path, of, second, begun=True)
+    keys = [split_key.read(folder / PRIVATE) for folder in (tmp_path, first, second)]
+    assert keys[0] == keys[1] == keys[2]
+    (tmp_path / PRIVATE / NAME).unlink()
+    with pytest.raises(DataError, match="Put the file back"):
+        split_key.share(tmp_path, of, tmp_path / "cells" / "c", begun=True)
+
+
+def test_a_sweep_shares_its_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sweep = text(FEDAVG, rounds=1, extra=DPSGD).replace('"digits"', '"digits"\nholdout = 0.3')
+    path = tmp_path / "study.toml"
+    path.write_text(sweep + '\n[sweep.grid]\n"local.learning_rate" = [0.1, 0.2]\n', encoding="utf-8")
+    code, _, err = command(capfd, "sweep", path, "--out", tmp_path / "out", "--workers", "1")
+    assert code == 0, err
+    keys = {kept.read_bytes() for kept in (tmp_path / "out").rglob(NAME)}
+    assert len(keys) == 1
+    assert len(list((tmp_path / "out").rglob(NAME))) == 3

@@ -1,0 +1,166 @@
+"""A sweep that pays for its choice, one that does not and says so, and one on a shared ledger."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.command_line import securefl as command
+from support.tiny_study import text, with_privacy
+
+from securefl.accounting.shared import account_of
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.keys import SecretKey
+from securefl.dp.choice import Trials
+from securefl.dp.noise import Source
+from securefl.storage.private_folder import private_folder
+from securefl.study.accounted import ALONE
+from securefl.study.export import taken
+from securefl.sweep.best import CHOICE, caveats
+from securefl.sweep.cells import Sweep, claim, parse_sweep
+from securefl.sweep.choice import choose, cost, require_choosable
+
+FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
+NOISED = {"noise": '"local"', "against": '["server", "others"]', "budget": "3.0", "epsilon": "1.0"}
+GRID = '[sweep.grid]\n"local.learning_rate" = [0.05, 0.2]\n'
+CHOSEN = '[sweep]\nchoice = { trials = "poisson", mean = 3 }\n' + GRID
+
+
+def written(sweep: str = CHOSEN, seeds: str = "[3]", **privacy: str) -> str:
+    study = text(FEDLOG, unprotected="[]", seeds=seeds, rounds=1)
+    return with_privacy(study, {**NOISED, **privacy}) + "\n" + sweep
+
+
+def claimed(out: Path) -> Sweep:
+    out.mkdir()
+    sweep = parse_sweep(written())
+    claim(out, sweep)
+    return sweep
+
+
+def test_the_best_of_the_drawn_trials_is_published_with_the_cost_of_the_choice(tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    sweep = claimed(out)
+    found = choose(sweep, out, source=Source(SecretKey(bytes(range(32)))))
+    drawn = json.loads((out / "private" / "trials.json").read_text())
+    trials = sorted((out / "private" / "trials").glob("0*"))
+    assert len(trials) == len(drawn) > 1
+    scores = [json.loads((own / "summary.json").read_text())["arms"][0]["final_accuracy"] for own in trials]
+    assert found.score == max(scores)
+    assert found.cell is sweep.cells[drawn[scores.index(max(scores))]]
+    assert not (out / "trials").exists()
+    assert (out / "private").stat().st_mode & 0o777 == 0o700
+    # One trial is told 1.0, the choice more, in every place that is for publication.
+    assert found.epsilon == cost(sweep)
+    assert 1.5 < found.epsilon["server"] < 6
+    said = f"cost epsilon {found.epsilon['server']:.3g} against the server"
+    page = (out / "chosen" / "report.html").read_text()
+    summary = json.loads((out / "chosen" / "summary.json").read_text())
+    card = taken(found.cell.study, out / "chosen", "FedLog").card
+    for told in (page, summary["accounting"], card["privacy"]["accounting"], " ".join(found.sentences)):
+        assert said in told
+        assert ALONE not in told
+    # The same call again draws nothing anew.
+    again = choose(sweep, out, source=Source(SecretKey(bytes(32))))
+    assert (again.score, again.cell) == (found.score, found.cell)
+    assert json.loads((out / "private" / "trials.json").read_text()) == drawn
+
+
+def test_no_trial_at_all_is_an_outcome_too(tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    sweep = claimed(out)
+    (private_folder(out) / "trials.json").write_text("[]")
+    found = choose(sweep, out)
+    assert found.cell is None
+    assert "nothing is chosen" in found.sentences[0]
+    assert not (out / "chosen").exists()
+    (private_folder(out) / "trials.json").write_text("[7]")
+    with pytest.raises(DataError, match="a trial has no cell"):
+        choose(sweep, out)
+
+
+def test_the_commands_choose_and_plan_the_choice(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(written())
+    code, out, _ = command(capfd, "plan", file)
+    assert code == 0
+    assert "by a random number of trials (Poisson, mean 3) is paid for" in out
+    assert CHOICE not in out
+    code, out, _ = command(capfd, "sweep", file, "--out", tmp_path / "out", "--json")
+    assert code in (0, 4)
+    assert json.loads(out)["epsilon"]["server"] == pytest.approx(cost(parse_sweep(written()))["server"])
+
+
+def test_a_sweep_without_a_choice_says_that_it_is_not_covered() -> None:
+    assert caveats(parse_sweep(written(GRID))) == [ALONE, CHOICE]
+    assert caveats(parse_sweep(written())) == [ALONE]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "seeds", "privacy", "said"),
+    [
+        (CHOSEN, "[3, 4]", {}, "one arm and one seed"),
+        (CHOSEN, "[3]", {"ledger": '"/tmp/people.ledger"'}, "no `ledger` with `choice`"),
+        (CHOSEN + '"privacy.delta" = [1e-4, 1e-5]\n', "[3]", {}, "one unit, adjacency, delta"),
+        (GRID, "[3]", {}, "Expected `choice`"),
+        (CHOSEN.replace("mean = 3", "mean = 0.5"), "[3]", {}, "1 < mean"),
+        (CHOSEN.replace("poisson", "fixed"), "[3]", {}, "trials"),
+    ],
+)
+def test_what_no_bound_is_known_for_is_refused(
+    sweep: str, seeds: str, privacy: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        require_choosable(parse_sweep(written(sweep, seeds, **privacy)))
+
+
+def test_the_trials_are_read() -> None:
+    assert parse_sweep(written()).choice == Trials(trials="poisson", mean=3.0)
+
+
+def test_all_cells_of_a_sweep_spend_one_ledger_or_none_begins(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ledger = tmp_path / "people.ledger"
+    file = tmp_path / "sweep.toml"
+    file.write_text(written(GRID, ledger=f'"{ledger}"', epsilon="1.0", budget="1.2"))
+    code, _, err = command(capfd, "sweep", file, "--out", tmp_path / "a", "--workers", "1")
+    assert code != 0
+    assert "got 2 runs that would bring epsilon" in err
+    assert not ledger.exists()
+    file.write_text(written(GRID, ledger=f'"{ledger}"', epsilon="1.0", budget="1.6"))
+    _, out, _ = command(capfd, "plan", file)
+    assert "holds 0 runs over these records" in out
+    assert command(capfd, "sweep", file, "--out", tmp_path / "b", "--workers", "2")[0] in (0, 4)
+    assert len(account_of(ledger).entries) == 2
+    assert 1.3 < account_of(ledger).epsilon("server") <= 1.6
+    # It goes on, and is charged nothing twice; another sweep is refused before its first cell.
+    assert command(capfd, "sweep", file, "--out", tmp_path / "b", "--workers", "1")[0] in (0, 4)
+    code, _, err = command(capfd, "sweep", file, "--out", tmp_path / "c", "--workers", "1")
+    assert "beside 2 runs over the same records" in err
+    assert len(account_of(ledger).entries) == 2
+    page = (tmp_path / "b" / "sweep.html").read_text()
+    assert "The choice of a best cell is not covered by its epsilon" in page
+    assert "Accounted in the ledger" in page
+
+
+def test_the_best_score_wins_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "sweep"
+    sweep = claimed(out)
+    scores = iter([math.nan, 0.5, 0.9, 0.9, 0.2])
+
+    def ran(*_: Any, **__: Any) -> tuple[Any, Path]:
+        return SimpleNamespace(summary=[SimpleNamespace(final_accuracy=next(scores))]), out
+
+    published: list[int] = []
+    monkeypatch.setattr("securefl.sweep.choice.run_study", ran)
+    monkeypatch.setattr(
+        "securefl.sweep.choice._published", lambda out, number, told: published.append(number) or out
+    )
+    (private_folder(out) / "trials.json").write_text("[0, 1, 0, 1, 1]")
+    found = choose(sweep, out)
+    assert (found.score, found.cell, published) == (0.9, sweep.cells[0], [2])

@@ -1,0 +1,94 @@
+"""What a sweep writes outside of its private folder may be published, and its page says what may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.tiny_study import text
+from support.tiny_sweep import EPSILONS, fill, sweep
+
+import securefl
+from securefl.report.run_page import APART, TESTED
+from securefl.storage.private_folder import NOTICE, PRIVATE
+from securefl.sweep.cells import Sweep
+from securefl.sweep.report import write
+from securefl.sweep.run import FACTS, METRICS
+
+PUBLIC = {"results.csv", "summary.csv", "sweep.html"}
+MARK = "a warning that is planted: 3141592653"
+ALARMS = [{"arm": "unit", "text": MARK, "learnt": True}]
+
+
+def written(out: Path, *, personal: bool) -> Sweep:
+    found = sweep(EPSILONS)
+    fill(found, out, alarms=ALARMS, personal=personal)
+    write(found, out, {"a cell": MARK})
+    return found
+
+
+@pytest.fixture(params=[False, True], ids=["global", "personal"])
+def done(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bool]:
+    written(tmp_path, personal=request.param)
+    return tmp_path, request.param
+
+
+def test_every_file_is_classified(done: tuple[Path, bool]) -> None:
+    out, personal = done
+    names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    cells = {name for name in names if name.startswith("cells/")}
+    assert {name.split("/", 2)[2] for name in cells} == {METRICS, FACTS, f"{PRIVATE}/README.txt"}
+    own = {f"{PRIVATE}/{name}" for name in ("README.txt", "results.csv", "summary.csv")}
+    plots = {name for name in names if name.endswith(".png")}
+    assert plots
+    assert all(name.startswith(f"{PRIVATE}/plots/" if personal else "plots/") for name in plots)
+    assert names - cells - plots == PUBLIC | own
+
+
+def test_tables_stand_apart(done: tuple[Path, bool]) -> None:
+    out, personal = done
+    for name, figures in (
+        ("results", ["accuracy", "loss"]),
+        ("summary", ["final_accuracy", "best_accuracy"]),
+    ):
+        lines = (out / PRIVATE / f"{name}.csv").read_text().splitlines()
+        assert lines[0] == f"# {NOTICE}"
+        public = pd.read_csv(out / f"{name}.csv")
+        whole = pd.read_csv(out / PRIVATE / f"{name}.csv", comment="#")
+        assert whole[figures].notna().all(axis=None)
+        assert public[figures].isna().all(axis=None) == personal
+        assert "seconds" not in public.columns
+    assert "seconds" in pd.read_csv(out / PRIVATE / "results.csv", comment="#").columns
+
+
+def test_the_page_says_so_beside_each(done: tuple[Path, bool]) -> None:
+    out, personal = done
+    page = (out / "sweep.html").read_text().replace("&#39;", "'")
+    assert page.count(TESTED) == 2
+    boxes = [box for box in page.split('<div class="failed">')[1:] if MARK in box]
+    assert len(boxes) == 2
+    assert all(APART in box[: box.index(MARK)] for box in boxes)
+    assert page.count("†</td>") == (3 * 6 if personal else 0)
+    figures = [figure.split("</figure>")[0] for figure in page.split("<figure>")[1:]]
+    assert figures
+    assert {APART in figure for figure in figures} == {personal}
+
+
+def test_a_planted_warning_is_in_no_public_table(done: tuple[Path, bool]) -> None:
+    out, _ = done
+    for name in ("results.csv", "summary.csv"):
+        assert MARK not in (out / name).read_text()
+    assert any(MARK in path.read_text() for path in out.glob(f"cells/*/{FACTS}"))
+
+
+def test_the_object_of_a_sweep_keeps_them_apart(tmp_path: Path) -> None:
+    own = text('[[arm]]\nname = "own"\nprotocol = "lg_fedavg"\n', rounds=1)
+    found = securefl.run_sweep(own + '[sweep.grid]\n"study.seeds" = [[1]]\n', out=tmp_path, workers=1)
+    assert found.metrics["accuracy"].isna().all()
+    assert found.private.metrics["accuracy"].notna().all()
+    assert "wall_seconds" not in found.metrics.columns
+    assert found.summary["final_accuracy"].isna().all()
+    assert found.private.summary["final_accuracy"].notna().all()
+    assert found.private.failed == {}
+    assert not hasattr(found, "failed")
