@@ -39,6 +39,8 @@ Sampler = Callable[[nn.Module, Tensor, Tensor], dict[nn.Parameter, Tensor]]
 
 SLACK: Final = 1e-5
 """Norms are clipped to (1 - SLACK) C. The error of a float32 norm is smaller, so C is never exceeded."""
+_AT_A_TIME: Final = 16
+"""Rows whose gradients are held in float64."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,12 @@ class _Explicit:
         return norms.square()
 
     def add(self, scale: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        own = self.gradients[: len(scale)].flatten(1)
-        sums[self.parameter].view(-1).addmv_(own.double().T, scale.double())
+        own, total, factors = self.gradients[: len(scale)].flatten(1), sums[self.parameter].view(-1), scale.double()
+        # A few rows at a time, in memory of their own: a chunk's gradients in float64 are large.
+        held = own.new_empty((min(_AT_A_TIME, len(own)), own.shape[1]), dtype=torch.float64)
+        for start in range(0, len(own), _AT_A_TIME):
+            rows = own[start : start + _AT_A_TIME]
+            total.addmv_(held[: len(rows)].copy_(rows).T, factors[start : start + _AT_A_TIME])
 
 
 def _trains(parameter: Tensor | None) -> bool:

@@ -1,4 +1,4 @@
-"""Silence is a message: under a finite epsilon nobody sees in who answers, or how long, what the records are."""
+"""Silence is a message: under a finite epsilon neither who answers nor any length tells of the records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from support.combinations import ALL, COVER, Combination
 from support.combinations import study as combined
 from support.private_studies import DISTRIBUTED, KEY_HOLDER, client_level, noised_fedprof, private
-from support.tiny_study import world
+from support.tiny_study import FEDAVG, run, text, world
+from support.tiny_study import study as written
 from support.transcripts import Transcript, all_spoilt, few, having, spoilt, transcript
 
 from securefl.charges import charge_of, unbounded
@@ -26,7 +27,7 @@ from securefl.study.config import Study, parse
 from securefl.study.world import World
 
 SPOILT = ("nan", "inf", "huge", "label", "negative label")
-LOSSES = 'loss_bound = 3.0\nfraction = 1.0'
+LOSSES = "loss_bound = 3.0\nfraction = 1.0"
 NOISED = {"noise": '"local"', "epsilon": "8.0"}
 PRIVATE = {
     "fedavg": private("fedavg", 'fraction = 1.0\naggregation = "partial"'),
@@ -148,15 +149,18 @@ def test_clients_are_private_as_a_whole(noise: str, tmp_path: Path) -> None:
 
 
 def test_a_key_holder_with_epsilon_0_sees_everybody_answer(tmp_path: Path) -> None:
-    """Profiles are unprotected against the server. The key holder opens one score of each client all the same."""
+    """Profiles are unprotected against the server. The key holder opens one score of each all the same."""
     arm = '[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 1.0\n'
-    from support.tiny_study import text  # beside the others it would hide what this one needs
 
-    of = parse(text(arm, rounds=1, clients=4, scores="ckks").replace(
-        'scores = "ckks"', 'scores = "ckks"\nparameters = "compact"'
-    ))
+    of = parse(
+        text(arm, rounds=1, clients=4, scores="ckks").replace(
+            'scores = "ckks"', 'scores = "ckks"\nparameters = "compact"'
+        )
+    )
     here = world(of)
-    base, bad = (transcript(of, own, tmp_path / str(k)) for k, own in enumerate((here, all_spoilt(here, "nan"))))
+    base, bad = (
+        transcript(of, own, tmp_path / str(k)) for k, own in enumerate((here, all_spoilt(here, "nan")))
+    )
     assert epsilon(bad, HOLDER) == 0
     assert base.finished is not None
     assert bad.finished is not None
@@ -182,9 +186,7 @@ def test_a_reason_of_the_records_cannot_be_expressed_where_silence_tells() -> No
 
 def test_the_class_of_a_reason_is_on_record(tmp_path: Path) -> None:
     """Without noise a client may be silent; the person at the machine sees that its records are why."""
-    from support.tiny_study import FEDAVG, run, study
-
-    of = study(FEDAVG.replace("0.5", "1.0"), rounds=1)
+    of = written(FEDAVG.replace("0.5", "1.0"), rounds=1)
     finished = run(of, tmp_path, here=all_spoilt(world(of), "nan"))
     assert finished.records[0]["reasons"] == {"client-0001": "records"}
     assert not finished.records[0]["blank"]

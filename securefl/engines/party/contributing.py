@@ -1,11 +1,11 @@
 """What a client charges and protects when it is asked.
 
-Silence is a message (`core.abstaining`). Where any party that sees who answers is promised a finite epsilon, a
-client that cannot compute a value from its records sends that of a client without records, noised and charged
-as any other. What fails without records, too, fails for a public reason.
+Silence is a message (`core.abstaining`). Where any party that sees who answers is promised a finite epsilon,
+a client that cannot compute a value from its records sends that of a client without records, noised and
+charged as any other. What fails without records, too, fails for a public reason.
 
-No single record may lead there where the unit is a record: the client's other records would leave the value with
-it. Computations drop such a record by itself.
+No single record may lead there where the unit is a record: the client's other records would leave the value
+with it. Computations drop such a record by itself.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class Contributing:
         """The parties that see whether this client answers."""
         asked = [self._offers[name].sends for name in task.wants]
         opens_scores = self._plan.scores != CLEAR
-        opens = any(self._opens_sums if s.how == "sum" else opens_scores and s.reveals_encrypted for s in asked)
+        opens = any(
+            self._opens_sums if s.how == "sum" else opens_scores and s.reveals_encrypted for s in asked
+        )
         return {SERVER, OTHERS, *([KEY_HOLDER] if opens else [])}
 
     def _abstain(self, client: int, error: DataError, *, speaks: bool) -> None:
@@ -104,7 +106,8 @@ class Contributing:
         reason = reason_of(error)
         if speaks and reason.told == "records":
             raise LocalProtocolError(
-                f"Expected a client under a finite epsilon to answer whatever its records are, got silence: {error}"
+                "Expected a client under a finite epsilon to answer whatever its records are, got "
+                f"silence: {error}"
             ) from error
         self._log.tell(client_name(client), str(error), reason)
 
@@ -117,7 +120,9 @@ class Contributing:
     ) -> None:
         for name, client in ((client_name(task.client), task.client) for task in tasks):
             if client in late:
-                self._log.tell(name, "Expected no round below its newest, got an older one: it abstains.", Reason.LATE)
+                self._log.tell(
+                    name, "Expected no round below its newest, got an older one: it abstains.", Reason.LATE
+                )
             elif name in refused or client not in wants:
                 self._log.refused[name] = refused.get(name) or BudgetExceeded(_OVER)
                 reason = Reason.BUDGET if name in refused else Reason.SCHEDULE
