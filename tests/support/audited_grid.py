@@ -194,8 +194,9 @@ sampling_rate = 1.0
 expected_batch = {EACH}
 steps = 1
 optimizer = "sgd"
-learning_rate = 4.0
+learning_rate = 0.01
 """
+"""Each step sees all records, and moves the model by little: the second round differs as the first one does."""
 
 
 def _data(case: Case) -> str:
@@ -234,7 +235,7 @@ def _privacy(case: Case, unit: str, adjacency: str) -> str:
         f'sum = "{case.sum}"',
         'scores = "clear"',
         f'noise = "{noise}"',
-        "" if noise == "none" else f"epsilon = {12.0 if case.protocol in NUMBERS else 4.0}",
+        "" if noise == "none" else f"epsilon = {4.0 if unit == 'client' or case.protocol in STATISTIC else 12.0}",
         f'unit = "{unit}"',
         f'adjacency = "{adjacency}"',
         f"delta = {DELTA}\nforce_delta = true",

@@ -112,7 +112,7 @@ def _against(party: str, pairs: Sequence[tuple[Seen, Seen]], name: str, delta: f
     told = max((max(a.told.get(party, 0.0), b.told.get(party, 0.0)) for a, b in pairs), default=0.0)
 
     def finding(what: str, why: str = "", bound: float = inf, p: float = 0.0) -> Finding:
-        if not why and p == 0.0:
+        if not why:
             bound, p = 0.0, 1.0
         return Finding(study=name, party=party, distinguisher=what, told=told, bound=bound, p=p, why=why)
 
@@ -132,7 +132,7 @@ def _against(party: str, pairs: Sequence[tuple[Seen, Seen]], name: str, delta: f
     yield finding("last bits", _last_bits(pairs))
     yield finding("reuse", *_reuse(views))
     bound, p, why = _values(views, told, delta)
-    yield finding("values", why, bound, p) if p < 1 else finding("values")
+    yield finding("values", why, bound, p)
 
 
 # What is equal, or is not --------------------------------------------------------------------------
@@ -202,17 +202,17 @@ def _view(seen: Seen, party: str) -> dict[tuple[Any, ...], Floats]:
     """The values that a party sees: the finest of each, since coarser ones follow from them."""
     if party != SERVER:
         return {("total", *place): value for place, value in seen.totals.items()}
-    found: dict[tuple[Any, ...], Floats] = {}
-    for place, value in seen.released.items():
-        found["release", *place] = value
-    shown = {(place[0], place[2]) for place in seen.released}
+    found: dict[tuple[Any, ...], list[Floats]] = {}
+    # All clients' noise is alike, so their values are one vector.
+    for (place, _, name), value in sorted(seen.released.items()):
+        found.setdefault(("release", place, name), []).append(value)
     for at, value in seen.totals.items():
-        if at not in shown:
-            found["total", *at] = value
-    for own, value in seen.numbers.items():
-        if own not in seen.released:
-            found["number", *own] = value
-    return found
+        if ("release", *at) not in found:
+            found["total", *at] = [value]
+    for (place, client, name), value in sorted(seen.numbers.items()):
+        if (place, client, name) not in seen.released:
+            found.setdefault(("number", place, name), []).append(value)
+    return {place: np.concatenate(values) for place, values in found.items()}
 
 
 def _constants(views: Sequence[tuple[View, View]]) -> str:
@@ -220,9 +220,12 @@ def _constants(views: Sequence[tuple[View, View]]) -> str:
     for place in sorted({key for a, b in views for key in (*a, *b)}, key=repr):
         if any(place not in a or place not in b for a, b in views):
             continue  # who was silent is the other distinguisher's
+        shapes = [{side[n][place].shape for side in views} for n in (0, 1)]
+        if max(map(len, shapes)) > 1:
+            continue  # it follows from what was noised before
+        if shapes[0] != shapes[1]:
+            return f"{place}: shapes {shapes[0]} against {shapes[1]}"
         own, others = (np.array([side[n][place] for side in views]) for n in (0, 1))
-        if own.shape != others.shape:
-            return f"{place}: shapes {own.shape[1:]} against {others.shape[1:]}"
         with np.errstate(invalid="ignore"):
             fixed = (own == own[0]).all(0) & (others == others[0]).all(0) & (own[0] != others[0])
         odd = ~np.isfinite(own).all(0) ^ ~np.isfinite(others).all(0)
@@ -242,7 +245,10 @@ def _last_bits(pairs: Sequence[tuple[Seen, Seen]]) -> str:
 
     parts = [(below(a), below(b)) for a, b in pairs]
     for place in parts[0][0]:
-        if all(place in a and place in b and a[place].shape == b[place].shape for a, b in parts):
+        if (
+            all(place in a and place in b for a, b in parts)
+            and len({side[place].shape for pair in parts for side in pair}) == 1
+        ):
             apart = np.array([np.abs(a[place] - b[place]) > 1e-6 for a, b in parts])
             if apart.all(0).any():
                 return f"{place}, entry {int(np.argmax(apart.all(0)))}"
@@ -293,7 +299,7 @@ def _values(views: Sequence[tuple[View, View]], told: float, delta: float) -> tu
     places = [p for p in views[0][0] if all(p in a and p in b for a, b in views)]
     places = [p for p in places if len({side[p].shape for pair in views for side in pair}) == 1]
     limit = _mu(told, delta)
-    exact: list[tuple[float, int, tuple[Any, ...]]] = []
+    exact: list[tuple[float, float, tuple[Any, ...]]] = []
     rest: list[tuple[tuple[Any, ...], Floats, Floats]] = []
     for place in places:
         own, others = (np.array([side[n][place] for side in views]) for n in (0, 1))
@@ -309,19 +315,21 @@ def _values(views: Sequence[tuple[View, View]], told: float, delta: float) -> tu
             exact.append((length / deviation, own.size - own.shape[1], place))
         else:
             rest.append((place, own, others))
-    worst = (0.0, 1.0, "")
+    worst = (0.0, 1.1, "")
     if exact:
         mu = sqrt(sum(own**2 for own, _, _ in exact))
         most = max(exact)
         if mu > 0:
-            p = float(stats.chi2.cdf(most[1] * (limit / mu) ** 2, most[1])) if isfinite(limit) else 1.0
+            # of a sum of squares over estimated variances (Satterthwaite 1946)
+            dof = mu**4 / sum(own**4 / free for own, free, _ in exact)
+            p = float(stats.chi2.cdf(dof * (limit / mu) ** 2, dof))
             worst = (_epsilon(mu, delta), p, f"{most[2]}: {mu:.3g} deviations apart, told {limit:.3g}")
     for place, own, others in rest:
         bound, p = _along_a_line(own, others, limit, delta)
         if p < worst[1]:
             worst = (bound, p, f"{place}: {bound:.3g} along a line")
     # The least of several p-values, times their number, is one (Bonferroni).
-    return worst[0], min(1.0, worst[1] * (len(rest) + bool(exact))), worst[2]
+    return worst[0], min(1.0, worst[1] * max(1, len(rest) + bool(exact))), worst[2]
 
 
 def _along_a_line(own: Floats, others: Floats, limit: float, delta: float) -> tuple[float, float]:

@@ -11,6 +11,7 @@ releases differ by what the records move, and by nothing else.
 from __future__ import annotations
 
 import hashlib
+import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -124,6 +125,7 @@ def observed(
                 data=records.brought,
                 model=model,
                 out=Path(home) / "run",
+                workers=1,  # in this process, where a test may plant a defect
                 progress=False,
             )
         except ConfigError:
@@ -139,7 +141,7 @@ def observed(
 
 def text_of(text: str, home: str) -> str:
     """The text with files named from the root, for a study that is no file."""
-    return text.replace('source = "people.csv"', f'source = "{home}/people.csv"')
+    return text.replace('"people.csv"', f'"{home}/people.csv"').replace('"test.csv"', f'"{home}/test.csv"')
 
 
 def _fastest() -> str | None:
@@ -217,6 +219,7 @@ def _note_answers(seen: Seen, place: Place, question: Any, answers: Any) -> None
 def _without_pages(patch: pytest.MonkeyPatch) -> None:
     """No report is drawn: it takes ten times as long as the run."""
     patch.setattr("securefl.study.run_report.write", lambda *args, **named: Path("report.html"))
+    patch.setattr(logging.getLogger("securefl.api.running"), "disabled", True)  # of models that learnt nothing
 
 
 # Coupling -----------------------------------------------------------------------------------------
@@ -225,10 +228,11 @@ def _without_pages(patch: pytest.MonkeyPatch) -> None:
 def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
     """Draw all secrets of a run from `key`, by their purpose. Public randomness is the study's seed's.
 
-    Noise of the server, and of a key holder, follows from the total too, so that a replayed round repeats it
-    and no other does. Under a key it does not, since two totals shall be noised alike here.
+    Some noise follows from what it is put on too, or from the model before it, so that a replayed round repeats
+    it and no other does. Under a key it does not, since two neighbours shall be noised alike here.
     """
     from securefl.engines import central
+    from securefl.engines.party.computing import Computing
     from securefl.storage.journal import Journal
     from securefl.study.seats import OneProcess
     from securefl.sums.two_server.way import KeyHolderPart
@@ -256,6 +260,16 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
             drawn("central", header.round, header.stage, question.sends.name)
         ),
     )
+    source = Computing._source
+
+    def of_training(own: Computing, task: Any, name: str, secret: SecretKey | None) -> Source | None:
+        if source(own, task, name, secret) is None:
+            return None
+        order = task.order.order
+        which = (order.introduction, order.number, order.again)
+        return Source(drawn("training", task.client, task.header.round, which, name))
+
+    patch.setattr(Computing, "_source", of_training)
     patch.setattr(
         KeyHolderPart,
         "_source",
