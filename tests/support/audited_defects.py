@@ -146,7 +146,13 @@ class Plant:
             assert old in text
             text = text.replace(old, new)
         return audit(
-            text, one, other, runs=self.runs, model=MODELS.get(self.case.model), name=self.case.name, delta=DELTA
+            text,
+            one,
+            other,
+            runs=self.runs,
+            model=MODELS.get(self.case.model),
+            name=self.case.name,
+            delta=DELTA,
         )
 
 
@@ -223,7 +229,9 @@ def _below_the_grid(patch: Patch) -> None:
         noised = with_noise(plan, record, ask, answers, header)
         steps = {one.sends.name: one.sends.grid.step for one in ask.sums}
         totals = {
-            name: replace(own, value=own.value + steps[name] * (answers.totals[name].value / steps[name] % 4) / 8)
+            name: replace(
+                own, value=own.value + steps[name] * (answers.totals[name].value / steps[name] % 4) / 8
+            )
             for name, own in noised.totals.items()
         }
         return replace(noised, totals=totals)
@@ -283,9 +291,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
         changes={"sampling_rate = 1.0": "sampling_rate = 0.1"},
     ),
     "a record that counts twice": Plant(case=FEDLOG, plant=_twice, by="values", runs=8),
-    "the real count told": Plant(
-        case=replace(FEDAVG, protocol="fedavg_rp"), plant=_real_count, by="public"
-    ),
+    "the real count told": Plant(case=replace(FEDAVG, protocol="fedavg_rp"), plant=_real_count, by="public"),
     "a client that falls silent": Plant(case=FEDLOG, plant=_silent, by="silence"),
     "a length that tells of records": Plant(case=FEDLOG, plant=_longer, by="lengths"),
     "last bits below the grid": Plant(
@@ -294,7 +300,9 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "one noise for two rounds": Plant(
         case=replace(FEDAVG, unit="client zero-out", noise="local"), plant=_one_noise, by="reuse"
     ),
-    "a split by place": Plant(case=replace(FEDLOG, split="holdout"), plant=_split_by_place, by="values", runs=8),
+    "a split by place": Plant(
+        case=replace(FEDLOG, split="holdout"), plant=_split_by_place, by="values", runs=8
+    ),
     "two releases charged as one": Plant(case=FEDAVG, plant=_charged_once, by="values", runs=8),
 }
 

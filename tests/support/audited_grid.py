@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations, product
 from typing import Any, Final
 
@@ -19,19 +19,21 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError
 from securefl.data import Dataset, Split
+from securefl.messages import client_name
+from securefl.study.data_section import DataSection
 from support.audited_models import CODES, Dense, Dropping, Pictures, Words
 from support.auditor import Finding, audit
 from support.observed_runs import Records
 
 COUNT: Final = 200
 QUICK: Final = 40
-"""The first cases, which cover the levels of every axis."""
+"""So many cases are enough for every level of every axis, and for `make test`."""
 DELTA: Final = 1e-3
 CLIENTS: Final = 4
 EACH: Final = 8
 """Records of a client."""
-DECLARED: Final = ""
-"""What a study must say under [data] about its public numbers of records. Some versions ask for it."""
+DECLARED: Final = f"public_count = {EACH}" if "public_count" in DataSection.__dataclass_fields__ else ""
+"""What a study says under [data] of its clients' numbers of records, which are private: where it can."""
 
 PROTOCOLS: Final[Mapping[str, str]] = {
     "fedavg": 'fraction = 1.0\naggregation = "partial"',
@@ -43,7 +45,8 @@ PROTOCOLS: Final[Mapping[str, str]] = {
     "fedprof": "fraction = 1.0\nalpha = 1.0\nclip = { outputs = 4.0, squares = 16.0 }",
     "active_fl": "fraction = 1.0\nloss_bound = 2.0",
     "pow_d": "fraction = 1.0\nloss_bound = 2.0",
-    "fedcor": "fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 0\nsteps = 2\ndimension = 2\nloss_bound = 2.0",
+    "fedcor": "fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 0\nsteps = 2\ndimension = 2\n"
+    "loss_bound = 2.0",
     "fedlog": "",
     "heads": 'head = "prototypes"',
     "adds": "fraction = 1.0",
@@ -133,7 +136,15 @@ def cases(count: int = COUNT) -> tuple[Case, ...]:
     return tuple(chosen)
 
 
-@lru_cache(maxsize=None)
+@lru_cache
+def quick() -> tuple[Case, ...]:
+    """QUICK of the cases. Few are of CKKS, which takes as long as all others together."""
+    encrypted = [case for case in cases() if case.sum == "ckks"][:3]
+    others = [case for case in cases() if case.sum != "ckks"][: QUICK - len(encrypted)]
+    return (*others, *encrypted)
+
+
+@cache
 def _pairs(case: Case) -> frozenset[tuple[tuple[str, str], ...]]:
     return frozenset(combinations([(axis, getattr(case, axis)) for axis in AXES], 2))
 
@@ -196,13 +207,16 @@ steps = 1
 optimizer = "sgd"
 learning_rate = 0.01
 """
-"""Each step sees all records, and moves the model by little: the second round differs as the first one does."""
+"""Each step sees all records, and moves the model by little: its second round differs as the first."""
 
 
 def _data(case: Case) -> str:
     source = {"digits": 'source = "digits"', "table": 'source = "people.csv"'}.get(case.source, "")
     table = case.source == "table"
-    own = {"table": 'target = "ill"\nclasses = [0, 1, 2]\nclient_column = "hospital"', "arrays": "classes = 3"}
+    own = {
+        "table": 'target = "ill"\nclasses = [0, 1, 2]\nclient_column = "hospital"',
+        "arrays": "classes = 3",
+    }
     lines = [
         "[data]",
         source,
@@ -228,14 +242,18 @@ def _options(case: Case, unit: str) -> str:
 
 def _privacy(case: Case, unit: str, adjacency: str) -> str:
     together = case.sum != "clear" or case.noise == "distributed"
-    against = {"central": '"others"', "key-holder": '"server", "others"'}.get(case.noise, '"server", "others"')
+    against = {"central": '"others"', "key-holder": '"server", "others"'}.get(
+        case.noise, '"server", "others"'
+    )
     noise = "none" if case.noise == "dpsgd" else case.noise
     lines = [
         "[privacy]",
         f'sum = "{case.sum}"',
         'scores = "clear"',
         f'noise = "{noise}"',
-        "" if noise == "none" else f"epsilon = {4.0 if unit == 'client' or case.protocol in STATISTIC else 12.0}",
+        ""
+        if noise == "none"
+        else f"epsilon = {4.0 if unit == 'client' or case.protocol in STATISTIC else 12.0}",
         f'unit = "{unit}"',
         f'adjacency = "{adjacency}"',
         f"delta = {DELTA}\nforce_delta = true",
@@ -255,12 +273,15 @@ Client = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 def neighbours(case: Case) -> tuple[Records, Records]:
-    """The two data sets of a case. They differ in one record of the first client, or in all of its records."""
+    """The two data sets of a case. They differ in one record of the first client, or in all of them."""
     rng = np.random.default_rng(7)
     clients = [_some(case, rng, EACH) for _ in range(CLIENTS)]
     test = _some(case, rng, 6)
     one, other = _apart(case, clients[0], rng)
-    return tuple(_records(case, [own, *clients[1:]], test) for own in (one, other))  # type: ignore[return-value]
+    first, second = (_records(case, [own, *clients[1:]], test) for own in (one, other))
+    if case.unit == "client zero-out":
+        return first, replace(first, nothing=client_name(0))
+    return first, second
 
 
 def _some(case: Case, rng: np.random.Generator, count: int) -> Client:
@@ -275,7 +296,9 @@ def _apart(case: Case, client: Client, rng: np.random.Generator) -> tuple[Client
     """The first client's records on both sides. The second side has one less, or another."""
     x, y = (own.copy() for own in client)
     if case.unit.startswith("client"):
-        return (x, y), (_far(x), (y + 1) % 3)
+        # steep enough for its update to be clipped
+        own = x if case.source == "text" else 10 * x
+        return (_far(x) if case.neighbour == "far" else own, y), (_mirrored(own), (y + 1) % 3)
     if case.neighbour in ("short", "only"):
         x, y = x[:2], y[:2]
     place = len(x) - 1 if case.neighbour in ("last", "far") else 0
@@ -285,14 +308,18 @@ def _apart(case: Case, client: Client, rng: np.random.Generator) -> tuple[Client
         x[1], y[1] = x[0], y[0]
     if case.unit.endswith("replace-one"):
         changed, label = x.copy(), y.copy()
-        changed[place], label[place] = _far(-x[place]), (y[place] + 1) % 3
+        changed[place], label[place] = _far(_mirrored(x[place])), (y[place] + 1) % 3
         return (x, y), (changed, label)
     return (x, y), (np.delete(x, place, 0), np.delete(y, place))
 
 
 def _far(x: NDArray[Any]) -> NDArray[Any]:
     """Records far from all others; the other codes, of texts."""
-    return CODES - 1 - np.abs(x) if x.dtype.kind == "i" else (x * 1e4).astype(x.dtype)
+    return CODES - 1 - x if x.dtype.kind == "i" else (x * 1e4).astype(x.dtype)
+
+
+def _mirrored(x: NDArray[Any]) -> NDArray[Any]:
+    return CODES - 1 - x if x.dtype.kind == "i" else -x
 
 
 def _records(case: Case, clients: Sequence[Client], test: Client) -> Records:
@@ -343,6 +370,41 @@ def levels(of: Sequence[Case]) -> Mapping[str, Mapping[str, int]]:
     }
 
 
-def like(case: Case, **changed: str) -> Case:
-    """The case with other levels."""
-    return replace(case, **changed)
+# Odd records --------------------------------------------------------------------------------------
+
+ODD: Final = ("empty", "not finite", "a label of no class", "a code beyond the embedding", "minus zero")
+"""What a client's records may be, beside those of the grid."""
+
+
+def odd(kind: str) -> tuple[Case, Records, Records]:
+    """A case, and neighbours of which the second has an odd record, or none at all."""
+    text = kind == "a code beyond the embedding"
+    case = Case(
+        protocol="fedavg",
+        source="text" if text else "arrays",
+        split="test part",
+        model="words" if text else "mlp",
+        sum="clear",
+        noise="dpsgd",
+        unit="record add-remove",
+        neighbour="first",
+    )
+    rng = np.random.default_rng(8)
+    clients = [_some(case, rng, EACH) for _ in range(CLIENTS)]
+    test = _some(case, rng, 6)
+    x, y = (own.copy() for own in clients[0])
+    one = (x, y)
+    match kind:
+        case "empty":
+            one, other = (x[:1], y[:1]), (x[:0], y[:0])
+        case "not finite":
+            one, other = (x[1:], y[1:]), (np.concatenate([x[:1] * np.nan, x[1:]]), y)
+        case "a label of no class":
+            one, other = (x[1:], y[1:]), (x, np.where(np.arange(len(y)) == 0, 3, y))
+        case "a code beyond the embedding":
+            one, other = (x[1:], y[1:]), (np.concatenate([x[:1] + CODES, x[1:]]), y)
+        case _:
+            zero = np.concatenate([x[:1] * 0, x[1:]])
+            one, other = (zero[1:], y[1:]), (np.concatenate([-zero[:1], x[1:]]), y)
+    first, second = (_records(case, [own, *clients[1:]], test) for own in (one, other))
+    return case, first, second

@@ -81,5 +81,3 @@ class MixingWords(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         found = self.embedding(x).mean(1)
         return self.head((found - found.mean(0)) / (found.std(0, unbiased=False) + 0.1))
-
-

@@ -2,9 +2,9 @@
 
     findings = audit(text, one, other, runs=6)
 
-Both sides run under the same keys (`observed_runs`), each key being an independent trial. Seven distinguishers
-look at what the adversary of the told epsilon sees. The server sees every message that reaches it, and every
-opened sum and number. Others see every model, total and order.
+Both sides run under the same keys (`observed_runs`), each key being an independent trial. Eight
+distinguishers look at what the adversary of the told epsilon sees. The server sees every message, opened sum
+and number. Others see what the server says, and every opened sum: all models follow from those.
 
     start      whether the study runs at all on both data sets
     silence    who sent what to whom, in which round and stage
@@ -18,13 +18,13 @@ opened sum and number. Others see every model, total and order.
 The first six hold what this package promises: nothing but noised values depends on records. So under one key
 they must be equal, and a difference has p = 0. An honest study has none, whatever chance does.
 
-`values` is a test. If the difference d of the two sides is the same under every key, the noise is additive. The
-releases are then Gaussians whose means are ||d|| apart. The noise's deviation s is estimated from the residuals
-of all keys and coordinates. If the told epsilon is right, ||d|| / s is at most mu, the Gaussian-DP parameter of
-that epsilon at delta (Dong, Roth and Su 2019), and the residuals' sum of squares is chi-square distributed. If
-d varies, the sides are compared along a line that half of the keys chose, by a noncentral t test on the other
-half. Both p-values are upper bounds if the noise is normal. The larger the d, the smaller p: a record that
-moves others is found in a handful of runs, and noise that lacks a tenth in some dozens.
+`values` is a test. If the difference d of the two sides is the same under every key, the noise is additive.
+The releases are then Gaussians whose means are ||d|| apart. The noise's deviation s is estimated from the
+residuals of all keys and coordinates. If the told epsilon is right, ||d|| / s is at most mu, the Gaussian-DP
+parameter of that epsilon at delta (Dong, Roth and Su 2019), and the residuals' sum of squares is chi-square
+distributed. If d varies, the sides are compared along a line that half of the keys chose, by a noncentral t
+test on the other half. Both p-values are upper bounds if the noise is normal. The larger the d, the smaller
+p: a record that moves others is found in a handful of runs, and noise that lacks a tenth in some dozens.
 
 False alarms: `holm` rejects among all p-values of all studies and distinguishers at once, so that one honest
 grid in 1 / LEVEL is red at all (LEVEL = 1e-3).
@@ -46,6 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from securefl.core.errors import ConfigError
 from securefl.core.release import OTHERS, SERVER
 from support.observed_runs import Records, Seen, observed
 
@@ -93,7 +94,12 @@ def audit(
     the run tells no finite epsilon are left out. Raises ConfigError for a study that is refused.
     """
     keys = [b"audit %d" % (first_key + number) for number in range(runs)]
-    pairs = [(observed(text, one, model=model, key=k), observed(text, other, model=model, key=k)) for k in keys]
+    pairs = []
+    for key in keys:
+        sides = [observed(text, side, model=model, key=key) for side in (one, other)]
+        if all(side.refused for side in sides):
+            raise ConfigError(sides[0].began)
+        pairs.append((sides[0], sides[1]))
     return [found for party in parties for found in _against(party, pairs, name, delta)]
 
 
@@ -165,7 +171,8 @@ def _differing(
 ) -> str:
     """The first difference that every key shows, in words. once: or any key.
 
-    Ciphertexts are drawn outside of the key, and their lengths may vary within a side too: those are left out.
+    Ciphertexts are drawn outside of the key, and their lengths may vary within a side too: those are left
+    out.
     """
     sides = [(read(a), read(b)) for a, b in pairs]
     places = sorted({place for a, b in sides for place in (*a, *b)}, key=repr)
@@ -286,7 +293,7 @@ def _reuse(views: Sequence[tuple[View, View]]) -> tuple[str, float, float]:
 
 
 def _residuals(views: Sequence[tuple[View, View]], place: tuple[Any, ...]) -> Floats | None:
-    if any(place not in a for a, _ in views):
+    if any(place not in a for a, _ in views) or len({a[place].shape for a, _ in views}) > 1:
         return None
     own = np.array([a[place] for a, _ in views])
     with np.errstate(invalid="ignore"):

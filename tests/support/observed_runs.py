@@ -1,8 +1,8 @@
 """Runs of studies through `securefl.run`, with all that left a party written down.
 
 A run is observed at four places: every message that a party took in, every answer to an Ask, every model that
-was broadcast after a round, and the epsilon that the run told at its end. They are the same in old versions of
-the package, so that the same study can be observed there.
+was broadcast after a round, and the epsilon that the run told at its end. They are the same in old versions
+of the package, so that the same study can be observed there.
 
 A *coupled* run draws all its secrets from a key: two data sets under one key are noised alike, and their
 releases differ by what the records move, and by nothing else.
@@ -14,9 +14,8 @@ import hashlib
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,9 @@ import pytest
 from numpy.typing import NDArray
 
 import securefl
-from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
-from securefl.core.release import PARTIES, SERVER
+from securefl.core.release import PARTIES
 from securefl.data import Split
 from securefl.dp.noise import Source
 
@@ -42,12 +41,14 @@ class Records:
     """One of two neighbours, as the public door takes it.
 
     brought: what a caller in Python hands over. files: tables beside the study, by name. packaged: stands in
-    for the packaged data set that the study names.
+    for the packaged data set that the study names. nothing: a client whose contribution becomes nothing: the
+    neighbour of zero-out adjacency, which no records are.
     """
 
     brought: Any = None
     files: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     packaged: Split | None = None
+    nothing: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Seen:
     """What one run showed.
 
     Attributes:
-        began: why the study did not run, empty if it did.
+        began: why the study did not run to its end, empty if it did. refused: whether it says that the study
+            cannot be used as written (ConfigError).
         told: epsilon by party at the end. by_round: the same after each round.
         messages: in the order of their arrival.
         released: numbers that a client sent in the clear, by (place, client, name), in grid units for sums.
@@ -79,6 +81,7 @@ class Seen:
     """
 
     began: str = ""
+    refused: bool = False
     told: dict[str, float] = field(default_factory=dict)
     by_round: list[dict[str, float]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
@@ -100,7 +103,7 @@ def observed(
     """Run a study on these records and say what it showed.
 
     key: what all secrets are drawn from; without one they are the operating system's.
-    Raises ConfigError for a study that cannot run on any records. What the records make impossible is noted.
+    An error that ends the run is noted, and not raised.
     """
     seen = Seen()
     with (
@@ -116,22 +119,25 @@ def observed(
         if records.packaged is not None:
             split = records.packaged
             patch.setattr("securefl.study.own.load", lambda *args, **options: split)
+        if records.nothing:
+            _zero_out(patch, records.nothing)
         for name, frame in records.files.items():
             frame.to_csv(Path(home) / name, index=False)
         (Path(home) / "study.toml").write_text(text, encoding="utf-8")
         try:
             run = securefl.run(
-                Path(home) / "study.toml" if records.brought is None and model is None else text_of(text, home),
+                Path(home) / "study.toml"
+                if records.brought is None and model is None
+                else text_of(text, home),
                 data=records.brought,
                 model=model,
                 out=Path(home) / "run",
                 workers=1,  # in this process, where a test may plant a defect
                 progress=False,
             )
-        except ConfigError:
-            raise
-        except SecureFLError as error:
+        except Exception as error:  # whatever it is, it ends the run, and everybody sees that
             seen.began = f"{type(error).__name__}: {error}"
+            seen.refused = isinstance(error, ConfigError)
             return seen
     seen.told = {party: float(run.epsilon[party].max()) for party in PARTIES}
     for _, rows in run.metrics.groupby("round"):
@@ -219,7 +225,22 @@ def _note_answers(seen: Seen, place: Place, question: Any, answers: Any) -> None
 def _without_pages(patch: pytest.MonkeyPatch) -> None:
     """No report is drawn: it takes ten times as long as the run."""
     patch.setattr("securefl.study.run_report.write", lambda *args, **named: Path("report.html"))
-    patch.setattr(logging.getLogger("securefl.api.running"), "disabled", True)  # of models that learnt nothing
+    patch.setattr(
+        logging.getLogger("securefl.api.running"), "disabled", True
+    )  # of models that learnt nothing
+
+
+def _zero_out(patch: pytest.MonkeyPatch, client: str) -> None:
+    from securefl.engines.party import contributing
+
+    protect = contributing.protect
+
+    def emptied(plan: Any, sends: Any, value: Any, *, key: Any, **given: Any) -> Any:
+        if key.holder == client and value.integers is not None:
+            value = replace(value, integers=np.zeros_like(value.integers))
+        return protect(plan, sends, value, key=key, **given)
+
+    patch.setattr(contributing, "protect", emptied)
 
 
 # Coupling -----------------------------------------------------------------------------------------
@@ -228,8 +249,8 @@ def _without_pages(patch: pytest.MonkeyPatch) -> None:
 def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
     """Draw all secrets of a run from `key`, by their purpose. Public randomness is the study's seed's.
 
-    Some noise follows from what it is put on too, or from the model before it, so that a replayed round repeats
-    it and no other does. Under a key it does not, since two neighbours shall be noised alike here.
+    Some noise follows from what it is put on too, or from the model before it, so that a replayed round
+    repeats it and no other does. Under a key it does not, since two neighbours shall be noised alike here.
     """
     from securefl.engines import central
     from securefl.engines.party.computing import Computing
@@ -295,17 +316,3 @@ def _couple_splits(patch: pytest.MonkeyPatch, drawn: Callable[..., SecretKey]) -
                 made(own, purpose) if isinstance(own._key, int) else drawn("split", purpose).reveal()
             ),
         )
-
-
-def of_server(messages: list[Message]) -> Iterator[Message]:
-    """Those that the server takes in."""
-    return (one for one in messages if one.to == SERVER)
-
-
-@contextmanager
-def planted(*patches: tuple[Any, str, Any]) -> Iterator[None]:
-    """The package with these (owner, name, value) in it, for a while."""
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name, value in patches:
-            patch.setattr(owner, name, value)
-        yield
