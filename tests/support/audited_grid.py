@@ -32,7 +32,9 @@ DELTA: Final = 1e-3
 CLIENTS: Final = 4
 EACH: Final = 8
 """Records of a client."""
-DECLARED: Final = f"public_count = {EACH}" if "public_count" in DataSection.__dataclass_fields__ else ""
+DECLARES: Final = "public_count" in DataSection.__dataclass_fields__
+"""Whether a study declares what its records would tell: how many a client has, and who the clients are."""
+DECLARED: Final = f"public_count = {EACH}" if DECLARES else ""
 """What a study says under [data] of its clients' numbers of records, which are private: where it can."""
 
 PROTOCOLS: Final[Mapping[str, str]] = {
@@ -226,6 +228,9 @@ def _data(case: Case) -> str:
         "test_share = 0.3" if case.split == "test share" else "",
         'test = "test.csv"' if table and case.split != "test share" else "",
     ]
+    if table and DECLARES:
+        names = ", ".join(f'"h{number}"' for number in range(CLIENTS))
+        lines.append(f"[data.columns.hospital]\ncategories = [{names}]")
     return "\n".join(line for line in lines if line)
 
 
@@ -346,7 +351,8 @@ def _split(clients: Sequence[Client], test: Client, name: str, classes: int) -> 
     x = np.concatenate([own for own, _ in clients])
     y = np.concatenate([own for _, own in clients])
     groups = np.repeat(np.arange(len(clients)), [len(own) for own, _ in clients])
-    train = Dataset(name=name, x=x, y=y, classes=classes, groups=groups)
+    holders: dict[str, Any] = {"holders": len(clients)} if DECLARES else {}
+    train = Dataset(name=name, x=x, y=y, classes=classes, groups=groups, **holders)
     return Split(train=train, test=Dataset(name=name, x=test[0], y=test[1], classes=classes))
 
 
