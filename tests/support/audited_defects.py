@@ -1,4 +1,4 @@
-"""Defects that the auditor must find: five that were in the package, and eleven that tests plant in it.
+"""Defects that the auditor must find: five that were in the package, and thirteen that tests plant in it.
 
 By hand, on any version: `PYTHONPATH=<its checkout>:tests python -m support.audited_defects` audits the five.
 """
@@ -279,6 +279,33 @@ def _charged_once(patch: Patch) -> None:
     patch.setattr(Budget, "worst", cached)
 
 
+def _no_beginning(patch: Patch) -> None:
+    from securefl.study import world
+
+    build = world.build
+
+    def refusing(*given: Any, **named: Any) -> Any:
+        made = build(*given, **named)
+        if sum(len(x) for x, _ in made.records) % 8:
+            raise DataError("Expected full batches of eight records, got a part of one.")
+        return made
+
+    patch.setattr(world, "build", refusing)
+
+
+def _bare_entry(patch: Patch) -> None:
+    from securefl import protect
+
+    noise = protect.noise
+
+    def partly(*given: Any) -> Any:
+        drawn = noise(*given).copy()
+        drawn[0] = 0
+        return drawn
+
+    patch.setattr(protect, "noise", partly)
+
+
 PLANTS: Final[Mapping[str, Plant]] = {
     "nine tenths of the noise": Plant(case=FEDLOG, plant=_less_noise, by="values", runs=32),
     "no clip": Plant(
@@ -303,6 +330,8 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "a split by place": Plant(
         case=replace(FEDLOG, split="holdout"), plant=_split_by_place, by="values", runs=8
     ),
+    "a study that does not begin": Plant(case=FEDLOG, plant=_no_beginning, by="start"),
+    "an entry without noise": Plant(case=FEDLOG, plant=_bare_entry, by="constants"),
     "two releases charged as one": Plant(case=FEDAVG, plant=_charged_once, by="values", runs=8),
 }
 

@@ -3,8 +3,9 @@
     findings = audit(text, one, other, runs=6)
 
 Both sides run under the same keys (`observed_runs`), each key being an independent trial. Eight
-distinguishers look at what the adversary of the told epsilon sees. The server sees every message, opened sum
-and number. Others see what the server says, and every opened sum: all models follow from those.
+distinguishers look at what the adversary of the told epsilon sees. The server sees its messages, and every
+opened sum and number; a key holder sees its messages; others see what the server says to clients, and every
+opened sum, from which all models follow.
 
     start      whether the study runs at all on both data sets
     silence    who sent what to whom, in which round and stage
@@ -47,7 +48,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from securefl.core.errors import ConfigError
-from securefl.core.release import OTHERS, SERVER
+from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
 from support.observed_runs import Records, Seen, observed
 
 Floats = NDArray[np.float64]
@@ -84,7 +85,7 @@ def audit(
     runs: int = 6,
     model: Callable[..., Any] | None = None,
     name: str = "study",
-    parties: Sequence[str] = (SERVER, OTHERS),
+    parties: Sequence[str] = (SERVER, KEY_HOLDER, OTHERS),
     delta: float = 1e-3,
     first_key: int = 0,
 ) -> list[Finding]:
@@ -132,6 +133,8 @@ def _against(party: str, pairs: Sequence[tuple[Seen, Seen]], name: str, delta: f
         return
     yield finding("silence", _differing(pairs, lambda seen: _events(seen, party), once=True))
     yield finding("lengths", _differing(pairs, lambda seen: _lengths(seen, party)))
+    if party == KEY_HOLDER:
+        return  # it opens what it cannot read: totals and numbers are the server's
     yield finding("public", _public(pairs))
     views = [(_view(a, party), _view(b, party)) for a, b in pairs]
     yield finding("constants", _constants(views))
@@ -146,18 +149,15 @@ def _against(party: str, pairs: Sequence[tuple[Seen, Seen]], name: str, delta: f
 
 def _events(seen: Seen, party: str) -> Mapping[tuple[Any, ...], int]:
     """How often each kind of message came from whom to whom, at each place."""
-    found: dict[tuple[Any, ...], int] = {}
-    for m in seen.messages:
-        if party == SERVER or m.sender == SERVER:  # others see what the server says to all
-            place = (m.round, m.stage, m.attempt, m.sender, m.to, m.kind)
-            found[place] = found.get(place, 0) + 1
-    return found
+    return {place: len(lengths) for place, lengths in _lengths(seen, party).items()}
 
 
 def _lengths(seen: Seen, party: str) -> Mapping[tuple[Any, ...], tuple[int, ...]]:
+    """The lengths of the messages that a party sees, by place, sender, receiver and kind."""
     found: dict[tuple[Any, ...], tuple[int, ...]] = {}
     for m in seen.messages:
-        if party == SERVER or m.sender == SERVER:
+        ends = {m.sender, m.to}
+        if party in ends or (party == OTHERS and m.sender == SERVER and m.to != KEY_HOLDER):
             place = (m.round, m.stage, m.attempt, m.sender, m.to, m.kind)
             found[place] = (*found.get(place, ()), m.length)
     return found
@@ -188,14 +188,26 @@ def _differing(
 
 
 def _public(pairs: Sequence[tuple[Seen, Seen]]) -> str:
-    for a, b in pairs:
-        for place in sorted(a.public.keys() | b.public.keys(), key=repr):
-            if place[0] != (1, 0) and place[0][0] > 1:
-                continue  # later rounds follow from noised values
-            x, y = a.public.get(place), b.public.get(place)
-            if x is None or y is None or not np.array_equal(x, y, equal_nan=True):
-                return f"{place}: {_short(x)} against {_short(y)}"
+    """The first public word of the first round that differs under a key.
+
+    Arrays that vary with the key follow from what was noised before, and may differ.
+    """
+    places = sorted({place for a, b in pairs for place in (*a.public, *b.public)}, key=repr)
+    for place in [place for place in places if place[0][0] <= 1]:
+        sides = [(a.public.get(place), b.public.get(place)) for a, b in pairs]
+        varies = any(not _equal(side[n], sides[0][n]) for side in sides for n in (0, 1))
+        if varies and place[1].startswith("public"):
+            continue
+        for own, other in sides:
+            if not _equal(own, other):
+                return f"{place}: {_short(own)} against {_short(other)}"
     return ""
+
+
+def _equal(one: Floats | None, other: Floats | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other, equal_nan=True)
 
 
 def _short(value: Floats | None) -> str:
