@@ -91,8 +91,9 @@ def audit(
 ) -> list[Finding]:
     """All distinguishers on one study and one pair of neighbours.
 
-    delta: the study's. runs: keys, with a run of each side under each, 2 or more. parties: against whom; those to whom
-    the run tells no finite epsilon are left out. Raises ConfigError for a study that is refused.
+    delta: the study's. runs: keys, with a run of each side under each, 2 or more. parties: against whom;
+    those to whom the run tells no finite epsilon are left out. Raises ConfigError for a study that is
+    refused, and ValueError for fewer than 2 runs.
     """
     if runs < 2:
         raise ValueError(f"Expected two keys or more, got {runs}: under one, all that is noised is constant.")
