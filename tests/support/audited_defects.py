@@ -1,0 +1,355 @@
+"""Defects that the auditor must find: five that were in the package, and thirteen that tests plant in it.
+
+By hand, on any version: `PYTHONPATH=<its checkout>:tests python -m support.audited_defects` audits the five.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from securefl.core.errors import ConfigError, DataError
+from support.audited_grid import DELTA, MODELS, Case, neighbours, text_of
+from support.audited_models import CODES, Dropping, Mixing, MixingWords
+from support.auditor import Finding, audit, holm
+from support.observed_runs import Records
+
+FEDAVG: Final = Case(
+    protocol="fedavg",
+    source="arrays",
+    split="test part",
+    model="mlp",
+    sum="clear",
+    noise="dpsgd",
+    unit="record add-remove",
+    neighbour="first",
+)
+FEDLOG: Final = replace(FEDAVG, protocol="fedlog", noise="local")
+
+
+# The five that were in the package -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attack:
+    """A study and two neighbours that an old version told a false finite epsilon of."""
+
+    text: str
+    one: Records
+    other: Records
+    model: Callable[..., Any] | None = None
+
+    def findings(self, name: str, runs: int = 4) -> list[Finding] | None:
+        """What the auditor says; None for a study that is refused."""
+        try:
+            return audit(self.text, self.one, self.other, runs=runs, model=self.model, name=name, delta=DELTA)
+        except ConfigError:
+            return None
+
+
+def _mixing() -> Attack:
+    rng = np.random.default_rng(2)
+    x = np.abs(rng.normal(size=(40, 5)).astype(np.float32)) * 3
+    x[0] *= 1e4
+    one, other = _of_first((x, np.arange(40) % 3 // 2))
+    return Attack(text=text_of(replace(FEDAVG, model="dense")), one=one, other=other, model=Mixing)
+
+
+def _text() -> Attack:
+    case = replace(FEDAVG, source="text", model="words")
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, CODES // 2, (30, 5))
+    x[0] = CODES - 1
+    one, other = _of_first((x, np.arange(30) % 3))
+    return Attack(text=text_of(case), one=_as_text(one), other=_as_text(other), model=MixingWords)
+
+
+def _split() -> Attack:
+    case = replace(FEDAVG, split="test share")
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(60, 5)).astype(np.float32) * 3
+    one, other = (side.brought["train"] for side in _of_first((x, np.arange(60) % 3)))
+    text = text_of(case).replace("test_share = 0.3\n", "")
+    return Attack(text=text, one=Records(brought=one), other=Records(brought=other))
+
+
+def _silence() -> Attack:
+    """A client of two records that holds one out: without the other it has nothing to train on."""
+    case = replace(FEDAVG, split="holdout", neighbour="only", protocol="fedavg_rp")
+    x = np.array([HELD_OUT, TRAINED_ON], np.float32)[:, None] * np.ones((1, 5), np.float32)
+    one, other = _of_first((x, np.array([0, 0])), place=1)
+    return Attack(text=text_of(case), one=one, other=other)
+
+
+def _dropout() -> Attack:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(60, 5)).astype(np.float32) * 3
+    one, other = _of_first((x, np.arange(60) % 3))
+    return Attack(text=text_of(replace(FEDAVG, model="dropping")), one=one, other=other, model=Dropping)
+
+
+def _of_first(first: tuple[Any, Any], place: int = 0) -> tuple[Records, Records]:
+    """Neighbours whose first client has these records, and these without one."""
+    whole, _ = neighbours(FEDAVG)
+    rest, test = whole.brought["train"][1:], whole.brought["test"]
+    x, y = first
+    sides = (first, (np.delete(x, place, 0), np.delete(y, place)))
+    made = [Records(brought={"train": [own, *rest], "test": test}) for own in sides]
+    return made[0], made[1]
+
+
+def _as_text(records: Records) -> Records:
+    from support.audited_grid import _split as joined
+
+    clients = records.brought["train"]
+    rng = np.random.default_rng(6)
+    others = [(rng.integers(0, CODES // 2, (8, 5)), np.arange(8) % 3) for _ in clients[1:]]
+    return Records(brought=joined([clients[0], *others], others[0], "text", 3))
+
+
+HELD_OUT, TRAINED_ON = 2.0, 1.0
+"""Records of this value are on these sides of the hold-out of seed 1, where it went by a public seed."""
+ATTACKS: Final[Mapping[str, Callable[[], Attack]]] = {
+    "a model that mixes records": _mixing,
+    "a model of text that mixes records": _text,
+    "the default test split": _split,
+    "a client's silence": _silence,
+    "dropout": _dropout,
+}
+
+
+# Planted ones --------------------------------------------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plant:
+    """A defect. case: where it shows. plant: puts it into the package. by: which distinguisher finds it."""
+
+    case: Case
+    plant: Callable[[Patch], None]
+    by: str
+    runs: int = 4
+    changes: Mapping[str, str] | None = None
+
+    def findings(self) -> list[Finding]:
+        """What the auditor says of this study as the package is at hand."""
+        one, other = neighbours(self.case)
+        text = text_of(self.case)
+        for old, new in (self.changes or {}).items():
+            assert old in text
+            text = text.replace(old, new)
+        return audit(
+            text,
+            one,
+            other,
+            runs=self.runs,
+            model=MODELS.get(self.case.model),
+            name=self.case.name,
+            delta=DELTA,
+        )
+
+
+def _less_noise(patch: Patch) -> None:
+    from securefl import protect
+
+    rounded = protect.rounded
+    patch.setattr(protect, "rounded", lambda count, sigma, source: rounded(count, 0.9 * sigma, source))
+
+
+def _no_clip(patch: Patch) -> None:
+    from securefl.dp import clipping
+
+    to_grid = clipping.to_grid
+    patch.setattr(clipping, "to_grid", lambda records, step, limit: to_grid(records, step, 8 * limit))
+
+
+def _everybody_sampled(patch: Patch) -> None:
+    from securefl.training import dpsgd
+
+    poisson = dpsgd.poisson
+    patch.setattr(dpsgd, "poisson", lambda n, rate, source: poisson(n, 1.0, source))
+
+
+def _twice(patch: Patch) -> None:
+    from securefl.engines.party.computing import Computing
+
+    job = Computing._job
+
+    def doubled(own: Computing, *args: Any) -> Any:
+        made = job(own, *args)
+        return replace(made, x=np.concatenate([made.x[:1], made.x]), y=np.concatenate([made.y[:1], made.y]))
+
+    patch.setattr(Computing, "_job", doubled)
+
+
+def _real_count(patch: Patch) -> None:
+    from securefl.plan import Plan
+
+    patch.setattr(Plan, "count", lambda plan, records: records)
+
+
+def _silent(patch: Patch) -> None:
+    from securefl.engines.party.contributing import Contributing
+
+    contribute = Contributing._contribute
+
+    def fewer(own: Contributing, task: Any, *args: Any) -> Any:
+        if len(own.values.records(task.client)[0]) < 8:
+            raise DataError("Expected eight records, got fewer: it abstains.")
+        return contribute(own, task, *args)
+
+    patch.setattr(Contributing, "_contribute", fewer)
+
+
+def _longer(patch: Patch) -> None:
+    from securefl.engines.party.contributing import Contributing
+
+    contribute = Contributing._contribute
+
+    def padded(own: Contributing, task: Any, *args: Any) -> Any:
+        count = len(own.values.records(task.client)[0])
+        return tuple(replace(one, _sealed=bytes(count)) for one in contribute(own, task, *args))
+
+    patch.setattr(Contributing, "_contribute", padded)
+
+
+def _below_the_grid(patch: Patch) -> None:
+    from securefl.engines import server
+
+    with_noise = server.with_noise
+
+    def leaking(plan: Any, record: Any, ask: Any, answers: Any, header: Any) -> Any:
+        noised = with_noise(plan, record, ask, answers, header)
+        steps = {one.sends.name: one.sends.grid.step for one in ask.sums}
+        totals = {
+            name: replace(
+                own, value=own.value + steps[name] * (answers.totals[name].value / steps[name] % 4) / 8
+            )
+            for name, own in noised.totals.items()
+        }
+        return replace(noised, totals=totals)
+
+    patch.setattr(server, "with_noise", leaking)
+
+
+def _one_noise(patch: Patch) -> None:
+    from securefl import protect as protecting
+    from securefl.engines.party import contributing
+
+    protect, first = contributing.protect, {}  # type: ignore[var-annotated]
+
+    def repeating(plan: Any, sends: Any, value: Any, *, key: Any, secret: Any, **given: Any) -> Any:
+        kept = first.setdefault((key.session, key.holder), secret)
+        return protect(plan, sends, value, key=key, secret=kept, **given)
+
+    patch.setattr(protecting, "_place", lambda key: key.name.encode())
+    patch.setattr(contributing, "protect", repeating)
+
+
+def _split_by_place(patch: Patch) -> None:
+    def by_place(x: Any, share: float) -> Any:
+        return np.random.default_rng(len(x)).random(len(x)) < share
+
+    try:
+        from securefl.data.sides import Sides  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        from securefl.study import world
+
+        patch.setattr(world, "held_out", lambda x, y, share, seed: by_place(x, share))
+        return
+    patch.setattr(Sides, "apart", lambda own, x, y, share, purpose: by_place(x, share))
+
+
+def _charged_once(patch: Patch) -> None:
+    from securefl.accounting.budget import Budget
+
+    worst, first = Budget.worst, {}  # type: ignore[var-annotated]
+
+    def cached(own: Budget, party: str) -> float:
+        found = worst(own, party)
+        return first.setdefault((id(own), party), found) if found else found
+
+    patch.setattr(Budget, "worst", cached)
+
+
+def _no_beginning(patch: Patch) -> None:
+    from securefl.study import world
+
+    build = world.build
+
+    def refusing(*given: Any, **named: Any) -> Any:
+        made = build(*given, **named)
+        if sum(len(x) for x, _ in made.records) % 8:
+            raise DataError("Expected full batches of eight records, got a part of one.")
+        return made
+
+    patch.setattr(world, "build", refusing)
+
+
+def _bare_entry(patch: Patch) -> None:
+    from securefl import protect
+
+    noise = protect.noise
+
+    def partly(*given: Any) -> Any:
+        drawn = noise(*given).copy()
+        drawn[0] = 0
+        return drawn
+
+    patch.setattr(protect, "noise", partly)
+
+
+PLANTS: Final[Mapping[str, Plant]] = {
+    "nine tenths of the noise": Plant(case=FEDLOG, plant=_less_noise, by="values", runs=32),
+    "no clip": Plant(
+        case=replace(FEDAVG, unit="client zero-out", noise="local"), plant=_no_clip, by="values"
+    ),
+    "every record in every step": Plant(
+        case=FEDAVG,
+        plant=_everybody_sampled,
+        by="values",
+        changes={"sampling_rate = 1.0": "sampling_rate = 0.1"},
+    ),
+    "a record that counts twice": Plant(case=FEDLOG, plant=_twice, by="values", runs=8),
+    "the real count told": Plant(case=replace(FEDAVG, protocol="fedavg_rp"), plant=_real_count, by="public"),
+    "a client that falls silent": Plant(case=FEDLOG, plant=_silent, by="silence"),
+    "a length that tells of records": Plant(case=FEDLOG, plant=_longer, by="lengths"),
+    "last bits below the grid": Plant(
+        case=replace(FEDLOG, noise="central"), plant=_below_the_grid, by="last bits"
+    ),
+    "one noise for two rounds": Plant(
+        case=replace(FEDAVG, unit="client zero-out", noise="local"), plant=_one_noise, by="reuse"
+    ),
+    "a split by place": Plant(
+        case=replace(FEDLOG, split="holdout"), plant=_split_by_place, by="values", runs=8
+    ),
+    "a study that does not begin": Plant(case=FEDLOG, plant=_no_beginning, by="start"),
+    "an entry without noise": Plant(case=FEDLOG, plant=_bare_entry, by="constants"),
+    "two releases charged as one": Plant(case=FEDAVG, plant=_charged_once, by="values", runs=8),
+}
+
+
+def main(names: Sequence[str] = tuple(ATTACKS)) -> dict[str, str]:
+    """What became of each attack on the version at hand, by name: refused, harmless or which finding."""
+    said = {}
+    for name in names:
+        findings = ATTACKS[name]().findings(name)
+        red = holm(findings or [])
+        said[name] = "refused" if findings is None else "harmless" if not red else _in_words(red)
+    return said
+
+
+def _in_words(red: Sequence[Finding]) -> str:
+    worst = red[0]
+    return f"red: {worst.distinguisher}, told {worst.told:.3g}, shown {worst.bound:.3g} ({worst.why})"
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(), indent=1))

@@ -1,0 +1,432 @@
+"""A generated grid of studies for the auditor: small ones, each with two neighbouring data sets.
+
+A case is a level of each axis. `cases` covers every pair of levels of two axes that can stand together, and
+fills up with further ones to `COUNT`. The same code gives the same cases on every machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
+from itertools import combinations, product
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from securefl.core.errors import ConfigError
+from securefl.data import Dataset, Split
+from securefl.messages import client_name
+from securefl.study.data_section import DataSection
+from support.audited_models import CODES, Dense, Dropping, Pictures, Words
+from support.auditor import Finding, audit
+from support.observed_runs import Records
+
+COUNT: Final = 200
+QUICK: Final = 40
+"""So many cases are enough for every level of every axis, and for `make test`."""
+DELTA: Final = 1e-3
+CLIENTS: Final = 4
+EACH: Final = 8
+"""Records of a client."""
+DECLARES: Final = "public_count" in DataSection.__dataclass_fields__
+"""Whether a study declares what its records would tell: how many a client has, and who the clients are."""
+DECLARED: Final = f"public_count = {EACH}" if DECLARES else ""
+"""What a study says under [data] of its clients' numbers of records, which are private: where it can."""
+
+PROTOCOLS: Final[Mapping[str, str]] = {
+    "fedavg": 'fraction = 1.0\naggregation = "partial"',
+    "fedprox": "fraction = 1.0",
+    "fedadam": "fraction = 1.0",
+    "fedavg_rp": "fraction = 1.0",
+    "lg_fedavg": "",
+    "cfcfm": "fraction = 1.0",
+    "fedprof": "fraction = 1.0\nalpha = 1.0\nclip = { outputs = 4.0, squares = 16.0 }",
+    "active_fl": "fraction = 1.0\nloss_bound = 2.0",
+    "pow_d": "fraction = 1.0\nloss_bound = 2.0",
+    "fedcor": "fraction = 1.0\nwarm_up = 1\ninterval = 1\nupdates = 0\nsteps = 2\ndimension = 2\n"
+    "loss_bound = 2.0",
+    "fedlog": "",
+    "heads": 'head = "prototypes"',
+    "adds": "fraction = 1.0",
+    "feddrop": "fraction = 1.0",
+}
+STATISTIC: Final = ("fedlog", "heads")
+NUMBERS: Final = ("fedprof", "active_fl", "pow_d", "fedcor")
+"""Protocols whose clients tell numbers beside their updates."""
+SUBNETS: Final = ("adds", "feddrop")
+AXES: Final[Mapping[str, Sequence[str]]] = {
+    "protocol": tuple(PROTOCOLS),
+    "source": ("digits", "table", "arrays", "text"),
+    "split": ("test part", "test share", "holdout"),
+    "model": ("mlp", "dense", "pictures", "words", "dropping"),
+    "sum": ("clear", "masked", "ckks", "two-server"),
+    "noise": ("dpsgd", "local", "distributed", "central", "key-holder"),
+    "unit": ("record add-remove", "record replace-one", "client zero-out", "client replace-one"),
+    "neighbour": ("first", "last", "far", "twin", "short", "only"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A level of each axis.
+
+    neighbour: "first" and "last" take that record of the first client away, or put another in its place;
+    "far" is one far outside, "twin" one of two equal ones, "short" one of two records, "only" one that leaves
+    its client without records to train on, where a hold-out or test share can do that.
+    """
+
+    protocol: str
+    source: str
+    split: str
+    model: str
+    sum: str
+    noise: str
+    unit: str
+    neighbour: str
+
+    @property
+    def name(self) -> str:
+        return "/".join(getattr(self, own.name) for own in fields(self))
+
+
+def plausible(case: Case) -> bool:
+    """Whether a study's own check may let these levels stand together. `hidden` tries the others."""
+    per_client, averages = case.unit.startswith("client"), case.protocol not in STATISTIC
+    return (
+        (case.source == "text") == (case.model == "words")
+        and (case.source == "digits" or case.model != "pictures")
+        and (case.noise == "key-holder") <= (case.sum == "two-server")
+        and (case.split == "test share") <= (case.source in ("table", "arrays"))
+        and (case.noise == "dpsgd")
+        <= (case.unit == "record add-remove" and case.protocol not in (*STATISTIC, *NUMBERS))
+        and (case.protocol in SUBNETS) <= (per_client and case.model != "words")
+        and (case.protocol in NUMBERS) <= (case.unit == "record add-remove")
+        # private training is accounted for adding and removing alone
+        and (case.unit == "record replace-one") <= (not averages)
+        and shows(case)
+    )
+
+
+def shows(case: Case) -> bool:
+    """Whether the neighbours are what their name says, under these levels."""
+    if case.unit.startswith("client"):  # all of a client is replaced, and which record is odd does not matter
+        return case.neighbour in ("first", "far")
+    if case.neighbour == "only":
+        return case.split == "holdout" and case.source != "text"
+    return case.neighbour != "short" or case.source != "text"
+
+
+@lru_cache
+def cases(count: int = COUNT) -> tuple[Case, ...]:
+    """The grid: first what covers all pairs of levels, each with the most that are not yet covered."""
+    chance = random.Random(34)
+    pool = [Case(**dict(zip(AXES, levels, strict=True))) for levels in product(*AXES.values())]
+    pool = [case for case in pool if plausible(case)]
+    chance.shuffle(pool)
+    open_ = {pair for case in pool for pair in _pairs(case)}
+    chosen: list[Case] = []
+    while open_ and len(chosen) < count:
+        # a sample of the pool is as good as all of it, and a hundred times as fast
+        best = max(chance.sample(pool, min(400, len(pool))), key=lambda case: len(_pairs(case) & open_))
+        if not _pairs(best) & open_:
+            best = next(case for case in pool if _pairs(case) & open_)
+        chosen.append(best)
+        open_ -= _pairs(best)
+    rest = iter(case for case in pool if case not in set(chosen))
+    while len(chosen) < count:
+        chosen.append(next(rest))
+    return tuple(chosen)
+
+
+@lru_cache
+def quick() -> tuple[Case, ...]:
+    """QUICK of the cases. Few are of CKKS, which takes as long as all others together."""
+    encrypted = [case for case in cases() if case.sum == "ckks"][:3]
+    others = [case for case in cases() if case.sum != "ckks"][: QUICK - len(encrypted)]
+    return (*others, *encrypted)
+
+
+def hidden(count: int) -> tuple[Case, ...]:
+    """So many cases that `plausible` leaves out: a study's own check must refuse each."""
+    chance = random.Random(35)
+    axes = list(AXES.values())
+    found: list[Case] = []
+    while len(found) < count:
+        case = Case(**{axis: chance.choice(own) for axis, own in zip(AXES, axes, strict=True)})
+        if not plausible(case) and shows(case):
+            found.append(case)
+    return tuple(found)
+
+
+@cache
+def _pairs(case: Case) -> frozenset[tuple[tuple[str, str], ...]]:
+    return frozenset(combinations([(axis, getattr(case, axis)) for axis in AXES], 2))
+
+
+def tried(case: Case, *, runs: int = 3) -> list[Finding]:
+    """The auditor's findings on this case; none where the study is refused."""
+    try:
+        return audited(case, runs=runs)
+    except ConfigError:
+        return []
+
+
+def audited(case: Case, *, runs: int = 3) -> list[Finding]:
+    """The same. runs: as in `audit`. Raises ConfigError for a refused study."""
+    one, other = neighbours(case)
+    return audit(
+        text_of(case), one, other, runs=runs, model=MODELS.get(case.model), name=case.name, delta=DELTA
+    )
+
+
+MODELS: Final[Mapping[str, Callable[..., Any]]] = {
+    "dense": Dense,
+    "pictures": Pictures,
+    "words": Words,
+    "dropping": Dropping,
+}
+
+
+# The study ----------------------------------------------------------------------------------------
+
+
+def text_of(case: Case) -> str:
+    """The study as TOML."""
+    unit, adjacency = case.unit.split()
+    averages = case.protocol not in STATISTIC
+    private = unit == "record" and averages
+    sections = [
+        f'[study]\nname = "audited"\nrounds = {2 if case.protocol != "fedcor" else 1}\nseeds = [1]',
+        _data(case),
+        f"[model]\n{_model(case)}",
+        f"""[local]
+optimizer = "sgd"
+learning_rate = 0.5
+epochs = 1
+batch_size = 4
+{"update_bound = 1.0" if unit == "client" and averages else ""}""",
+        _privacy(case, unit, adjacency),
+        DPSGD if private else "",
+        f'[[arm]]\nname = "x"\nprotocol = "{case.protocol}"\n{_options(case, unit)}\n',
+    ]
+    return "\n".join(sections)
+
+
+DPSGD: Final = f"""[dpsgd]
+clip_norm = 1.0
+noise_multiplier = 1.0
+sampling_rate = 1.0
+expected_batch = {EACH}
+steps = 1
+optimizer = "sgd"
+learning_rate = 0.01
+"""
+"""Each step sees all records, and moves the model by little: its second round differs as the first."""
+
+
+def _data(case: Case) -> str:
+    source = {"digits": 'source = "digits"', "table": 'source = "people.csv"'}.get(case.source, "")
+    table = case.source == "table"
+    own = {
+        "table": 'target = "ill"\nclasses = [0, 1, 2]\nclient_column = "hospital"',
+        "arrays": "classes = 3",
+    }
+    lines = [
+        "[data]",
+        source,
+        own.get(case.source, ""),
+        DECLARED if case.source != "digits" else "",
+        "holdout = 0.5" if case.split == "holdout" else "",
+        "test_share = 0.3" if case.split == "test share" else "",
+        'test = "test.csv"' if table and case.split != "test share" else "",
+    ]
+    if table and DECLARES:
+        names = ", ".join(f'"h{number}"' for number in range(CLIENTS))
+        lines.append(f"[data.columns.hospital]\ncategories = [{names}]")
+    return "\n".join(line for line in lines if line)
+
+
+def _model(case: Case) -> str:
+    if case.model != "mlp":
+        return ""
+    return 'kind = "mlp"\nhidden = ' + ("[]" if case.protocol == "heads" else "[4]")
+
+
+def _options(case: Case, unit: str) -> str:
+    bound = "\nclient_bound = 4.0" if unit == "client" and case.protocol in STATISTIC else ""
+    return PROTOCOLS[case.protocol] + bound
+
+
+def _privacy(case: Case, unit: str, adjacency: str) -> str:
+    together = case.sum != "clear" or case.noise == "distributed"
+    against = {"central": '"others"', "key-holder": '"server", "others"'}.get(
+        case.noise, '"server", "others"'
+    )
+    noise = "none" if case.noise == "dpsgd" else case.noise
+    lines = [
+        "[privacy]",
+        f'sum = "{case.sum}"',
+        'scores = "clear"',
+        f'noise = "{noise}"',
+        ""
+        if noise == "none"
+        else f"epsilon = {4.0 if unit == 'client' or case.protocol in STATISTIC else 12.0}",
+        f'unit = "{unit}"',
+        f'adjacency = "{adjacency}"',
+        f"delta = {DELTA}\nforce_delta = true",
+        "budget = inf",
+        f"against = [{against}]",
+        "unprotected = []",
+        f"least_cohort = {CLIENTS}\nleast_honest = 2\nlargest_share = 0.6",
+        "dropout = 0.0\ncorrupt = 0.0" if together else "",
+        f"least_count = {EACH // 2}\nlargest_count = {EACH}" if together else "",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+# The records --------------------------------------------------------------------------------------
+
+Client = tuple[NDArray[Any], NDArray[np.int64]]
+
+
+def neighbours(case: Case) -> tuple[Records, Records]:
+    """The two data sets of a case. They differ in one record of the first client, or in all of them."""
+    rng = np.random.default_rng(7)
+    clients = [_some(case, rng, EACH) for _ in range(CLIENTS)]
+    test = _some(case, rng, 6)
+    one, other = _apart(case, clients[0], rng)
+    first, second = (_records(case, [own, *clients[1:]], test) for own in (one, other))
+    if case.unit == "client zero-out":
+        return first, replace(first, nothing=client_name(0))
+    return first, second
+
+
+def _some(case: Case, rng: np.random.Generator, count: int) -> Client:
+    y = np.arange(count) % 3
+    if case.source == "text":
+        return rng.integers(0, CODES, (count, 5)), y
+    shape = (1, 8, 8) if case.source == "digits" else (5,)
+    return rng.normal(size=(count, *shape)).astype(np.float32) * 0.5, y
+
+
+def _apart(case: Case, client: Client, rng: np.random.Generator) -> tuple[Client, Client]:
+    """The first client's records on both sides. The second side has one less, or another."""
+    x, y = (own.copy() for own in client)
+    if case.unit.startswith("client"):
+        # steep enough for its update to be clipped
+        own = x if case.source == "text" else 10 * x
+        return (_far(x) if case.neighbour == "far" else own, y), (_mirrored(own), (y + 1) % 3)
+    if case.neighbour in ("short", "only"):
+        x, y = x[:2], y[:2]
+    place = len(x) - 1 if case.neighbour in ("last", "far") else 0
+    if case.neighbour == "far":
+        x[place] = _far(x[place])
+    if case.neighbour == "twin":
+        x[1], y[1] = x[0], y[0]
+    if case.unit.endswith("replace-one"):
+        changed, label = x.copy(), y.copy()
+        changed[place], label[place] = _far(_mirrored(x[place])), (y[place] + 1) % 3
+        return (x, y), (changed, label)
+    return (x, y), (np.delete(x, place, 0), np.delete(y, place))
+
+
+def _far(x: NDArray[Any]) -> NDArray[Any]:
+    """Records far from all others; the other codes, of texts."""
+    return CODES - 1 - x if x.dtype.kind == "i" else (x * 1e4).astype(x.dtype)
+
+
+def _mirrored(x: NDArray[Any]) -> NDArray[Any]:
+    return CODES - 1 - x if x.dtype.kind == "i" else -x
+
+
+def _records(case: Case, clients: Sequence[Client], test: Client) -> Records:
+    """As this source takes them."""
+    given = case.split != "test share"
+    match case.source:
+        case "table":
+            files = {"people.csv": pd.concat([_frame(own, k) for k, own in enumerate(clients)])}
+            return Records(files=files | ({"test.csv": _frame(test, 0)} if given else {}))
+        case "arrays":
+            return Records(brought={"train": clients, "test": test} if given else clients)
+        case "text":
+            return Records(brought=_split(clients, test, "text", 3))
+    return Records(packaged=_split(clients, test, "digits", 10))
+
+
+def _frame(client: Client, number: int) -> pd.DataFrame:
+    x, y = client
+    found = pd.DataFrame({f"x{k}": column for k, column in enumerate(x.T)})
+    return found.assign(ill=y, hospital=f"h{number}")
+
+
+def _split(clients: Sequence[Client], test: Client, name: str, classes: int) -> Split:
+    x = np.concatenate([own for own, _ in clients])
+    y = np.concatenate([own for _, own in clients])
+    groups = np.repeat(np.arange(len(clients)), [len(own) for own, _ in clients])
+    holders: dict[str, Any] = {"holders": len(clients)} if DECLARES else {}
+    train = Dataset(name=name, x=x, y=y, classes=classes, groups=groups, **holders)
+    return Split(train=train, test=Dataset(name=name, x=test[0], y=test[1], classes=classes))
+
+
+# Counting -----------------------------------------------------------------------------------------
+
+
+def refusals(of: Sequence[Case]) -> Iterator[tuple[Case, str]]:
+    """The cases that a study's own check refuses, and why."""
+    for case in of:
+        try:
+            audited(case, runs=2)
+        except ConfigError as error:
+            yield case, str(error)
+
+
+def levels(of: Sequence[Case]) -> Mapping[str, Mapping[str, int]]:
+    """How many of these cases have each level of each axis."""
+    return {
+        axis: {level: sum(getattr(case, axis) == level for case in of) for level in AXES[axis]}
+        for axis in AXES
+    }
+
+
+# Odd records --------------------------------------------------------------------------------------
+
+ODD: Final = ("empty", "not finite", "a label of no class", "a code beyond the embedding", "minus zero")
+"""What a client's records may be, beside those of the grid."""
+
+
+def odd(kind: str) -> tuple[Case, Records, Records]:
+    """A case, and neighbours of which the second has an odd record, or none at all."""
+    text = kind == "a code beyond the embedding"
+    case = Case(
+        protocol="fedavg",
+        source="text" if text else "arrays",
+        split="test part",
+        model="words" if text else "mlp",
+        sum="clear",
+        noise="dpsgd",
+        unit="record add-remove",
+        neighbour="first",
+    )
+    rng = np.random.default_rng(8)
+    clients = [_some(case, rng, EACH) for _ in range(CLIENTS)]
+    test = _some(case, rng, 6)
+    x, y = (own.copy() for own in clients[0])
+    one = (x, y)
+    match kind:
+        case "empty":
+            one, other = (x[:1], y[:1]), (x[:0], y[:0])
+        case "not finite":
+            one, other = (x[1:], y[1:]), (np.concatenate([x[:1] * np.nan, x[1:]]), y)
+        case "a label of no class":
+            one, other = (x[1:], y[1:]), (x, np.where(np.arange(len(y)) == 0, 3, y))
+        case "a code beyond the embedding":
+            one, other = (x[1:], y[1:]), (np.concatenate([x[:1] + CODES, x[1:]]), y)
+        case _:
+            zero = np.concatenate([x[:1] * 0, x[1:]])
+            one, other = (zero[1:], y[1:]), (np.concatenate([-zero[:1], x[1:]]), y)
+    first, second = (_records(case, [own, *clients[1:]], test) for own in (one, other))
+    return case, first, second
