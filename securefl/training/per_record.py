@@ -101,7 +101,8 @@ class _Explicit:
         return norms.square()
 
     def add(self, scale: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        own, total, factors = self.gradients[: len(scale)].flatten(1), sums[self.parameter].view(-1), scale.double()
+        own, factors = self.gradients[: len(scale)].flatten(1), scale.double()
+        total = sums[self.parameter].view(-1)
         # A few rows at a time, in memory of their own: a chunk's gradients in float64 are large.
         held = own.new_empty((min(_AT_A_TIME, len(own)), own.shape[1]), dtype=torch.float64)
         for start in range(0, len(own), _AT_A_TIME):
