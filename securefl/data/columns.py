@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
@@ -84,11 +85,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Place:
-    """A column in a file, for errors. advice: whether to say how a column is declared."""
+    """A column in a file, for errors. advice: whether to say how a column is declared.
+
+    unusable: takes the rows that would be an error, where an error would tell of a record; None raises it.
+    """
 
     where: str
     name: str
     advice: bool = True
+    unusable: set[int] | None = None
+
+    def refuse(self, rows: Iterable[int], error: Callable[[int], DataError]) -> None:
+        """Raise the error of the first of these rows, or note them all."""
+        for row in rows:
+            if self.unusable is None:
+                raise error(int(row))
+            self.unusable.add(int(row))
 
     def at(self, row: int) -> str:
         return f"{self.where}, row {row + 1}, column {self.name!r}"
@@ -109,10 +121,13 @@ def encoded(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.
     else:
         numbers = numbers_of(values, place)
         gone = np.isnan(numbers)
-        if gone.any() and column.missing is None:
-            raise DataError(
-                f"{place.at(int(np.argmax(gone)))}: expected a number, got none. Say in the study what "
-                f"stands for it, such as:{place.lines('missing = 0')}"
+        if column.missing is None:
+            place.refuse(
+                np.flatnonzero(gone),
+                lambda row: DataError(
+                    f"{place.at(row)}: expected a number, got none. Say in the study what stands for it, "
+                    f"such as:{place.lines('missing = 0')}"
+                ),
             )
         numbers = np.where(gone, float(column.missing or 0), numbers)
         parts = [_scaled(numbers, column, place)[:, None]]
@@ -127,9 +142,10 @@ def _scaled(numbers: NDArray[np.float64], column: Column, place: Place) -> NDArr
         numbers = (np.clip(numbers, low, high) - low) / (high - low)
     with np.errstate(over="ignore"):
         found = numbers.astype(np.float32)
-    if not np.isfinite(found).all():
-        row = int(np.argmin(np.isfinite(found)))
-        raise DataError(f"{place.at(row)}: expected a finite number of 32 bits, got {numbers[row]}.")
+    place.refuse(
+        np.flatnonzero(~np.isfinite(found)),
+        lambda row: DataError(f"{place.at(row)}: expected a finite number of 32 bits, got {numbers[row]}."),
+    )
     return found
 
 
@@ -145,11 +161,14 @@ def one_hot(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.
 def _codes(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.int64]:
     gone = _absent_words(values, column)
     instead = -1 if column.missing is None else column.words.index(word_of(column.missing))
-    if gone.any() and column.missing is None and not column.indicator:
-        raise DataError(
-            f"{place.at(int(np.argmax(gone)))}: expected a category, got no value. Say in the study which "
-            "category stands for it by `missing`, or mark it by `indicator = true`, under "
-            f"[data.columns.{key_of(place.name)}]."
+    if column.missing is None and not column.indicator:
+        place.refuse(
+            np.flatnonzero(gone),
+            lambda row: DataError(
+                f"{place.at(row)}: expected a category, got no value. Say in the study which category stands "
+                "for it by `missing`, or mark it by `indicator = true`, under "
+                f"[data.columns.{key_of(place.name)}]."
+            ),
         )
     present = np.flatnonzero(~gone)
     codes = np.full(len(values), instead, np.int64)
@@ -160,21 +179,27 @@ def _codes(values: pd.Series[Any], column: Column, place: Place) -> NDArray[np.i
 def coded(
     values: pd.Series[Any], words: tuple[str, ...], place: Place, rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """The place of each value among these words, (n,). rows: of the values in their file."""
+    """The place of each value among these words, (n,); -1 for one that is refused.
+
+    rows: of the values in their file.
+    """
     known = {word: code for code, word in enumerate(words)}
     if words == ("0", "1"):
         known |= {"false": 0, "true": 1}
     codes = np.fromiter((known.get(word_of(one), -1) for one in values), np.int64, len(values))
-    if len(codes) and codes.min() < 0:
-        first = int(np.argmax(codes < 0))
-        row = first if rows is None else int(rows[first])
-        got = values.iloc[first]
+    at = np.arange(len(codes)) if rows is None else rows
+    places = {int(row): place for place, row in enumerate(at.tolist())}
+
+    def error(row: int) -> DataError:
+        got = values.iloc[places[row]]
         got = got.item() if isinstance(got, np.generic) else got
         shown = ", ".join(map(repr, words[:_SHOWN])) + (", ..." if len(words) > _SHOWN else "")
-        raise DataError(
+        return DataError(
             f"{place.at(row)}: expected one of {shown}, got {got!r}. Add it to the declared "
             "ones if it is a possible value, or mend the record."
         )
+
+    place.refuse(at[codes < 0], error)
     return codes
 
 
@@ -196,10 +221,10 @@ def numbers_of(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
         found = values.to_numpy(np.float64, na_value=np.nan)
     else:
         found = _from_texts(values, place)
-    if np.isinf(found).any():
-        raise DataError(
-            f"{place.at(int(np.argmax(np.isinf(found))))}: expected a finite number, got infinity."
-        )
+    place.refuse(
+        np.flatnonzero(np.isinf(found)),
+        lambda row: DataError(f"{place.at(row)}: expected a finite number, got infinity."),
+    )
     return found
 
 
@@ -209,16 +234,20 @@ def _from_texts(values: pd.Series[Any], place: Place) -> NDArray[np.float64]:
     try:
         found = np.array(pd.to_numeric(values, errors="coerce"), np.float64)
     except TypeError:
-        raise _no_cell(values.iloc[0], place) from None
+        if place.unusable is None:
+            raise _no_cell(values.iloc[0], place) from None
+        cells = [one if np.isscalar(one) else None for one in values]
+        found = np.array(pd.to_numeric(pd.Series(cells), errors="coerce"), np.float64)
     for row in np.flatnonzero(np.isnan(found)).tolist():
         value = values.iloc[row]
         if isinstance(value, list | tuple | dict | np.ndarray):
-            raise _no_cell(value, place)
+            place.refuse([row], lambda row: _no_cell(values.iloc[row], place))
+            continue
         text = "" if _is_none(value) else str(value).strip().lower()
         if text in _TRUTH:
             found[row] = _TRUTH[text]
         elif text not in _ABSENT:
-            raise _no_number(values, row, place)
+            place.refuse([row], lambda row: _no_number(values, row, place))
     return found
 
 

@@ -27,6 +27,8 @@ class Dataset:
     groups: int64 of shape (n,), who wrote or spoke each record. None if nobody knows.
     holders: how many there are who may hold records, numbered as in `groups`, with records or without. 0 if
         only those are known of whom there is a record.
+    lenient: whether records may be unusable: not finite, or of no label. They count as zero in whatever is
+        computed. An error would tell of them where a finite epsilon is claimed.
     fitted: what the preparation of records computed from all of them, in words. It is empty if the
         preparation uses public constants alone. Anything else would be a release: a study with a finite
         epsilon refuses it.
@@ -40,6 +42,7 @@ class Dataset:
     classes: int
     groups: NDArray[np.int64] | None = None
     holders: int = 0
+    lenient: bool = False
     fitted: str = ""
 
     def __post_init__(self) -> None:
@@ -48,17 +51,21 @@ class Dataset:
         # Checked once here, so that nothing behind it has to ask what a record may be.
         self._require(self.x.ndim >= 2, f"x of shape (n, *shape), got shape {self.x.shape}")
         self._require(self.x.dtype in (np.float32, np.int64), f"x of float32 or int64, got {self.x.dtype}")
-        self._require(bool(np.isfinite(self.x).all()), "finite values in x, got NaN or infinity")
+        self._require(
+            self.lenient or bool(np.isfinite(self.x).all()), "finite values in x, got NaN or infinity"
+        )
         if self.classes:
             self._require(self.y.dtype == np.int64, f"labels y of int64, got {self.y.dtype}")
             self._require(self.y.shape == (len(self),), f"{len(self)} labels, got shape {self.y.shape}")
-            in_range = not len(self) or (self.y.min() >= 0 and self.y.max() < self.classes)
+            in_range = self.lenient or not len(self) or (self.y.min() >= 0 and self.y.max() < self.classes)
             self._require(in_range, f"labels in [0, {self.classes}), got one outside")
         else:
             self._require(self.y.dtype == np.float32, f"targets y of float32, got {self.y.dtype}")
             matches = self.y.ndim == 2 and len(self.y) == len(self)
             self._require(matches, f"targets y of shape ({len(self)}, targets), got shape {self.y.shape}")
-            self._require(bool(np.isfinite(self.y).all()), "finite targets y, got NaN or infinity")
+            self._require(
+                self.lenient or bool(np.isfinite(self.y).all()), "finite targets y, got NaN or infinity"
+            )
         if self.groups is not None:
             self._require(self.groups.dtype == np.int64, f"groups of int64, got {self.groups.dtype}")
             self._require(

@@ -68,20 +68,31 @@ class Arrays:
     by_name: bool = False
 
 
-def arrays_of(frame: pd.DataFrame, layout: Layout, features: Sequence[str], where: str) -> Arrays:
+def arrays_of(
+    frame: pd.DataFrame,
+    layout: Layout,
+    features: Sequence[str],
+    where: str,
+    unusable: set[int] | None = None,
+) -> Arrays:
     """The records of a table: a value or more for each of these columns, in their order.
 
-    x is float32 (n, k). y is int64 (n,) or float32 (n, targets). Raises DataError for a table that the layout
-    does not fit.
+    x is float32 (n, k). y is int64 (n,) or float32 (n, targets). unusable: takes rows whose values the layout
+    does not fit; by default they are an error. Raises DataError for a table that the layout does not fit.
     """
     _require_alike(frame, layout, features, where)
     parts = [
-        encoded(frame[name], layout.columns.get(name, Column()), Place(where, name)) for name in features
+        encoded(frame[name], layout.columns.get(name, Column()), Place(where, name, unusable=unusable))
+        for name in features
     ]
     x = np.concatenate(parts, axis=1) if parts else np.empty((len(frame), 0), np.float32)
     column = layout.client_column
-    clients = None if column is None else clients_of(frame[column], Place(where, column, advice=False))
-    return Arrays(x=x, y=_targets(frame, layout, where), clients=clients)
+    clients = (
+        None
+        if column is None
+        else clients_of(frame[column], Place(where, column, advice=False, unusable=unusable))
+    )
+    return Arrays(x=x, y=_targets(frame, layout, where, unusable), clients=clients)
 
 
 def features_of(frame: pd.DataFrame, layout: Layout, where: str) -> tuple[str, ...]:
@@ -136,28 +147,32 @@ def _require_alike(frame: pd.DataFrame, layout: Layout, features: Sequence[str],
         )
 
 
-def _targets(frame: pd.DataFrame, layout: Layout, where: str) -> NDArray[Any]:
+def _targets(frame: pd.DataFrame, layout: Layout, where: str, unusable: set[int] | None) -> NDArray[Any]:
     if layout.count:
-        place = Place(where, layout.target[0], advice=False)
+        place = Place(where, layout.target[0], advice=False, unusable=unusable)
         return coded(frame[layout.target[0]], layout.labels, place)
     columns = []
     for name in layout.target:
-        place = Place(where, name, advice=False)
-        gone = np.isnan(numbers_of(frame[name], place))
-        if gone.any():
-            raise DataError(
-                f"{place.at(int(np.argmax(gone)))}: expected a target, got none. Leave out such records."
-            )
+        place = Place(where, name, advice=False, unusable=unusable)
+        place.refuse(
+            np.flatnonzero(np.isnan(numbers_of(frame[name], place))),
+            lambda row, place=place: DataError(  # type: ignore[misc]
+                f"{place.at(row)}: expected a target, got none. Leave out such records."
+            ),
+        )
         columns.append(encoded(frame[name], layout.columns.get(name, Column()), place))
     return np.concatenate(columns, axis=1)
 
 
 def clients_of(values: pd.Series[Any], place: Place) -> NDArray[np.object_]:
-    """Whose each record is, as it is compared, (n,). Raises DataError for a record that is nobody's."""
+    """Whose each record is, as it is compared, (n,); "" for a record that is nobody's, which is refused."""
     words = np.array([word_of(one) for one in values], object)
     gone = np.asarray(values.isna()) | (words == "")
-    if gone.any():
-        raise DataError(f"{place.at(int(np.argmax(gone)))}: expected whose record it is, got nothing.")
+    place.refuse(
+        np.flatnonzero(gone),
+        lambda row: DataError(f"{place.at(row)}: expected whose record it is, got nothing."),
+    )
+    words[gone] = ""
     return words
 
 

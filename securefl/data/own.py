@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.data.casts import cast
+from securefl.data.casts import cast, marked
 from securefl.data.columns import Place, word_of
 from securefl.data.dataset import Dataset, Split
 from securefl.data.given import Given
@@ -99,7 +99,10 @@ def own(
     if not tables:
         for where, part in found.parts.items():
             _require_said(part, layout, where)
-    parts = {where: _dataset(part, layout, features, where, name) for where, part in found.parts.items()}
+    parts = {
+        where: _dataset(part, layout, features, where, name, lenient=claimed)
+        for where, part in found.parts.items()
+    }
     whole, clients = _joined(parts, found, layout, claimed)
     digest = _digest(whole)
     by_content = found.test is None and share != 0
@@ -110,8 +113,9 @@ def own(
         digest = hashlib.sha256(f"{digest} {_digest(test)}".encode()).hexdigest()
     else:
         split = parted(whole, TEST_SHARE if share is None else share, sides)
-        split = replace(split, test=replace(split.test, groups=None, holders=0))
-    doubts = [*_without(split.train, clients), *_useless(split, share != 0)]
+        test = split.test.take(np.flatnonzero(_usable(split.test)))
+        split = replace(split, test=replace(test, groups=None, holders=0, lenient=False))
+    doubts = [*_unusable(whole), *_without(split.train, clients), *_useless(split, share != 0)]
     if doubts and not claimed:
         raise DataError(doubts[0])
     notes = (*_notes(split, features, layout), *doubts)
@@ -119,9 +123,20 @@ def own(
 
 
 def _dataset(
-    part: Portion, layout: Layout, features: Sequence[str], where: str, name: str, *, whose: bool = True
+    part: Portion,
+    layout: Layout,
+    features: Sequence[str],
+    where: str,
+    name: str,
+    *,
+    whose: bool = True,
+    lenient: bool = False,
 ) -> tuple[Dataset, NDArray[np.object_] | None]:
-    """One portion as a data set, and whose each record is, if that is said. whose: whether it must be."""
+    """One portion as a data set, and whose each record is, if that is said. whose: whether it must be.
+
+    lenient: what a record's values are decides over no error (see `Dataset.lenient`).
+    """
+    unusable: set[int] | None = set() if lenient else None
     if isinstance(part, Dataset):
         return part, part.groups.astype(object) if part.groups is not None else None
     if isinstance(part, Arrays):
@@ -130,16 +145,17 @@ def _dataset(
                 f"{where}: expected the client of each record as {layout.client_column!r}, which "
                 "client_column names, got none. Leave client_column out, or bring it."
             )
-        made = cast(part, layout, where, name)
+        made = cast(part, layout, where, name, unusable)
         if part.clients is None or not whose:
             return made, None
         import pandas as pd
 
-        place = Place(where, layout.client_column or "clients", advice=False)
+        place = Place(where, layout.client_column or "clients", advice=False, unusable=unusable)
         return made, clients_of(pd.Series(part.clients), place)
     own = layout if whose else layout.without_clients(list(part.columns))
-    found = arrays_of(part, own, features, where)
-    return Dataset(name=name, x=found.x, y=found.y, classes=layout.count or 0), found.clients
+    found = arrays_of(part, own, features, where, unusable)
+    made = Dataset(name=name, x=found.x, y=found.y, classes=layout.count or 0, lenient=lenient)
+    return marked(made, unusable), found.clients
 
 
 def _require_said(part: Portion, layout: Layout, where: str) -> None:
@@ -182,7 +198,7 @@ def _joined(
         names, groups = tuple(parts), np.repeat(np.arange(len(parts)), sizes)
     elif (whose := next(iter(parts.values()))[1]) is not None:
         if layout.clients:
-            names, groups = layout.clients, _among(whose, layout.clients, next(iter(parts)))
+            names, groups = layout.clients, _among(whose, layout.clients, next(iter(parts)), lenient=claimed)
         elif first.holders:
             names, groups = tuple(map(str, range(first.holders))), first.groups
         else:
@@ -192,22 +208,27 @@ def _joined(
     y = np.concatenate([part.y for part, _ in parts.values()])
     fitted = "; ".join(sorted({part.fitted for part, _ in parts.values() if part.fitted}))
     declared = found.divided or bool(layout.clients) or bool(first.holders)
+    if groups is not None and claimed:
+        # A record of nobody who takes part is in no client's data.
+        x, y, groups = x[groups >= 0], y[groups >= 0], groups[groups >= 0]
     return replace(
         first, x=x, y=y, groups=groups, holders=len(names) if declared else 0, fitted=fitted
     ), names
 
 
-def _among(whose: NDArray[np.object_], clients: Sequence[str], where: str) -> NDArray[np.int64]:
-    """The place of each record's client among the declared ones."""
+def _among(
+    whose: NDArray[np.object_], clients: Sequence[str], where: str, *, lenient: bool
+) -> NDArray[np.int64]:
+    """The place of each record's client among the declared ones. lenient: -1 for others, and no error."""
     places = {name: place for place, name in enumerate(clients)}
     words = [word_of(one) for one in whose]
     for row, word in enumerate(words):
-        if word not in places:
+        if word not in places and not lenient:
             raise DataError(
                 f"{where}, row {row + 1}: expected one of the declared clients, got {word!r}. Add it to "
                 "them, or mend the record."
             )
-    return np.array([places[word] for word in words], np.int64)
+    return np.array([places.get(word, -1) for word in words], np.int64)
 
 
 def _in_order(whose: NDArray[np.object_]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
@@ -230,6 +251,19 @@ def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
     ):
         if one != other:
             raise DataError(f"{where}: expected {what} {one}, as the first ones are, got {other}.")
+
+
+def _usable(dataset: Dataset) -> NDArray[np.bool_]:
+    """Which records are finite, and of a known label."""
+    inner = tuple(range(1, dataset.x.ndim))
+    labelled = dataset.y >= 0 if dataset.classes else np.isfinite(dataset.y).all(1)
+    return np.asarray(np.isfinite(dataset.x).all(axis=inner) & labelled)
+
+
+def _unusable(whole: Dataset) -> list[str]:
+    """A sentence if records count as zero. A finite epsilon stands behind it, so it is no error."""
+    count = int((~_usable(whole)).sum())
+    return [f"Records that cannot be used, {count} of them, count as zero."] if count else []
 
 
 def _without(train: Dataset, clients: Sequence[str]) -> list[str]:

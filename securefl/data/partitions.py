@@ -262,7 +262,8 @@ class Partition:
                 f"Expected class labels for partition {self.kind!r}, got {dataset.name!r} without any. "
                 "Choose another kind."
             )
-        return dataset.y
+        labels: Index = np.maximum(dataset.y, 0)  # an unusable record has none: it is dealt out as a 0
+        return labels
 
     def _sizes(self, n: int, clients: int, rng: np.random.Generator) -> NDArray[np.int64] | None:
         if self.mean is None or self.deviation is None:

@@ -22,6 +22,7 @@ import hashlib
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,18 @@ from securefl.storage.files import replacing
 
 NAMES = tuple(PINNED)
 TEST_SHARE = 0.3
+
+
+PUBLISHED: Final = {
+    "digits": 1_258,
+    "mnist": 60_000,
+    "fashion_mnist": 60_000,
+    "cifar10": 50_000,
+    "gas_turbine": 25_713,
+    "qmnist": 60_000,
+    "shakespeare": 71_890,
+}
+"""How many training records a packaged data set has, or is expected to have where it is split by content."""
 
 
 def load(

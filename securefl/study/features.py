@@ -48,14 +48,15 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
     width = network.width(test.shape)
     total, done = len(test) + sum(len(x) for x, _ in records), 0
 
-    def of(x: Any) -> Any:
+    def of(x: Any, lenient: bool) -> Any:
         nonlocal done
-        found = network.features(x, cache_folder() / "features", lambda own: tell(done + own, total))
+        folder = cache_folder() / "features"
+        found = network.features(x, folder, lambda own: tell(done + own, total), lenient=lenient)
         done += len(x)
         return found
 
-    made = [(of(x), y) for x, y in records]
-    tested = Dataset(name=test.name, x=of(test.x), y=test.y, classes=test.classes, fitted=test.fitted)
+    made = [(of(x, study.claims), y) for x, y in records]
+    tested = Dataset(name=test.name, x=of(test.x, False), y=test.y, classes=test.classes, fitted=test.fitted)
     return Featured(records=made, test=tested, shape=(width,), marks=_marks(network, place, test.name))
 
 

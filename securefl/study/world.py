@@ -15,6 +15,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.streams import public_seed, stream
 from securefl.data import Corruption, Dataset, Split, unrelated
 from securefl.data.sides import HOLDOUT
+from securefl.data.sources import PUBLISHED
 from securefl.engines.party.computing import Records
 from securefl.rounds import Floats
 from securefl.study import cost
@@ -222,8 +223,12 @@ def _declared(study: Study, owned: int, clients: int, leaving: bool) -> int:
     Raises ConfigError where that is data, a finite epsilon is claimed, and the study declares no number.
     """
     section = study.data
-    if study.packaged or study.privacy.counts_are_public(leaving):
+    if study.privacy.counts_are_public(leaving):
         return owned
+    if study.packaged:
+        # The published number: what there is may be one record less.
+        dealt = section.records is not None or section.test_clients or section.partition.kind == "natural"
+        return owned if dealt or not study.claims else PUBLISHED[section.source or ""]
     if section.public_count is not None:
         return section.public_count * clients
     if study.claims and section.records is None:

@@ -72,7 +72,7 @@ def _bytes(column: Tensor) -> list[bytes]:
     values = column.detach().cpu().numpy()
     if values.dtype.kind == "f":
         values = values + np.zeros((), values.dtype)  # turns -0.0 into 0.0
-    return [row.tobytes() for row in values.reshape(len(values), -1)]
+    return [np.ascontiguousarray(row).tobytes() for row in values]
 
 
 class Taken:

@@ -30,30 +30,32 @@ def embedded(
     network: str,
     folder: Path,
     tell: Callable[[int], None] = lambda done: None,
+    lenient: bool = False,
 ) -> Float32s:
     """Features (n, k) of records (n, ...), in float32. A record's own do not depend on those beside it.
 
     network: names the model and its weights; another name shares nothing with it. folder: where features are
-    kept. tell: is called with the number of records that are done.
+    kept. tell: is called with the number of records that are done. lenient: whether features may be not
+    finite, which is no error where it would tell of a record.
     Raises DataError for kept features that are damaged, or of another network, and for records whose features
     are not finite.
     """
     found = []
     for start in range(0, len(x), PART):
-        found.append(_part(np.ascontiguousarray(x[start : start + PART]), model, network, folder))
+        found.append(_part(np.ascontiguousarray(x[start : start + PART]), model, network, folder, lenient))
         tell(min(start + PART, len(x)))
     if not found:
         raise DataError("Expected at least one record to compute features of, got none.")
     return np.concatenate(found)
 
 
-def _part(x: NDArray[Any], model: nn.Module, network: str, folder: Path) -> Float32s:
+def _part(x: NDArray[Any], model: nn.Module, network: str, folder: Path, lenient: bool) -> Float32s:
     path = folder / f"{_key(x, network)}.npz"
     if path.is_file():
         return _kept(path, len(x), network)
     # Chunks of a fixed number of rows: no record's features move with the number of records beside it.
     made = apart(model, model, as_tensor(x), rows=UNIT).numpy().astype(np.float32)
-    if not np.isfinite(made).all():
+    if not lenient and not np.isfinite(made).all():
         raise DataError("Expected finite features, got some that are not. Clean the records.")
     with suppress(OSError), replacing(path) as target:  # nowhere to keep them: the next run computes again
         np.savez(target, features=made, network=_bytes(network), digest=_bytes(_digest(made)))

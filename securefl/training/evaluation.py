@@ -116,7 +116,8 @@ def constant_accuracy(y: NDArray[Any], task: Task) -> float:
     nothing of its inputs.
     """
     if task == "classification":
-        return float(np.bincount(y).max() / len(y))
+        known = y[y >= 0]  # an unusable record has no label
+        return float(np.bincount(known, minlength=1).max() / len(y))
     targets = torch.as_tensor(y).double()
     return relative_accuracy(targets.mean(dim=0).expand_as(targets), targets)
 

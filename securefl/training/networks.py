@@ -55,14 +55,16 @@ class Network:
             )
         return int(found.shape[1])
 
-    def features(self, x: NDArray[Any], folder: Path, tell: Callable[[int], None]) -> Float32s:
+    def features(
+        self, x: NDArray[Any], folder: Path, tell: Callable[[int], None], *, lenient: bool = False
+    ) -> Float32s:
         """Features (n, k) of records (n, *shape), kept in `folder` by content (`embedding.embedded`).
 
-        tell: is called with the number of records that are done.
+        tell: is called with the number of records that are done. lenient: as there.
         """
         if not len(x):
             return np.empty((0, self.width(x.shape[1:])), np.float32)
-        return embedded(x, self.module, network=self.name, folder=folder, tell=tell)
+        return embedded(x, self.module, network=self.name, folder=folder, tell=tell, lenient=lenient)
 
 
 def points() -> dict[str, EntryPoint]:

@@ -197,10 +197,13 @@ def test_a_client_with_no_or_one_record(count: int, scores: str, aggregation: st
     assert np.isfinite(spy.states[-1].broadcast).all()
     assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
     assert not any(record["blamed"] for record in finished.records)
+    # Of hidden scores the key holder is promised epsilon 0, and hears of each client all the same.
+    answers = bool(count) or scores != "clear"
     for record in finished.records:
-        assert (1 in record["answered"]) == bool(count)
-        assert math.isfinite(newest([record], "divergence", 6)[1]) == bool(count)
-        assert len(record["answered"]) == 5 + count
+        assert (1 in record["answered"]) == answers
+        assert math.isfinite(newest([record], "divergence", 6)[1]) == answers
+        assert ("client-0001" in record["blank"]) == (answers and not count)
+        assert len(record["answered"]) == 5 + answers
 
 
 def test_an_empty_client_under_full_fedavg_costs_nobody_else(tmp_path: Path) -> None:

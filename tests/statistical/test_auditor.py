@@ -105,23 +105,8 @@ def test_a_gross_move_shows_in_a_handful_of_releases_that_share_no_noise() -> No
 
 # What it must find ---------------------------------------------------------------------------------
 
-_MENDED_BY = {
-    "a model that mixes records": "isolation by construction",
-    "a model of text that mixes records": "isolation by construction",
-    "the default test split": "splits by content",
-    "a client's silence": "silence is a message",
-    "dropout": "masks from the secret source",
-}
-"""What mends each of the five. Once it is there, the case passes, and strictly: its line must then go."""
 
-
-def _attack(name: str) -> object:
-    mended = _MENDED_BY.get(name)
-    marks = pytest.mark.xfail(strict=True, reason=f"waits for: {mended}") if mended else ()
-    return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize("name", [_attack(name) for name in ATTACKS])
+@pytest.mark.parametrize("name", list(ATTACKS))
 def test_an_attack_on_the_old_version_is_refused_or_harmless_here(name: str) -> None:
     findings = ATTACKS[name]().findings(name)
     assert findings is None or not holm(findings), auditor.table(findings)
@@ -157,7 +142,7 @@ def test_ten_defects_are_planted_or_more() -> None:
     assert {plant.by for plant in PLANTS.values()} == named
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ODD if kind == "minus zero"])
+@pytest.mark.parametrize("kind", list(ODD))
 def test_odd_records_answer_as_any_other(kind: str) -> None:
     case, one, other = odd(kind)
     findings = audit(text_of(case), one, other, runs=3, model=MODELS.get(case.model), name=kind, delta=DELTA)
@@ -165,26 +150,7 @@ def test_odd_records_answer_as_any_other(kind: str) -> None:
     assert not holm(findings), auditor.table(findings)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ODD if kind != "minus zero"])
-@pytest.mark.xfail(strict=False, reason="waits for: silence is a message (the study ends in an error today)")
-def test_odd_records_that_end_a_study_today(kind: str) -> None:
-    test_odd_records_answer_as_any_other(kind)
-
-
 # The grid ------------------------------------------------------------------------------------------
-
-OPEN = ("test share", "dropping", "counts")
-"""Defects that other changes mend. With the last of them this is empty, and no case is left out."""
-
-
-def is_open(case: Case) -> bool:
-    """Whether a defect that is not mended yet shows in this case."""
-    counts = case.protocol in ("fedavg_rp", "fedprox", "cfcfm") and case.unit == "record add-remove"
-    return (
-        ("test share" in OPEN and case.split == "test share")
-        or ("dropping" in OPEN and case.model == "dropping" and case.unit == "record add-remove")
-        or ("counts" in OPEN and counts)
-    )
 
 
 def test_the_grid_is_the_same_everywhere_and_has_every_level() -> None:
@@ -198,8 +164,7 @@ def test_the_grid_is_the_same_everywhere_and_has_every_level() -> None:
 
 
 def _require_honest(part: Sequence[Case]) -> None:
-    closed = [case for case in part if not is_open(case)]
-    findings = [found for case in closed for found in tried(case)]
+    findings = [found for case in part for found in tried(case)]
     red = holm(findings, LEVEL * len(part) / COUNT)
     assert not red, auditor.table(red)
 

@@ -206,6 +206,7 @@ def _silent(patch: Patch) -> None:
         return contribute(own, task, *args)
 
     patch.setattr(Contributing, "_contribute", fewer)
+    patch.setattr(Contributing, "_speaks", lambda own, task, charges: False)
 
 
 def _longer(patch: Patch) -> None:
