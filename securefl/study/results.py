@@ -132,7 +132,7 @@ def _participation(run: ArmRun) -> pd.DataFrame:
 def _main_label(world: World, y: NDArray[Any]) -> str:
     if world.problem.kind != "classification" or not len(y):
         return ""
-    return str(np.bincount(y, minlength=world.problem.outputs).argmax())
+    return str(np.bincount(y[y >= 0], minlength=world.problem.outputs).argmax())
 
 
 def _figures(run: ArmRun) -> Iterator[dict[str, Any]]:

@@ -148,6 +148,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         parts, tests = _apart(parts, apart, stream(seed, "test clients"))
         split = replace(split, test=split.train.take(tests))
     clients = len(parts)
+    whole = _of_all(study, split.train, clients + apart)
     quality = study.corruption.assign(clients, stream(seed, "quality"))
     records, out = [], []
     for client, (part, kind) in enumerate(zip(parts, quality, strict=True)):
@@ -159,7 +160,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     made = featured(study, records, split.test, tell)
     kept, held = _parted(made.records, out if study.data.holdout else None)
     owned = sum(map(len, parts)) if apart else len(split.train)
-    owned = _declared(study, owned, clients, leaving)
+    owned = _declared(study, owned, clients, clients / max(1, whole), leaving)
     # Behind here nobody asks for a record of all clients' together, only for what one is like.
     train = replace(split.train.take(slice(0)), x=np.empty((0, *made.shape), split.train.x.dtype))
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
@@ -217,8 +218,15 @@ def _parted(
     )
 
 
-def _declared(study: Study, owned: int, clients: int, leaving: bool) -> int:
-    """The public number of all clients' records. `owned`: how many there are.
+def _of_all(study: Study, train: Dataset, dealt: int) -> int:
+    """How many clients the data set has in all. dealt: those that records were dealt out to."""
+    if study.data.partition.kind != "natural" or train.groups is None:
+        return dealt
+    return train.holders or len(np.unique(train.groups))
+
+
+def _declared(study: Study, owned: int, clients: int, part: float, leaving: bool) -> int:
+    """The public number of all clients' records. owned: how many there are. part: of a data set's clients.
 
     Raises ConfigError where that is data, a finite epsilon is claimed, and the study declares no number.
     """
@@ -226,9 +234,9 @@ def _declared(study: Study, owned: int, clients: int, leaving: bool) -> int:
     if study.privacy.counts_are_public(leaving):
         return owned
     if study.packaged:
-        # The published number: what there is may be one record less.
-        dealt = section.records is not None or section.test_clients or section.partition.kind == "natural"
-        return owned if dealt or not study.claims else PUBLISHED[section.source or ""]
+        # By the published number: what there is may be one record less.
+        published = section.records or PUBLISHED[section.source or ""]
+        return max(1, round(published * part)) if study.claims else owned
     if section.public_count is not None:
         return section.public_count * clients
     if study.claims and section.records is None:
