@@ -1,9 +1,9 @@
 """Whether one record is in the data of a brought model cannot be told better than the claim allows.
 
 The adversary knows all other records, the start, and the mean step with and without the record. It sees the
-noised step, and scores it along the difference of the two means. Without dropout that is the best test between
-in and out (Neyman and Pearson). Epsilon is bounded from below at 95 % (Clopper and Pearson, 2.5 % for each of
-two error rates). The threshold is chosen on half of the trials and judged on the other half.
+noised step, and scores it along the difference of the two means. Without dropout that is the best test
+between in and out (Neyman and Pearson). Epsilon is bounded from below at 95 % (Clopper and Pearson, 2.5 % for
+each of two error rates). The threshold is chosen on half of the trials and judged on the other half.
 
 A right mechanism fails one comparison with probability 5 % at most over fresh keys. Keys are fixed here, so
 that what passes once passes again.
@@ -136,7 +136,10 @@ def data_of(name: str, others: int = OTHERS) -> tuple[NDArray[Any], NDArray[np.i
         shape = (1, 8, 8) if name == "cnn" else (WIDTH,)
         x = rng.normal(size=(others + 1, *shape)).astype(np.float32)
         x[0] = 100 * np.abs(x[0])
-    return x, rng.integers(0, CLASSES, others + 1)
+    y = rng.integers(0, CLASSES, others + 1)
+    with torch.no_grad():  # the label that the start deems least likely: a small loss has no gradient
+        y[0] = int(made(name).eval()(torch.from_numpy(x[:1])).argmin())
+    return x, y
 
 
 def steps_of(name: str, config: DPSGD, inside: bool, sources: list[Source], others: int) -> Floats:
@@ -209,13 +212,13 @@ def test_membership_stays_below_the_claim(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_membership_stays_below_the_claim_over_more_trials(name: str) -> None:
-    distance, lower = attacked(name, CONFIG, 1000)
+    distance, lower = attacked(name, CONFIG, 2000)
     said(name, distance, lower)
     assert distance <= 1 + 1e-5
     assert lower <= claim()
     if "dropout" not in name:  # the masks of others hide a record too
         assert distance > 0.99  # a worst-case record: all that the noise is sized for
-        assert lower > 0.3 * claim()
+        assert lower > 0.25 * claim()
 
 
 @pytest.mark.parametrize("name", FAST)
