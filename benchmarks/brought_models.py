@@ -118,10 +118,10 @@ def contestants(name: str, x: Tensor, y: Tensor) -> dict[str, Run]:
         assert way_of(own).alone
         return {"hooks": hooks(peer, x, y), "alone": ours(own, x, y)}
     make = {"mlp": mlp, "cnn": cnn}[name]
-    own, listed = OwnForward(make()), make()
-    assert way_of(own).alone
+    behind, listed = OwnForward(make()), make()
+    assert way_of(behind).alone
     assert not way_of(listed).alone
-    return {"hooks": hooks(make(), x, y), "alone": ours(own, x, y), "layers": ours(listed, x, y)}
+    return {"hooks": hooks(make(), x, y), "alone": ours(behind, x, y), "layers": ours(listed, x, y)}
 
 
 def timed(run: Run) -> float:
