@@ -1,0 +1,172 @@
+"""Private steps of brought models: record by record under vmap, by layers, and by Opacus' hooks.
+
+    python benchmarks/brought_models.py [--rounds 7] [--out benchmarks/results/brought_models.csv]
+
+Prints milliseconds of CPU time of a private step, on one thread, and their ratios to bare Opacus (medians of
+interleaved rounds of 4 steps). "alone" is the model in a forward of its own: each record passes in a batch of
+one. "layers" is the same model as a Sequential of listed layers, where there is one. "hooks" is bare Opacus
+with a mean loss, which is how brought models were computed before, without padding and float64 sums. Ours
+draw their batches too, by a Poisson rate of 1. Attention in Opacus is its own DPMultiheadAttention.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Any
+
+import torch
+from opacus.grad_sample import GradSampleModule
+from opacus.layers import DPMultiheadAttention
+from opacus.optimizers import DPOptimizer
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from securefl.dp.noise import Source
+from securefl.training import single_thread
+from securefl.training.dpsgd import train_privately
+from securefl.training.dpsgd_config import DPSGD
+from securefl.training.isolation import way_of
+
+STEPS, CLASSES, WIDTH, PLACES = 4, 10, 32, 16
+Run = Callable[[], object]
+
+
+class OwnForward(nn.Module):
+    """These layers behind a forward that no list knows."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layers(x)
+
+
+class Transformer(nn.Module):
+    """One block: attention over places, a feed-forward part, norms and residuals."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+        self.norm, self.norm_after = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        values = self.norm(x + self.attention(x, x, x, need_weights=False)[0])
+        values = self.norm_after(values + self.narrow(torch.relu(self.wide(values))))
+        return self.last(values.mean(1))
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, CLASSES))
+
+
+def cnn() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, CLASSES),
+    )
+
+
+def ours(model: nn.Module, x: Tensor, y: Tensor) -> Run:
+    config = DPSGD(
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        sampling_rate=1.0,
+        expected_batch=len(x),
+        steps=STEPS,
+        optimizer="sgd",
+        learning_rate=0.01,
+    )
+    return lambda: train_privately(model, x.numpy(), y.numpy(), config, "cross_entropy", Source())
+
+
+def hooks(model: nn.Module, x: Tensor, y: Tensor) -> Run:
+    wrapped = GradSampleModule(model)
+    settings: Any = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": len(x)}
+    optimizer = DPOptimizer(torch.optim.SGD(wrapped.parameters(), lr=0.01), **settings)
+
+    def run() -> None:
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            cross_entropy(wrapped(x), y).backward()
+            optimizer.step()
+
+    return run
+
+
+def contestants(name: str, x: Tensor, y: Tensor) -> dict[str, Run]:
+    """By way, what runs STEPS steps of this model."""
+    if name == "transformer":
+        own = Transformer(nn.MultiheadAttention(WIDTH, 4, batch_first=True))
+        peer = Transformer(DPMultiheadAttention(WIDTH, 4, batch_first=True))
+        assert way_of(own).alone
+        return {"hooks": hooks(peer, x, y), "alone": ours(own, x, y)}
+    make = {"mlp": mlp, "cnn": cnn}[name]
+    behind, listed = OwnForward(make()), make()
+    assert way_of(behind).alone
+    assert not way_of(listed).alone
+    return {"hooks": hooks(make(), x, y), "alone": ours(behind, x, y), "layers": ours(listed, x, y)}
+
+
+def timed(run: Run) -> float:
+    began = process_time()
+    run()
+    return 1e3 * (process_time() - began) / STEPS
+
+
+def rows(rounds: int) -> list[dict[str, object]]:
+    found = []
+    shapes: dict[str, tuple[int, ...]] = {"mlp": (784,), "cnn": (1, 28, 28), "transformer": (PLACES, WIDTH)}
+    for name, shape in shapes.items():
+        for batch in (64, 256):
+            torch.manual_seed(0)
+            x, y = torch.randn(batch, *shape), torch.randint(CLASSES, (batch,))
+            runs = contestants(name, x, y)
+            times = [{way: timed(run) for way, run in runs.items()} for _ in range(rounds + 1)][1:]
+            row: dict[str, object] = {"model": name, "batch": batch}
+            for way in ("hooks", "alone", "layers"):
+                row[f"{way}_ms"] = f"{median(one[way] for one in times):.2f}" if way in runs else ""
+            for way in ("alone", "layers"):
+                own_ratio = median(one["hooks"] / one[way] for one in times) if way in runs else None
+                row[f"{way}_over_hooks"] = "" if own_ratio is None else f"{own_ratio:.2f}"
+            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+            found.append(row)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    single_thread()
+    # Opacus' hooks fire on the first layer, whose input wants no gradient
+    warnings.filterwarnings("ignore", "Full backward hook is firing")
+    found = rows(options.rounds)
+    if options.out is not None:
+        with options.out.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(found)
+
+
+if __name__ == "__main__":
+    main()
