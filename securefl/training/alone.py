@@ -86,6 +86,8 @@ class Watch(TorchFunctionMode):
         return made
 
     def _called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if "memory_format" in kwargs:  # a record alone has no rows to lay out; its values stay
+            kwargs = {key: value for key, value in kwargs.items() if key != "memory_format"}
         if func is linear:
             return dense(*args, **kwargs)
         if (rule := RULES.get(func)) is not None:

@@ -213,4 +213,5 @@ def test_the_server_hears_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(server, "ask", asked)
     played(here, noted)
     assert set().union(*heard) <= {SERVER}
-    assert all("client-0005" in one for one in told)
+    # Its number of records is public here, so that one is answered as it is.
+    assert all("client-0005" in one for one in told[1:])

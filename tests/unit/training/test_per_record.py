@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from support.tiny_dpsgd import config, keyed
 from torch import Tensor, nn
 
-from securefl.training import ModelConfig, models, to_vector
+from securefl.training import ModelConfig, to_vector
 from securefl.training.dpsgd import make_private, train_privately
 from securefl.training.isolation import way_of
 
@@ -51,9 +51,7 @@ def moved(model: nn.Module, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.floa
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name == "shufflenet_v2")) for name in PACKAGED],
 )
-def test_packaged_models_learn_the_same_by_layers_and_alone(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packaged_models_learn_the_same_by_layers_and_alone(name: str) -> None:
     kind, shape = PACKAGED[name]
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(RECORDS, *shape)).astype(np.float32)
@@ -63,8 +61,6 @@ def test_packaged_models_learn_the_same_by_layers_and_alone(
     alone = OwnForward(make_private(kind.build(shape, CLASSES, 0))[0])
     assert way_of(alone.train()).alone
     one = moved(listed, x, y)
-    # the format of memory is refused where records pass alone, and changes no value
-    monkeypatch.setattr(models, "_channels_last", lambda given: given)
     other = moved(alone, x, y)
     assert np.linalg.norm(one) > 0.05
     assert np.linalg.norm(one - other) < 1e-4 * np.linalg.norm(one)
