@@ -112,8 +112,9 @@ def to_fit(problem: Problem, job: Job, start: Float32s) -> Fit:
 
 
 def fitting(problem: Problem, job: Job) -> Job:
-    """The job that an update is trained by. Under a bound, unusable records take no part."""
-    return job if problem.local.update_bound is None else usable(problem, job)
+    """The job that an update is trained by. Under a bound, or privately, unusable records take no part."""
+    bare = problem.local.update_bound is None and problem.private is None
+    return job if bare else usable(problem, job)
 
 
 def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError) -> Value:
@@ -206,7 +207,8 @@ class Count:
         return replace(COUNT, cohort=problem.clients, grid=Grid(step=1.0, bound=float(problem.records)))
 
     def compute(self, job: Job) -> Value:
-        return Value(clear=np.array([float(job.count)]))
+        # within the grid: a client whose public number is beyond it would fall silent
+        return Value(clear=np.array([float(min(job.count, self.problem.records))]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,6 +242,8 @@ class Loss:
                 raise DataError("Expected finite records of known labels, got others: it abstains.")
             return Value(clear=np.array([min(mean_loss(model, x, y, loss), LARGEST_LOSS)]))
         losses = Losses(bound=self.bound)
+        own_job = usable(self.problem, replace(job, x=x, y=y))
+        x, y = own_job.x, own_job.y
         # without such a record it sends noised zeros all the same: silence would tell that it has none
         own = record_losses(model, x, y, loss) if len(x) else np.zeros(0)
         return Value(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil, isinf, sqrt
 
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
@@ -12,7 +12,7 @@ from securefl.accounting.composition import compose
 from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED, dump_charge
 from securefl.core.cohort import exact
 from securefl.core.errors import ConfigError
-from securefl.core.release import KEY_HOLDER, SERVER, Charge
+from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge
 from securefl.dp.gaussian import TAIL, discrete_event, share
 from securefl.plan import Plan
 from securefl.rounds import Sends
@@ -141,6 +141,33 @@ def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
     # A client's squared share beside m equal others is 1 / (1 + m).
     honest = max(plan.least_honest, ceil(1 / exact(plan.largest_share)))
     return max(plan.least_cohort, lost + max(2, plan.colluding(cohort) + honest))
+
+
+def unbounded(charges: Iterable[Charge], parties: Iterable[str]) -> bool:
+    """Whether each of these parties may learn anything from these releases together: no epsilon is finite.
+
+    Elsewhere, silence and length would tell of the records what no charge is for.
+    """
+    asked = tuple(charges)
+    return all(any(_endless(charge.by_party()[party]) for charge in asked) for party in parties)
+
+
+def _endless(event: DpEvent) -> bool:
+    if isinstance(event, ComposedDpEvent):
+        return any(_endless(part) for part in event.events)
+    return isinstance(event, NonPrivateDpEvent)
+
+
+def sparse(plan: Plan, sends: Sends) -> bool:
+    """Whether a sum of these values travels without its zeros. Its length then tells how many there are."""
+    if not sends.packed or plan.hidden:
+        return False
+    return unbounded([charge_of(plan, sends)], (SERVER, OTHERS))
+
+
+def post_processed(plan: Plan, sends: Sends) -> bool:
+    """Whether a value, or the model that it is computed from, is the output of a mechanism that is charged."""
+    return noised(plan, sends) or (sends.training is not None and _accounted(plan))
 
 
 def placement(plan: Plan, sends: Sends) -> str:

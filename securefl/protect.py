@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.charges import charge_of, noised, own_sigma, placement, reach
+from securefl.charges import charge_of, noised, own_sigma, placement, reach, sparse
+from securefl.core.abstaining import Abstains, Reason
 from securefl.core.entropy import derived, fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.hiding import Conceal, Concealed
@@ -42,6 +43,7 @@ def protect(
     conceal: Conceal | None = None,
     trained: bool = True,
     secret: SecretKey | None = None,
+    speaks: bool = False,
 ) -> Release:
     """Make a release of one value.
 
@@ -63,11 +65,14 @@ def protect(
         conceal: hides the integers of a sum, or the hidden part of a number. Needed if the plan hides the
             value.
         trained: as for `charge_of`.
+        speaks: whether silence would tell of the records what no charge is for. A finite value beyond its grid
+            is then cut to it, noised or not.
         secret: the client's noise is drawn from it, under the release's key. Without one it is drawn from the
             operating system.
 
     Raises:
-        DataError: the value is not finite or outside its declared bound. The client abstains.
+        DataError: the value is not finite or outside its declared bound. The client abstains, or sends what it
+            would without records.
         LocalProtocolError: a value that must be noised has no integers of the grid, or the plan hides the
             value and there is nothing to hide it with.
     """
@@ -77,7 +82,7 @@ def protect(
     _require_integers(plan, sends, value)
     hidden = None
     if sends.how == "sum":
-        told = _summand(plan, sends, value, weight, source)
+        told = _summand(plan, sends, value, weight, source, speaks)
         if plan.hidden:
             hidden = _concealed(sends, conceal, told.astype(np.int64))
     else:
@@ -90,7 +95,7 @@ def protect(
     return Release(
         key=key,
         unit=plan.unit,
-        form=hidden.form if hidden is not None else "sparse" if sends.packed else "open",
+        form=hidden.form if hidden is not None else "sparse" if sparse(plan, sends) else "open",
         charge=charge,
         _numbers=told if hidden is None else hidden.numbers,
         _sealed=b"" if hidden is None else hidden.sealed,
@@ -108,20 +113,30 @@ def _require_integers(plan: Plan, sends: Sends, value: Value) -> None:
         )
 
 
-def _summand(plan: Plan, sends: Sends, value: Value, weight: float, source: Source) -> NDArray[Any]:
+def _summand(
+    plan: Plan, sends: Sends, value: Value, weight: float, source: Source, speaks: bool
+) -> NDArray[Any]:
     """What a client adds to a sum: its weighted value on the grid, with its part of the noise."""
     if not 0 < weight <= 1:
         raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
     if value.integers is not None and noised(plan, sends):
         return _noised_sum(plan, sends, value.integers, weight, source)
-    return sends.grid.quantise(value.floats(sends.grid), weight)
+    floats = value.floats(sends.grid)
+    if speaks:  # nan stays, and is refused: the client then sends what it would without records
+        floats = np.clip(floats, -sends.grid.bound, sends.grid.bound)
+    return sends.grid.quantise(floats, weight)
 
 
 def _number(plan: Plan, sends: Sends, value: Value, source: Source) -> Value:
     """The floats of a value that nobody sums, with its client's noise where the plan says so."""
     if value.integers is not None:
         sums = _with_noise(plan, sends, value.integers, source)
-        value = Value(clear=sums) if value.after_noise is None else value.after_noise(sums)
+        try:
+            value = Value(clear=sums) if value.after_noise is None else value.after_noise(sums)
+        except DataError as error:
+            if not noised(plan, sends):
+                raise
+            raise Abstains(Reason.NOISED, str(error)) from None
     if not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
         raise DataError(f"Expected a finite {sends.name}, got one that is not finite. Clean the records.")
     return value

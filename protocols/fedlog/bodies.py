@@ -49,6 +49,9 @@ class Body(Protocol):
     @property
     def once(self) -> bool: ...
 
+    @property
+    def problem(self) -> Problem: ...
+
     def fit(self, job: Job) -> Fit | None:
         """How the body is trained for this round's statistic. None if it is not."""
         ...
@@ -108,6 +111,10 @@ class Trained:
     prior: Prior = PAPER
     introductions: int = 1
     once: bool = False
+
+    @property
+    def problem(self) -> Problem:
+        return self.bodies.problem
 
     @property
     def reads(self) -> Literal["records", "trained"]:

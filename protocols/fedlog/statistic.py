@@ -15,7 +15,7 @@ from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.protocols.fedlog.bodies import Body
 from securefl.rounds import Floats, Sends, Value
-from securefl.training.fit import Fit, Fitted, fitted
+from securefl.training.fit import Fit, Fitted, fitted, readable
 from securefl.training.heads import Bounded, body_features
 
 Clip = Literal["unit-l2", "bounded", "none"]
@@ -147,8 +147,9 @@ class Statistic:
 
     def value(self, job: Job, trained: Fitted | None) -> Value:
         model, kept = self.body.prepared(job, trained)
-        y = np.asarray(job.y)
-        phi = body_features(model, job.x, self.clip.activation())
+        there = readable(self.body.problem, job.x)
+        y = np.asarray(job.y)[there]
+        phi = body_features(model, job.x[there], self.clip.activation())
         known = clipping.finite(phi) & (y >= 0) & (y < self.classes)
         integers = self.clip.integers(phi[known])
         # The count is a feature, the constant 1, and so is noised with the sums. It never travels by itself.

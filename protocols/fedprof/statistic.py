@@ -16,6 +16,7 @@ from securefl.profiles import Anchor, Bounds, Profile, Query, Variant, features
 from securefl.protocols.contributions import ADJACENCIES
 from securefl.rounds import Each, Floats, Sends, Value
 from securefl.training import outputs, profile
+from securefl.training.fit import readable
 from securefl.training.task import Problem
 
 _ENCRYPTED = {
@@ -115,11 +116,20 @@ class RepresentationProfile:
     def ask(self, baseline: Query) -> Each:
         return Each(self.sends, baseline, self.variant, self.bounds)
 
+    def nothing(self, job: Job) -> Value:
+        """Without records: noised zeros, or a profile at the public bounds, which no server prefers."""
+        if self.clip is not None:
+            return self.compute(job)
+        anchor = _anchor(job.public)
+        far = anchor.centre + 1e9 * anchor.scale
+        return _value(Profile(far, np.square(anchor.scale), 1), anchor, self.bounds, self.variant)
+
     def compute(self, job: Job) -> Value:
         model, layer = self.problem.to_read(job.broadcast), self.problem.layer
         anchor = _anchor(job.public)
         if self.clip is None:
             return _value(profile(model, layer, job.x), anchor, self.bounds, self.variant)
-        # without records it sends noised zeros all the same: silence would tell that it has none
-        own = outputs(model, layer, job.x) if len(job.x) else np.zeros((0, len(anchor.centre)))
+        # Without records it sends noised zeros all the same: silence would tell that it has none
+        x = job.x[readable(self.problem, job.x)]
+        own = outputs(model, layer, x) if len(x) else np.zeros((0, len(anchor.centre)))
         return profile_value(own, anchor, bounds=self.bounds, variant=self.variant, clip=self.clip)

@@ -16,6 +16,7 @@ from securefl.dp import clipping
 from securefl.protocols.heads.blocks import Blocks, Integers
 from securefl.protocols.heads.bounding import Bounding
 from securefl.rounds import Floats, Sends, Value
+from securefl.training.fit import readable
 from securefl.training.heads import body_features
 from securefl.training.projection import Projection
 from securefl.training.task import Problem
@@ -81,10 +82,11 @@ class Statistic:
         return body_features(self.problem.module(self.problem.initial), x, self.projection)
 
     def compute(self, job: Job) -> Value:
-        y = np.asarray(job.y)
+        there = readable(self.problem, job.x)
+        x, y = job.x[there], np.asarray(job.y)[there]
         total, beyond = np.zeros(self.blocks.size, np.int64), 0
         for start in range(0, len(y), _ROWS):
-            own, over = self._summed(job.x[start : start + _ROWS], y[start : start + _ROWS])
+            own, over = self._summed(x[start : start + _ROWS], y[start : start + _ROWS])
             total, beyond = total + own, beyond + over
         total = self.blocks.on_grid(total)
         if self.client_bound is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from securefl.charges import fewest_contributions, noised
+from securefl.charges import fewest_contributions, noised, sparse
 from securefl.core.agreement import Directory, Identity, Member
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
@@ -160,8 +160,15 @@ class ServerParty:
     ) -> Answers:
         scoring = scores.scoring
         told, contribution = limits(ask, 0 if scoring is None else scoring.sealed_bytes)
+        sums = [question.sends for question in ask.sums]
         machine = Server(
-            ask=ask, header=header, most=contribution, hidden=hidden, again=again, scoring=scoring
+            ask=ask,
+            header=header,
+            most=contribution,
+            hidden=hidden,
+            again=again,
+            scoring=scoring,
+            whole=frozenset(own.name for own in sums if not sparse(self._plan, own)),
         )
         now = [s.sends.name for s in (() if hidden else ask.sums)] + [e.sends.name for e in ask.each]
         self.account.ask(now, ask.cohort, introduction=ask.introduction > 0)

@@ -60,7 +60,8 @@ class Server:
     """The server of one exchange.
 
     `hidden`: sums are ordered here, and taken by a hidden sum afterwards. `again`: how often they were put
-    anew. `scoring`: the way of scoring the numbers that travel concealed. Without one, none does.
+    anew. `scoring`: the way of scoring the numbers that travel concealed. Without one, none does. `whole`: names
+    of values whose plan lets no length tell of them (`charges.sparse`).
     """
 
     ask: Ask
@@ -69,6 +70,7 @@ class Server:
     hidden: bool = False
     again: int = 0
     scoring: Scoring | None = None
+    whole: frozenset[str] = frozenset()
 
     def begin(self) -> Step[ServerState]:
         state = Collecting(clear.nothing(self._sums), Grown())
@@ -129,7 +131,7 @@ class Server:
         for each in self.ask.each:
             self._check_number(each, by_name[each.sends.name], sender)
         summed = {question.sends.name: by_name[question.sends.name] for question in self._sums}
-        sums = clear.added(state.sums, self._sums, summed, sender)
+        sums = clear.added(state.sums, self._sums, summed, sender, self.whole)
         numbers = {each.sends.name: by_name[each.sends.name] for each in self.ask.each}
         return Collecting(sums, state.numbers.having(client, numbers))
 

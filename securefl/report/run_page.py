@@ -116,6 +116,7 @@ class ReasonRow:
     clients: int
     rounds: int
     times: int
+    told: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -153,6 +153,8 @@ class Turn:
             "error_bound": self._engine.server.error_bound(),
             "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
             "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
+            "reasons": {k: v.told for _, log in self._logs for k, v in log.reasons.items()},
+            "blank": {k: v for _, log in self._logs for k, v in log.blank.items()},
             "clipped": {k: v for _, log in self._logs for k, (v, _) in log.moved.items() if v},
             "floored": {k: v for _, log in self._logs for k, (_, v) in log.moved.items() if v},
             "retired": sorted(new),

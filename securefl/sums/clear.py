@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,11 +43,20 @@ def nothing(asked: Sequence[Sum]) -> Totals:
     return {question.sends.name: Running(np.zeros(question.size, np.int32)) for question in asked}
 
 
-def added(totals: Totals, asked: Sequence[Sum], came: Mapping[str, Delivered], sender: str) -> Totals:
-    """The sums with one client's vectors added. RemoteProtocolError for a vector outside its grid."""
+def added(
+    totals: Totals,
+    asked: Sequence[Sum],
+    came: Mapping[str, Delivered],
+    sender: str,
+    whole: Container[str] = (),
+) -> Totals:
+    """The sums with one client's vectors added. RemoteProtocolError for a vector outside its grid.
+
+    whole: names of values that travel with their zeros under this plan, though they could do without.
+    """
     return {
         question.sends.name: totals[question.sends.name].having(
-            *_checked(question, came[question.sends.name], sender)
+            *_checked(question, came[question.sends.name], sender, question.sends.name in whole)
         )
         for question in asked
     }
@@ -61,9 +70,9 @@ def answers(totals: Totals, asked: Sequence[Sum], ask: Ask, survivors: Sequence[
     }
 
 
-def _checked(question: Sum, came: Delivered, sender: str) -> tuple[NDArray[Any], int]:
+def _checked(question: Sum, came: Delivered, sender: str, whole: bool) -> tuple[NDArray[Any], int]:
     """The vector, and its largest magnitude."""
-    form = "sparse" if question.sends.packed else "open"
+    form = "sparse" if question.sends.packed and not whole else "open"
     if came.form != form or (form == "open" and came.sealed) or (form == "sparse" and came.numbers.size):
         raise RemoteProtocolError(
             f"Expected a sum in form {form!r}, got a value in form {came.form!r}.",

@@ -42,6 +42,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from securefl.core.abstaining import Abstains, Reason
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
@@ -147,9 +148,10 @@ def train_privately(
 
 def diverged(rate: float) -> DataError:
     """The error of a private training whose model stopped being finite."""
-    return DataError(
+    return Abstains(
+        Reason.DIVERGED,
         f"Expected a finite model after private training at learning rate {rate:g}, got one that diverged. "
-        "Lower the learning rate, or raise expected_batch."
+        "Lower the learning rate, or raise expected_batch.",
     )
 
 

@@ -10,10 +10,11 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from securefl.algorithm import Job
 from securefl.core.errors import DataError
@@ -145,12 +146,22 @@ def _drawing(fit: Fit) -> Iterator[None]:
 
 def usable(problem: Problem, job: Job) -> Job:
     """The job without non-finite records and records without a label. These take no part."""
-    fits = np.isfinite(job.x).all(axis=tuple(range(1, job.x.ndim)))
+    fits = readable(problem, job.x)
     if problem.kind == "classification":
         fits &= (job.y >= 0) & (job.y < problem.outputs)
     else:
         fits &= np.isfinite(job.y).all(axis=1)
     return replace(job, x=job.x[fits], y=job.y[fits])
+
+
+def readable(problem: Problem, x: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of the records (n, *shape) the model can read, each by itself: finite, of known characters."""
+    inner = tuple(range(1, x.ndim))
+    fits = np.isfinite(x).all(axis=inner)
+    if problem.kind == "classification" and problem.model.reads_text:
+        # a model of text puts out a number for each character that it reads
+        fits &= ((x >= 0) & (x < problem.outputs)).all(axis=inner)
+    return np.asarray(fits)
 
 
 def with_training(sends: Sends, problem: Problem) -> Sends:

@@ -99,15 +99,19 @@ def test_the_server_learns_totals(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["masked", "ckks", "two-server"])
 def test_a_dropped_client_is_not_in_the_sum(how: str, tmp_path: Path) -> None:
-    """Client 2 never gets a word through: the clear sum without it is the hidden one."""
+    """Client 2 has nothing to say: the clear sum without it is the hidden one.
+
+    Where a key holder, which is promised epsilon 0, sees who answers, it says nothing in zeros.
+    """
     of = one("fedavg", "fraction = 1.0", how, rounds=1)
     here = world(of)
     records = list(here.records)
-    records[2] = (records[2][0][:0], records[2][1][:0])  # it has no records, so it abstains
+    records[2] = (np.full_like(records[2][0], np.nan), records[2][1])
     spoilt = replace(here, records=records)
     masked, finished = spied(of, tmp_path / "masked", spoilt)
     clear, _ = spied(one("fedavg", "fraction = 1.0", "clear", rounds=1), tmp_path / "clear", spoilt)
-    assert 2 not in finished.records[0]["answered"]
+    assert (2 in finished.records[0]["answered"]) == (how != "masked")
+    assert ("client-0002" in finished.records[0]["blank"]) == (how != "masked")
     assert np.array_equal(masked.states[-1].broadcast, clear.states[-1].broadcast)
 
 

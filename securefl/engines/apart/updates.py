@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from securefl.algorithm import Job
+from securefl.algorithm import Job, Offer
 from securefl.charges import charge_of
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
@@ -142,10 +142,10 @@ class Updates:
                 )
             charge_of(plan, sends)
 
-    def offers(self, plan: Plan, outside: Outside) -> list[Given]:
+    def offers(self, plan: Plan, outside: Outside) -> list[Offer]:
         """What a party offers, computed outside it."""
         sends = self.sends()
-        return [Given(own, _Protected(self, plan, name, outside)) for name, own in sends.items()]
+        return [_Offered(own, _Protected(self, plan, name, outside)) for name, own in sends.items()]
 
     def read(self, plan: Plan, name: str, total: Total, values: int) -> Mean:
         """What the total says: the mean of updates and metrics, and the examples behind it.
@@ -176,6 +176,16 @@ class Mean:
 
 
 @dataclass(frozen=True)
+class _Offered(Given):
+    """Computed outside. Without a result it is zeros, for which nobody outside is asked again."""
+
+    compute: _Protected
+
+    def nothing(self, job: Job) -> Value:
+        return self.compute.value(np.zeros(self.compute.size(job)))
+
+
+@dataclass(frozen=True)
 class _Protected:
     """Computes one kind of value outside, and makes it what is summed."""
 
@@ -186,15 +196,22 @@ class _Protected:
 
     def __call__(self, job: Job) -> Value:
         """DataError for a result that is not used: the client abstains, or under a bound counts as 0."""
-        size = self.updates.size(self.plan, self.name, len(job.broadcast))
-        bound = self.updates.bound(self.name)
         try:
             vector = self._vector(job)
         except DataError:
             # Silence would tell of the records, and is not charged.
-            if bound is None:
+            if self.updates.bound(self.name) is None:
                 raise
-            vector = np.zeros(size)
+            vector = np.zeros(self.size(job))
+        return self.value(vector)
+
+    def size(self, job: Job) -> int:
+        """Length of the vector, from the broadcast alone."""
+        return self.updates.size(self.plan, self.name, len(job.broadcast))
+
+    def value(self, vector: Floats) -> Value:
+        """The vector as it is protected."""
+        bound = self.updates.bound(self.name)
         if bound is None:
             return Value(clear=vector)
         step = _bounded_grid(bound).step

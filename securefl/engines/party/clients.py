@@ -7,6 +7,7 @@ from typing import Any
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm import Offer
+from securefl.core.abstaining import Reason
 from securefl.core.acts import Begin, RecordAct
 from securefl.core.agreement import Directory, Identity, Member
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
@@ -290,6 +291,7 @@ class ClientParty:
                     client_name(order.client),
                     f"Expected n = {n}, as it was told first in this session, got {order.order.records}: it "
                     "abstains.",
+                    Reason.TOTAL,
                 )
         return [_REFUSED if id(order) in others else order for order in orders]
 

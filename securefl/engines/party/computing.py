@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from securefl.algorithm import Job, Offer
+from securefl.core.abstaining import Abstains, Reason
 from securefl.core.agreement import Question
 from securefl.core.entropy import derived
-from securefl.core.errors import DataError
+from securefl.core.errors import DataError, SecureFLError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
 from securefl.core.wire import Header, encode
@@ -22,12 +24,19 @@ from securefl.engines.observer import Log
 from securefl.exchange import Contribute
 from securefl.messages import client_name
 from securefl.plan import Plan
-from securefl.rounds import Kept, Value
+from securefl.rounds import Kept, Sends, Value
 from securefl.training.fit import Fit, Fits, Fitted, Trainer
 
 Records = tuple[NDArray[Any], NDArray[Any]]
 Streams = Callable[[int, int, int], np.random.Generator]
 """A client's own stream, from the round, the client, and the number of the Ask within the round."""
+
+
+def of_records(error: Exception) -> bool:
+    """Whether an error of a computation may follow from the records. Those on purpose, and of memory, do not."""
+    if isinstance(error, SecureFLError):
+        return isinstance(error, DataError)
+    return not isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +96,7 @@ class Computing:
         self._seen = {}
 
     def records(self, client: int) -> Records:
-        """A client's records. DataError if they changed while an Ask was at hand.
+        """A client's records. Abstains if they changed while an Ask was at hand.
 
         An Ask with a hidden sum takes several waves. Its values must be of one set of records, since one
         charge was made for them.
@@ -99,9 +108,10 @@ class Computing:
         for part in (x, y, *(() if self._held is None else self._held[client])):
             found.update(np.ascontiguousarray(part).data)
         if self._seen.setdefault(client, found.digest()) != found.digest():
-            raise DataError(
+            raise Abstains(
+                Reason.CHANGED,
                 "Expected one set of records in an Ask, but the records changed: it abstains. Ask in another "
-                "round."
+                "round.",
             )
         return x, y
 
@@ -110,8 +120,11 @@ class Computing:
         held = 0 if self._held is None else len(self._held[client][0])
         return self._plan.count(len(self._records[client][0]) + held)
 
-    def train(self, wave: Sequence[tuple[Task, SecretKey | None]]) -> None:
-        """Run the local training behind these values, all clients' at once. `value` goes on from there."""
+    def train(self, wave: Sequence[tuple[Task, SecretKey | None]], speaking: Container[int] = ()) -> None:
+        """Run the local training behind these values, all clients' at once. `value` goes on from there.
+
+        speaking: clients whose records may stop nothing, neither their own training nor the others'.
+        """
         fits: dict[tuple[int, Question], tuple[Job, Fit]] = {}
         for task, secret in wave:
             try:
@@ -121,9 +134,18 @@ class Computing:
                         job = self._job(task, name, secret)
                         if (fit := offer.fit(job)) is not None:
                             fits[place] = job, fit
-            except DataError:
-                continue  # said where the client's values are made, which fails in the same way
-        came = self._trainer([fit for _, fit in fits.values()]) if fits else []
+            except Exception as error:
+                # said where the client's values are made, which fails in the same way
+                if not isinstance(error, DataError) and not (task.client in speaking and of_records(error)):
+                    raise
+        try:
+            came = self._trainer([fit for _, fit in fits.values()]) if fits else []
+        except Exception as error:
+            if not of_records(error) or not any(client in speaking for client, _ in fits):
+                raise
+            # Whose records it was is found where each value is made, one after the other.
+            self._trained = {}
+            return
         self._trained = {place: (job, own) for (place, (job, _)), own in zip(fits.items(), came, strict=True)}
 
     def value(self, task: Task, name: str, secret: SecretKey | None) -> Value:
@@ -135,6 +157,16 @@ class Computing:
             value = self._fits[name].value(*self._trained.pop(place))
         else:
             value = self._offers[name].compute(self._job(task, name, secret))
+        return self._noted(task, name, value)
+
+    def blank(self, task: Task, name: str, secret: SecretKey | None) -> Value:
+        """The value of a client without records, in place of one that could not be computed."""
+        self._trained.pop((task.client, _question(task, name)), None)
+        return self._noted(task, name, nothing(self._offers[name], self._job(task, name, secret)))
+
+    def _noted(self, task: Task, name: str, value: Value) -> Value:
+        """The value, as it counts for the rest of this Ask."""
+        place = (task.client, _question(task, name))
         value = self._counted(task.client, value)
         # Not before `settle`: a value of this Ask that is computed later must start from the same state.
         if value.keep is not None:
@@ -185,6 +217,27 @@ class Computing:
         if (then := value.after_noise) is None:
             return value
         return replace(value, after_noise=lambda noised: self._counted(client, then(noised)))
+
+
+@runtime_checkable
+class OfNothing(Protocol):
+    """An Offer that says itself what a client without records sends."""
+
+    @property
+    def sends(self) -> Sends: ...
+
+    def compute(self, job: Job) -> Value: ...
+
+    def nothing(self, job: Job) -> Value:
+        """The value without records. It follows from the order and the broadcast alone."""
+        ...
+
+
+def nothing(offer: Offer, job: Job) -> Value:
+    """What a client without records sends, of the same length as any other client's value."""
+    held = None if job.held is None else (job.held[0][:0], job.held[1][:0])
+    empty = replace(job, x=job.x[:0], y=job.y[:0], held=held)
+    return offer.nothing(empty) if isinstance(offer, OfNothing) else offer.compute(empty)
 
 
 def _question(task: Task, name: str) -> Question:

@@ -10,17 +10,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from securefl.core.errors import DataError, LocalProtocolError
+from securefl.core.abstaining import Abstains, Reason
+from securefl.core.errors import LocalProtocolError
 from securefl.core.hiding import Conceal, Concealed
 
 
 def of_size(name: str, size: int, conceal: Conceal) -> Conceal:
-    """`conceal` for as many integers as were called for. DataError for others."""
+    """`conceal` for as many integers as were called for. Abstains for others."""
 
     def checked(integers: NDArray[Any]) -> Concealed:
         if integers.shape != (size,):
-            raise DataError(
-                f"It was called for {size} values of {name!r} and has {integers.size}, so it abstains."
+            raise Abstains(
+                Reason.ORDER,
+                f"It was called for {size} values of {name!r} and has {integers.size}, so it abstains.",
             )
         return conceal(integers)
 
@@ -28,12 +30,14 @@ def of_size(name: str, size: int, conceal: Conceal) -> Conceal:
 
 
 def of_kind(conceal: Conceal) -> Conceal:
-    """`conceal` for a value of the kind that was called for. DataError for another kind."""
+    """`conceal` for a value of the kind that was called for. Abstains for another kind."""
 
     def checked(hidden: NDArray[Any]) -> Concealed:
         try:
             return conceal(hidden)
         except LocalProtocolError as error:
-            raise DataError(f"It was called for another kind of value, so it abstains: {error}") from None
+            raise Abstains(
+                Reason.ORDER, f"It was called for another kind of value, so it abstains: {error}"
+            ) from None
 
     return checked

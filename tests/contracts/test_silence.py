@@ -1,0 +1,200 @@
+"""Silence is a message: under a finite epsilon nobody sees in who answers, or how long, what the records are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.combinations import ALL, COVER, Combination
+from support.combinations import study as combined
+from support.private_studies import DISTRIBUTED, KEY_HOLDER, client_level, noised_fedprof, private
+from support.tiny_study import world
+from support.transcripts import Transcript, all_spoilt, few, having, spoilt, transcript
+
+from securefl.charges import charge_of, unbounded
+from securefl.core.abstaining import Reason
+from securefl.core.errors import DataError, LocalProtocolError
+from securefl.core.release import KEY_HOLDER as HOLDER
+from securefl.core.release import OTHERS, SERVER
+from securefl.engines.party.contributing import Contributing
+from securefl.study.composition import composition
+from securefl.study.config import Study, parse
+from securefl.study.world import World
+
+SPOILT = ("nan", "inf", "huge", "label", "negative label")
+LOSSES = 'loss_bound = 3.0\nfraction = 1.0'
+NOISED = {"noise": '"local"', "epsilon": "8.0"}
+PRIVATE = {
+    "fedavg": private("fedavg", 'fraction = 1.0\naggregation = "partial"'),
+    "fedavg by counts": private("fedavg", 'fraction = 1.0\naggregation = "full"'),
+    "fedprox": private("fedprox", "fraction = 1.0"),
+    "fedadam": private("fedadam", "fraction = 1.0"),
+    "lg_fedavg": private("lg_fedavg", ""),
+    "cfcfm": private("cfcfm", "fraction = 1.0"),
+    "fedprof": noised_fedprof(),
+    "active_fl": private("active_fl", LOSSES, **NOISED),
+    "pow_d": private("pow_d", LOSSES, **NOISED),
+    "fedlog, DP-SGD body": private("fedlog", 'body = "dp-sgd"', **NOISED),
+}
+"""Record-level privacy by DP-SGD, and noise on whatever else is sent."""
+
+
+def mixed(here: World) -> World:
+    """Several records of the client cannot be used, each in another way."""
+    x, y = (part.copy() for part in here.records[1])
+    for row, how in enumerate(SPOILT):
+        one = spoilt(having(here, x[row : row + 1], y[row : row + 1]), how).records[1]
+        x[row], y[row] = one[0][0], one[1][0]
+    return having(here, x, y)
+
+
+NEIGHBOURS = {
+    "none": lambda here: few(here, 0),
+    "one": lambda here: few(here, 1),
+    "one less": lambda here: few(here, -1),
+    "several spoilt": mixed,
+    **{f"one {how}": lambda here, how=how: spoilt(here, how) for how in SPOILT},
+    **{f"all {how}": lambda here, how=how: all_spoilt(here, how) for how in SPOILT},
+}
+FAST = ("none", "several spoilt")
+
+
+def epsilon(found: Transcript, party: str = OTHERS) -> float:
+    assert found.finished is not None
+    return float(found.finished.records[-1]["epsilon"][party])
+
+
+def require_alike(of: Study, folder: Path, neighbours: Any) -> None:
+    here = world(of)
+    base = transcript(of, here, folder / "base")
+    adaptive = of.arms[0].protocol == "adds"  # what its second sum holds follows from noised counts
+    for name in neighbours:
+        other = transcript(of, NEIGHBOURS[name](here), folder / name.replace(" ", "-"))
+        assert epsilon(other) == epsilon(base) < 100
+        if adaptive:
+            one, two = (Counter(replace(seen, size=0) for seen in own.seen) for own in (base, other))
+            assert one == two, name
+            require_level(other)
+            continue
+        assert other.pattern() == base.pattern(), name
+
+
+def require_level(found: Transcript) -> None:
+    """Whatever one client contributes, each client contributes at the same length."""
+    sizes: dict[Any, set[int]] = {}
+    for seen in found.seen:
+        if seen.kind == "contribution":
+            sizes.setdefault(seen.place, set()).add(seen.size)
+    assert all(len(own) == 1 for own in sizes.values())
+
+
+def test_the_attack_one_training_record_or_none(tmp_path: Path) -> None:
+    """Specification of DP, 2.20: a client without records abstained, since its count is charged nothing."""
+    of = PRIVATE["fedavg by counts"]
+    none, one = (transcript(of, few(world(of), count), tmp_path / str(count)) for count in (0, 1))
+    assert 0 < epsilon(none, SERVER) < 20
+    assert none.pattern() == one.pattern()
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_private_records_show_in_no_pattern(name: str, tmp_path: Path) -> None:
+    require_alike(PRIVATE[name], tmp_path, FAST)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRIVATE)
+def test_no_neighbour_of_private_records_shows(name: str, tmp_path: Path) -> None:
+    require_alike(PRIVATE[name], tmp_path, NEIGHBOURS)
+
+
+def finite(one: Combination) -> bool:
+    """Whether all that the arm sends has a finite price against the other clients."""
+    if one[2] == "none":
+        return False
+    of = combined(one)
+    algorithm, plan = composition(of, of.arms[0], world(of))
+    return not any(unbounded([charge_of(plan, offer.sends)], (OTHERS,)) for offer in algorithm.offers)
+
+
+def named(one: Combination) -> str:
+    (name, options), way, noise = one
+    return f"{name} {options} {way} {noise}".replace("\n", " ")
+
+
+@pytest.mark.parametrize("one", [one for one in COVER if one[2] != "none"], ids=named)
+def test_no_sum_shows_in_its_pattern_who_has_records(one: Combination, tmp_path: Path) -> None:
+    if not finite(one):
+        pytest.skip("an epsilon that is infinite")
+    require_alike(combined(one), tmp_path, ["none"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", [one for one in ALL if one[2] != "none"], ids=named)
+def test_no_combination_shows_a_neighbour(one: Combination, tmp_path: Path) -> None:
+    if not finite(one):
+        pytest.skip("an epsilon that is infinite")
+    require_alike(combined(one), tmp_path, ["none", "one", "one less", "several spoilt", "all nan"])
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed", "key-holder"])
+def test_clients_are_private_as_a_whole(noise: str, tmp_path: Path) -> None:
+    said = {"central": {}, "distributed": DISTRIBUTED, "key-holder": KEY_HOLDER}[noise]
+    more = {} if noise == "central" else {"least_cohort": "4", "largest_share": "0.51"}
+    require_alike(client_level(rounds=1, **said, **more), tmp_path, ["none", "all nan"])
+
+
+def test_a_key_holder_with_epsilon_0_sees_everybody_answer(tmp_path: Path) -> None:
+    """Profiles are unprotected against the server. The key holder opens one score of each client all the same."""
+    arm = '[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 1.0\n'
+    from support.tiny_study import text  # beside the others it would hide what this one needs
+
+    of = parse(text(arm, rounds=1, clients=4, scores="ckks").replace(
+        'scores = "ckks"', 'scores = "ckks"\nparameters = "compact"'
+    ))
+    here = world(of)
+    base, bad = (transcript(of, own, tmp_path / str(k)) for k, own in enumerate((here, all_spoilt(here, "nan"))))
+    assert epsilon(bad, HOLDER) == 0
+    assert base.finished is not None
+    assert bad.finished is not None
+    requests = [[seen for seen in own.seen if seen.to == HOLDER] for own in (base, bad)]
+    assert Counter(requests[0]) == Counter(requests[1])
+    assert "client-0001" in bad.finished.records[0]["blank"]
+
+
+# Reasons ------------------------------------------------------------------------------------------
+
+
+def test_every_reason_has_a_class_and_one_alone_is_of_the_records() -> None:
+    assert [reason for reason in Reason if reason.told == "records"] == [Reason.RECORDS]
+    assert {reason.told for reason in Reason} == {"public", "charged", "holder", "records"}
+    assert len({reason.word for reason in Reason}) == len(Reason)
+
+
+def test_a_reason_of_the_records_cannot_be_expressed_where_silence_tells() -> None:
+    party: Any = object.__new__(Contributing)
+    with pytest.raises(LocalProtocolError, match="whatever its records are"):
+        party._abstain(0, DataError("It has none."), speaks=True)
+
+
+def test_the_class_of_a_reason_is_on_record(tmp_path: Path) -> None:
+    """Without noise a client may be silent; the person at the machine sees that its records are why."""
+    from support.tiny_study import FEDAVG, run, study
+
+    of = study(FEDAVG.replace("0.5", "1.0"), rounds=1)
+    finished = run(of, tmp_path, here=all_spoilt(world(of), "nan"))
+    assert finished.records[0]["reasons"] == {"client-0001": "records"}
+    assert not finished.records[0]["blank"]
+
+
+def test_an_update_beyond_its_grid_is_cut_and_not_silent(tmp_path: Path) -> None:
+    """Private training is paid for, so its model may be far away; its length and sender stay."""
+    of = private("fedavg", 'fraction = 1.0\naggregation = "partial"')
+    wild = parse(of.text.replace("learning_rate = 0.5\n", "learning_rate = 5e3\n"))
+    found = transcript(wild, world(wild), tmp_path)
+    assert found.finished is not None
+    assert not any(record["abstained"] for record in found.finished.records)
+    assert all(np.isfinite(record["epsilon"][SERVER]) for record in found.finished.records)

@@ -1,0 +1,69 @@
+"""Protocols, ways of summing and places of noise, and a tiny study of each combination of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, product
+from typing import Any
+
+from support.arms import ARMS, REPLACED, STATISTICS, hiding
+from support.tiny_study import text, with_privacy
+
+from securefl.study.config import Study, parse
+
+Combination = tuple[tuple[str, str], str, str]
+WAYS = ("clear", "masked", "ckks", "two-server")
+NOISES = ("none", "local", "distributed", "central", "key-holder")
+TRUSTED = {"central": '["key-holder", "others"]', "key-holder": '["server", "others"]'}
+
+
+def allowed(one: Combination) -> bool:
+    arm, way, noise = one
+    if noise == "key-holder" and way != "two-server":
+        return False
+    return not (noise == "distributed" and arm == REPLACED)
+
+
+ALL = [one for one in product(ARMS, WAYS, NOISES) if allowed(one)]
+
+
+def cover(whole: Sequence[Combination]) -> list[Combination]:
+    """Few of them, in which any two parts come together that do so in one of `whole`: greedily, by order."""
+
+    def pairs(one: Combination) -> set[Any]:
+        return {((i, one[i]), (j, one[j])) for i, j in combinations(range(3), 2)}
+
+    left = set().union(*map(pairs, whole))
+    chosen = []
+    while left:
+        best = max(whole, key=lambda one: len(pairs(one) & left))
+        chosen.append(best)
+        left -= pairs(best)
+    return chosen
+
+
+COVER = cover(ALL)
+
+
+def study(one: Combination, rounds: int = 1) -> Study:
+    """Client-level privacy of updates, record-level of statistics; the rest leaves as it is."""
+    (name, options), way, noise = one
+    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
+    records = name in STATISTICS
+    by_loss = ["loss", "size"] if name in ("active_fl", "fedcor", "pow_d") else []
+    sent = {"fedprof": ["profile"], "adds": ["map"]}.get(name, by_loss)
+    sizes = ["size"] if one[0] == REPLACED else []
+    permitted = str([*(["statistic"] if records else ["update"]), *sent, *sizes]).replace("'", '"')
+    settings = {"sum": f'"{way}"', "against": TRUSTED.get(noise, '["server", "key-holder", "others"]')}
+    written = text(arm, clients=7, rounds=rounds, unprotected=permitted)
+    if way != "clear" or noise == "distributed":
+        settings |= hiding(one[0])
+    if noise != "none":
+        settings |= {"noise": f'"{noise}"', "epsilon": "8.0"}
+        settings |= (
+            {"adjacency": '"add-remove"'} if records else {"adjacency": '"zero-out"', "unit": '"client"'}
+        )
+        settings |= {} if records else {"delta": "1e-2"}
+        if not records:
+            written = written.replace("batch_size = 16\n", "batch_size = 16\nupdate_bound = 0.5\n")
+    return parse(with_privacy(written, settings))
