@@ -6,7 +6,6 @@ In `make test` some combinations are run, so that every two of (protocol, way), 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from support.combinations import ALL, ARMS, COVER, NOISES, REPLACED, STATISTICS, TRUSTED, WAYS, Combination, study
+from support.combinations import (
+    ALL,
+    ARMS,
+    COVER,
+    NOISES,
+    REPLACED,
+    TRUSTED,
+    WAYS,
+    Combination,
+    study,
+)
 from support.tiny_study import run, world
 from support.watched_sums import Watched
 
 from securefl.charges import noised, reach
 from securefl.core.errors import ConfigError
 from securefl.study.composition import composition
-from securefl.study.config import Study, parse
 from securefl.sums import words
+
 
 def as_declared(noise: Any, sigma: float) -> bool:
     """Chi-square of noise that was added to a total, false alarm 1e-9."""

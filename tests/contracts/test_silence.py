@@ -26,7 +26,7 @@ from securefl.study.config import Study, parse
 from securefl.study.world import World
 
 SPOILT = ("nan", "inf", "huge", "label", "negative label")
-LOSSES = 'loss_bound = 3.0\nfraction = 1.0'
+LOSSES = "loss_bound = 3.0\nfraction = 1.0"
 NOISED = {"noise": '"local"', "epsilon": "8.0"}
 PRIVATE = {
     "fedavg": private("fedavg", 'fraction = 1.0\naggregation = "partial"'),
@@ -152,11 +152,15 @@ def test_a_key_holder_with_epsilon_0_sees_everybody_answer(tmp_path: Path) -> No
     arm = '[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 1.0\n'
     from support.tiny_study import text  # beside the others it would hide what this one needs
 
-    of = parse(text(arm, rounds=1, clients=4, scores="ckks").replace(
-        'scores = "ckks"', 'scores = "ckks"\nparameters = "compact"'
-    ))
+    of = parse(
+        text(arm, rounds=1, clients=4, scores="ckks").replace(
+            'scores = "ckks"', 'scores = "ckks"\nparameters = "compact"'
+        )
+    )
     here = world(of)
-    base, bad = (transcript(of, own, tmp_path / str(k)) for k, own in enumerate((here, all_spoilt(here, "nan"))))
+    base, bad = (
+        transcript(of, own, tmp_path / str(k)) for k, own in enumerate((here, all_spoilt(here, "nan")))
+    )
     assert epsilon(bad, HOLDER) == 0
     assert base.finished is not None
     assert bad.finished is not None

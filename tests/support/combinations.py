@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from itertools import combinations, product
 from typing import Any
 
+from securefl.study.config import Study, parse
 from support.arms import ARMS, REPLACED, STATISTICS, hiding
 from support.tiny_study import text, with_privacy
-
-from securefl.study.config import Study, parse
 
 Combination = tuple[tuple[str, str], str, str]
 WAYS = ("clear", "masked", "ckks", "two-server")

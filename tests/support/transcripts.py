@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_study import run, world
 
 from securefl.core.wire import peek
 from securefl.core.wire.coding import MAGIC
@@ -20,6 +19,7 @@ from securefl.engines.party.computing import Records
 from securefl.study.config import Study
 from securefl.study.run import ArmRun
 from securefl.study.world import World
+from support.tiny_study import run, world
 
 TARGET = 1
 """The client in whose records neighbours differ."""

@@ -96,7 +96,9 @@ class Contributing:
         """The parties that see whether this client answers."""
         asked = [self._offers[name].sends for name in task.wants]
         opens_scores = self._plan.scores != CLEAR
-        opens = any(self._opens_sums if s.how == "sum" else opens_scores and s.reveals_encrypted for s in asked)
+        opens = any(
+            self._opens_sums if s.how == "sum" else opens_scores and s.reveals_encrypted for s in asked
+        )
         return {SERVER, OTHERS, *([KEY_HOLDER] if opens else [])}
 
     def _abstain(self, client: int, error: DataError, *, speaks: bool) -> None:
@@ -117,7 +119,9 @@ class Contributing:
     ) -> None:
         for name, client in ((client_name(task.client), task.client) for task in tasks):
             if client in late:
-                self._log.tell(name, "Expected no round below its newest, got an older one: it abstains.", Reason.LATE)
+                self._log.tell(
+                    name, "Expected no round below its newest, got an older one: it abstains.", Reason.LATE
+                )
             elif name in refused or client not in wants:
                 self._log.refused[name] = refused.get(name) or BudgetExceeded(_OVER)
                 reason = Reason.BUDGET if name in refused else Reason.SCHEDULE
