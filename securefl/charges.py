@@ -166,7 +166,7 @@ def sparse(plan: Plan, sends: Sends) -> bool:
 
 
 def post_processed(plan: Plan, sends: Sends) -> bool:
-    """Whether a value, or the model that it is computed from, is the output of a mechanism that is charged."""
+    """Whether a value, or the model that it is computed from, comes out of a mechanism that is charged."""
     return noised(plan, sends) or (sends.training is not None and _accounted(plan))
 
 

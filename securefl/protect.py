@@ -65,14 +65,14 @@ def protect(
         conceal: hides the integers of a sum, or the hidden part of a number. Needed if the plan hides the
             value.
         trained: as for `charge_of`.
-        speaks: whether silence would tell of the records what no charge is for. A finite value beyond its grid
-            is then cut to it, noised or not.
+        speaks: whether silence would tell of the records what no charge is for. A finite value beyond its
+            grid is then cut to it, noised or not.
         secret: the client's noise is drawn from it, under the release's key. Without one it is drawn from the
             operating system.
 
     Raises:
-        DataError: the value is not finite or outside its declared bound. The client abstains, or sends what it
-            would without records.
+        DataError: the value is not finite or outside its declared bound. The client abstains, or sends what
+            it would without records.
         LocalProtocolError: a value that must be noised has no integers of the grid, or the plan hides the
             value and there is nothing to hide it with.
     """

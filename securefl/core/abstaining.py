@@ -2,7 +2,7 @@
 
 Silence is a message. Whoever sees it learns its reason's class:
 
-public    follows from the order, the plan, the schedule, the broadcast or the public charges. It tells nothing.
+public    follows from the order, the plan, the schedule, the broadcast or public charges. It tells nothing.
 charged   follows from a value whose noise was charged. It is post-processing, and tells nothing more.
 holder    follows from what the holder of the records did to its files. No neighbouring data set does that.
 records   follows from the records. It is no reason where any party that sees it is promised a finite epsilon:

@@ -60,8 +60,8 @@ class Server:
     """The server of one exchange.
 
     `hidden`: sums are ordered here, and taken by a hidden sum afterwards. `again`: how often they were put
-    anew. `scoring`: the way of scoring the numbers that travel concealed. Without one, none does. `whole`: names
-    of values whose plan lets no length tell of them (`charges.sparse`).
+    anew. `scoring`: the way of scoring the numbers that travel concealed. Without one, none does. `whole`:
+    names of values whose plan lets no length tell of them (`charges.sparse`).
     """
 
     ask: Ask

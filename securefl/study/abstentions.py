@@ -30,7 +30,7 @@ class _Count:
 
 
 def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
-    """Arm, who, what, reason, clients, rounds, times and told: a row for each reason of each arm, over its seeds.
+    """Arm, who, what, reason, clients, rounds, times, told: a row for each reason of each arm, over seeds.
 
     who: "clients", "server" or "key-holder". what: "abstained" (it said why, here alone), "refused" (others
     could not use what it sent), "silent" (selected, without an answer or a reason) or "blank" (it answered as

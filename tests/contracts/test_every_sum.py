@@ -22,6 +22,7 @@ from support.combinations import (
     TRUSTED,
     WAYS,
     Combination,
+    allowed,
     study,
 )
 from support.tiny_study import run, world

@@ -1,4 +1,4 @@
-"""Silence is a message: under a finite epsilon nobody sees in who answers, or how long, what the records are."""
+"""Silence is a message: under a finite epsilon no answer's sender, place or length tells of records."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_clients_are_private_as_a_whole(noise: str, tmp_path: Path) -> None:
 
 
 def test_a_key_holder_with_epsilon_0_sees_everybody_answer(tmp_path: Path) -> None:
-    """Profiles are unprotected against the server. The key holder opens one score of each client all the same."""
+    """Profiles are unprotected against the server. The key holder opens a score of each all the same."""
     arm = '[[arm]]\nname = "x"\nprotocol = "fedprof"\nfraction = 1.0\n'
     from support.tiny_study import text  # beside the others it would hide what this one needs
 

@@ -33,7 +33,7 @@ Streams = Callable[[int, int, int], np.random.Generator]
 
 
 def of_records(error: Exception) -> bool:
-    """Whether an error of a computation may follow from the records. Those on purpose, and of memory, do not."""
+    """Whether an error of a computation may follow from the records. Those on purpose or of memory do not."""
     if isinstance(error, SecureFLError):
         return isinstance(error, DataError)
     return not isinstance(error, MemoryError | torch.OutOfMemoryError)

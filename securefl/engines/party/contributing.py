@@ -1,11 +1,11 @@
 """What a client charges and protects when it is asked.
 
-Silence is a message (`core.abstaining`). Where any party that sees who answers is promised a finite epsilon, a
-client that cannot compute a value from its records sends that of a client without records, noised and charged
-as any other. What fails without records, too, fails for a public reason.
+Silence is a message (`core.abstaining`). Where any party that sees who answers is promised a finite epsilon,
+a client that cannot compute a value from its records sends that of a client without records, noised and
+charged as any other. What fails without records, too, fails for a public reason.
 
-No single record may lead there where the unit is a record: the client's other records would leave the value with
-it. Computations drop such a record by itself.
+No single record may lead there where the unit is a record: the client's other records would leave the value
+with it. Computations drop such a record by itself.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class Contributing:
         reason = reason_of(error)
         if speaks and reason.told == "records":
             raise LocalProtocolError(
-                f"Expected a client under a finite epsilon to answer whatever its records are, got silence: {error}"
+                "Expected a client under a finite epsilon to answer whatever its records are, got silence: "
+                f"{error}"
             ) from error
         self._log.tell(client_name(client), str(error), reason)
 
