@@ -167,7 +167,7 @@ def test_reasons_are_counted_without_their_numbers(here: World) -> None:
 
 
 def row(who: str, what: str, reason: str, **counts: int) -> dict[str, Any]:
-    return {"arm": "FedAvg", "who": who, "what": what, "reason": reason, **counts}
+    return {"arm": "FedAvg", "who": who, "what": what, "reason": reason, **counts, "told": ""}
 
 
 def test_an_accuracy_that_is_nan_at_the_end_is_no_accuracy(here: World, tmp_path: Path) -> None:
