@@ -24,6 +24,9 @@ from securefl.study.run import run_arm
 from securefl.study.session import require_known
 from securefl.study.world import World
 from securefl.training.cohorts import why_alone
+from securefl.training.dpsgd_config import lone_rows
+from securefl.training.isolation import sentence
+from securefl.training.task import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class Forecast:
         seconds: of the same two rounds, on this machine.
         changes: the changes that private training makes in the model.
         alone: why clients train one by one. Empty if they train side by side.
+        apart: how private training keeps records apart, and what it costs. Empty without.
     """
 
     arm: str
@@ -52,6 +56,7 @@ class Forecast:
     seconds: tuple[float, float]
     changes: tuple[str, ...]
     alone: str = ""
+    apart: str = ""
 
     def total_seconds(self, rounds: int, seeds: int) -> float:
         return seeds * (self.seconds[0] + (rounds - 1) * self.seconds[1])
@@ -91,6 +96,16 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         seconds=(first["wall_seconds"], later["wall_seconds"]),
         changes=world.problem.changes,
         alone=_alone(study, world),
+        apart=_apart(world.problem),
+    )
+
+
+def _apart(problem: Problem) -> str:
+    if problem.private is None:
+        return ""
+    model, chunk = problem.layers, problem.private.chunk
+    return sentence(
+        model, lone_rows(chunk, sum(one.numel() for one in model.parameters() if one.requires_grad))
     )
 
 

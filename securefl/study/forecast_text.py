@@ -37,6 +37,8 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
             yield f"  bytes {name:5} a client: {once:,.0f} in round 1, then {again:,.0f} a round"
         if own.alone:
             yield f"  clients train one by one: {own.alone}"
+        if own.apart:
+            yield f"  records apart: {own.apart}"
         yield from (f"  changed for private training: {change}" for change in own.changes)
     yield ""
     yield from accounting

@@ -161,7 +161,7 @@ class Hardware:
 
         Raises SecureFLError if the run must stay on the GPU, and `error` itself if it says something else.
         """
-        if self.gpu is None or not _of_memory(error):
+        if self.gpu is None or not of_memory(error):
             raise error
         told = f"{self.words} has too little memory for this"
         if not self.falls_back:
@@ -204,7 +204,8 @@ _WITHOUT_MEMORY: Final = ("out of memory", "ALLOC_FAILED")
 """What CUDA's libraries say, whose errors have no class of their own."""
 
 
-def _of_memory(error: RuntimeError) -> bool:
+def of_memory(error: RuntimeError) -> bool:
+    """Whether a device had too little memory."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WITHOUT_MEMORY)
 
 

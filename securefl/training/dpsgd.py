@@ -46,13 +46,21 @@ from securefl.core.abstaining import Abstains, Reason
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.training.chunks import require_apart
 from securefl.training.devices import device_of, records_apart
-from securefl.training.dpsgd_config import DPSGD
+from securefl.training.dpsgd_config import DPSGD, lone_rows
+from securefl.training.draws import Tape, tape_of
+from securefl.training.isolation import (
+    length_of,
+    lone_gradients,
+    require_apart,
+    require_slopes_apart,
+    way_of,
+)
 from securefl.training.local import views_of
 from securefl.training.losses import Loss, records
 from securefl.training.optimizers import SGD, Adam
-from securefl.training.per_record import clipped_sums
+from securefl.training.per_record import LoneSum, Sum, clipped_sums
+from securefl.training.recurrent import record_by_record
 from securefl.training.tensors import in_mode
 from securefl.training.threads import one_thread
 
@@ -70,16 +78,18 @@ def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
     Batch norm mixes a batch's records and keeps their statistics. Group norm (Wu and He, ECCV 2018) takes its
     place: 32 groups, or fewer so that each has two channels, and one group behind dense layers. Its scales
-    and shifts start at 1 and 0. The result depends on the model alone, and all parties of a round must make
-    it.
+    and shifts start at 1 and 0. torch's LSTM, GRU and RNN become ones that train record by record, with the
+    same values (`recurrent`). The result depends on the model alone, and all parties of a round must make it.
     """
     made = copy.deepcopy(model)
     changes = []
     for name, layer in list(made.named_modules()):
-        if not isinstance(layer, _BatchNorm):
+        fresh: nn.Module | None = record_by_record(layer)
+        if isinstance(layer, _BatchNorm):
+            fresh = _group_norm(layer).train(layer.training)
+            fresh.requires_grad_(any(parameter.requires_grad for parameter in layer.parameters()))
+        if fresh is None:
             continue
-        fresh = _group_norm(layer).train(layer.training)
-        fresh.requires_grad_(any(parameter.requires_grad for parameter in layer.parameters()))
         changes.append(f"{name or 'the model'}: {layer} became {fresh}")
         if name:
             made.set_submodule(name, fresh)
@@ -116,22 +126,22 @@ def train_privately(
     device = device_of(model)
     inputs, targets = records(x, y, loss, device)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    _require_private(model, trained)
-    with in_mode(model, training=True), torch.no_grad(), one_thread(), records_apart(device):
-        require_apart(model, model, inputs, rows=config.chunk)
+    with in_mode(model, training=True):
+        _require_private(model, trained)
     values = torch.cat([parameter.detach().reshape(-1) for parameter in trained])
     start = values.clone() if config.proximal else None
     optimizer = optimizer_of(config)
     with (
         in_mode(model, training=True),
-        _layers(model) as layers,
-        views_of(values, trained),
-        clipped_sums(model, layers, trained, config.clip_norm, loss, _gradients, config.chunk) as clipped_sum,
+        one_thread(),
         records_apart(device),
+        views_of(values, trained),
+        _summing(model, inputs, targets, config, loss) as clipped_sum,
     ):
         for _ in range(config.steps):
             chosen = poisson(len(inputs), config.sampling_rate, source).to(device)
-            noised = clipped_sum(inputs[chosen], targets[chosen])
+            drawn = inputs[chosen], targets[chosen]
+            noised = clipped_sum(*drawn, _tape(clipped_sum, *drawn, source))
             noise = _noise(len(values), source).to(device)
             noised.add_(noise, alpha=config.noise_multiplier * config.clip_norm)
             # divided by the public number: the number of drawn records is private
@@ -144,6 +154,38 @@ def train_privately(
     if not bool(torch.isfinite(values).all()):
         raise diverged(config.learning_rate)
     return config.event
+
+
+@contextmanager
+def _summing(model: nn.Module, x: Tensor, y: Tensor, config: DPSGD, loss: Loss) -> Iterator[Sum]:
+    """The clipped sums of this model, the way that it goes (`isolation`), once public passes are done.
+
+    x, y: only their shapes, types and device are used.
+    """
+    if way_of(model).alone:
+        free = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        rows = lone_rows(config.chunk, sum(one.numel() for one in free.values()))
+        yield LoneSum(lone_gradients(model, x, y, loss, rows), free, config.clip_norm, rows)
+        return
+    trained = [one for one in model.parameters() if one.requires_grad]
+    with torch.no_grad():
+        require_apart(model, model, x, rows=config.chunk)
+    require_slopes_apart(model, x, y, loss, config.chunk)
+    length = length_of(model, x, config.chunk)
+    with (
+        _layers(model) as layers,
+        clipped_sums(
+            model, layers, trained, config.clip_norm, loss, _gradients, config.chunk, length
+        ) as clipped_sum,
+    ):
+        yield clipped_sum
+
+
+def _tape(clipped_sum: Sum, x: Tensor, y: Tensor, source: Source) -> Tape | None:
+    """What the records of a step draw. Without draws nothing is taken of the source."""
+    if not clipped_sum.length:
+        return None
+    return tape_of(x, y, clipped_sum.length, SecretKey(source.words(4).tobytes()))
 
 
 def diverged(rate: float) -> DataError:
@@ -184,6 +226,15 @@ def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:
             f"Expected layers that keep records apart, got {', '.join(mixing)}. Replace batch norm by "
             "`make_private`, on all sides."
         )
+    whole = [f"{name}: {layer}" for name, layer in model.named_modules() if isinstance(layer, nn.RNNBase)]
+    if whole:
+        raise ConfigError(
+            f"Expected layers that torch follows record by record, got {', '.join(whole)}. `make_private` "
+            "puts "
+            "this package's in its place, with the same values. It has none for a `proj_size`."
+        )
+    if way_of(model).alone:
+        return
     invalid = [
         f"{name}: {layer}"
         for name, layer in model.named_modules()

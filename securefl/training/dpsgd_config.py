@@ -12,6 +12,8 @@ from securefl.accounting.events import steps_event
 from securefl.training.chunks import UNIT, check_rows
 
 _MOST: Final = 256
+_HELD: Final = 512 * 2**20
+"""Bytes of gradients that a chunk may take."""
 
 
 def usual_chunk(expected_batch: float) -> int:
@@ -21,6 +23,14 @@ def usual_chunk(expected_batch: float) -> int:
     convolution take a chunk's memory.
     """
     return max(UNIT, int(min(expected_batch, _MOST)) // UNIT * UNIT)
+
+
+def lone_rows(chunk: int, values: int) -> int:
+    """The rows of a chunk of which every record's gradient is held, of a model with so many trained values.
+
+    It is `chunk`, or less where that would take more than 512 MB: a multiple of 32, and at least that.
+    """
+    return min(chunk, max(UNIT, _HELD // (4 * max(1, values)) // UNIT * UNIT))
 
 
 @dataclass(frozen=True, kw_only=True)

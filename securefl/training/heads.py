@@ -16,6 +16,7 @@ from torch.nn.functional import normalize, pad
 from securefl.core.errors import ConfigError
 from securefl.training.chunks import apart
 from securefl.training.projection import Projection
+from securefl.training.row_wise import RowHook
 from securefl.training.tensors import as_tensor
 from securefl.training.vector import to_vector
 
@@ -96,7 +97,7 @@ def activated(model: nn.Module, activation: Activation | None) -> Iterator[None]
     if activation is None:
         yield
         return
-    handle = last_dense(model).register_forward_pre_hook(lambda _, inputs: (activation(inputs[0]),))
+    handle = last_dense(model).register_forward_pre_hook(RowHook(lambda _, inputs: (activation(inputs[0]),)))
     try:
         yield
     finally:
@@ -146,7 +147,7 @@ def body_features(
         model(rows)
         return given[-1].double()
 
-    handle = last_dense(model).register_forward_pre_hook(note)
+    handle = last_dense(model).register_forward_pre_hook(RowHook(note))
     try:
         return np.asarray(apart(model, read, as_tensor(x)).numpy())
     finally:

@@ -16,6 +16,7 @@ from torch.nn.functional import max_pool2d
 
 from securefl.core.errors import ConfigError
 from securefl.training.profile import named_layer
+from securefl.training.row_wise import of_rows
 from securefl.training.shufflenet import CHANNELS, ShuffleNetV2
 from securefl.training.text import CharLSTM
 
@@ -26,6 +27,7 @@ _MOST_LAYERS: Final = 100
 Kind = Literal["mlp", "lenet5", "fedlog_cnn", "fedcor_cnn", "adds_cnn", "shufflenet_v2", "char_lstm"]
 
 
+@of_rows
 class MLP(nn.Module):
     """(n, ...) with `inputs` numbers a record -> (n, outputs); ReLU between the dense layers.
 
@@ -47,6 +49,7 @@ class MLP(nn.Module):
         return x
 
 
+@of_rows
 class LeNet5(nn.Module):
     """(n, channels, size, size) -> (n, outputs), 6-16-120-84; size 28 (padded by 2) or 32."""
 
@@ -71,6 +74,7 @@ class LeNet5(nn.Module):
         return logits
 
 
+@of_rows
 class FedLogCNN(nn.Module):
     """FedLog's CNNs (table A.1): two convolutions with pooling, then dense layers; size 28 or 32.
 
@@ -96,6 +100,7 @@ class FedLogCNN(nn.Module):
         return logits
 
 
+@of_rows
 class FedCorCNN(nn.Module):
     """FedCor's CIFAR-10 model: unpadded 3x3 convolutions 32-64-64, pooling after two, then 1024-64-10.
 
@@ -124,6 +129,7 @@ class FedCorCNN(nn.Module):
         return logits
 
 
+@of_rows
 class AddsCNN(nn.Module):
     """ADDS's FEMNIST supernet (table II): convolutions 64-128-256, dense 4096-1024-1024-62.
 

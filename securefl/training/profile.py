@@ -22,6 +22,7 @@ from securefl.core.streams import stream
 from securefl.profiles import Anchor, Profile
 from securefl.training.chunks import apart
 from securefl.training.devices import computed, device_of, full_precision
+from securefl.training.row_wise import RowHook
 from securefl.training.tensors import as_tensor, in_mode
 
 
@@ -120,7 +121,7 @@ def _reading(model: nn.Module, layer: str) -> Iterator[Callable[[Tensor], Tensor
         return torch.cat(parts)
 
     # a hook, not a cut model: the forward may be any code, and the layer anywhere in it
-    handle = named_layer(model, layer).register_forward_hook(note)
+    handle = named_layer(model, layer).register_forward_hook(RowHook(note))
     try:
         yield read
     finally:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from securefl.training.row_wise import of_rows
+
 CHANNELS = {0.25: (24, 48, 96), 0.5: (48, 96, 192), 1.0: (116, 232, 464)}
 """Channels of the three stages by width: 0.5 and 1.0 as published, 0.25 is half of 0.5."""
 
@@ -16,6 +18,7 @@ _STEM, _LAST = 24, 1024
 _REPEATS = (4, 8, 4)
 
 
+@of_rows
 class ShuffleNetV2(nn.Module):
     """(n, channels, height, width) -> (n, outputs); the last convolution `conv5` has 1024 channels.
 
@@ -42,6 +45,7 @@ class ShuffleNetV2(nn.Module):
         return logits
 
 
+@of_rows
 class Unit(nn.Module):
     """One block. With stride 1 half of the channels pass by; with stride 2 both branches see all of them."""
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from securefl.training.row_wise import of_rows
+
 EMBEDDING = 32
 
 
+@of_rows
 class CharLSTM(nn.Module):
     """ADDS's Shakespeare model (section 4.1.3), on characters: (n, length) int64 -> (n, characters).
 

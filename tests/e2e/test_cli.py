@@ -101,7 +101,9 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
     code, out, err = securefl(capfd, "run", toml, "--out", out_folder, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out, parse_constant=refuse)
-    assert set(found) == {"arms", "sentences", "accuracy", "tested", "ledgers", "private", "report"}
+    assert set(found) == {
+        *("arms", "sentences", "accuracy", "tested", "accounting", "ledgers", "private", "report")
+    }
     assert [arm["name"] for arm in found["arms"]] == ["FedAvg", "FedProf"]
     assert all(math.isfinite(number) for number in numbers(found))
     assert Path(found["report"]).is_file()
@@ -112,7 +114,7 @@ def test_run_resume_report(toml: Path, tmp_path: Path, capfd: pytest.CaptureFixt
 
     code, out, err = securefl(capfd, "run", toml, "--out", out_folder)
     assert code == 0
-    assert len(out.splitlines()) == 4
+    assert len(out.splitlines()) == 5
     assert out.splitlines()[:3] == found["sentences"]
     assert f"Going on with the run in {out_folder}." in err.splitlines()
 

@@ -250,7 +250,9 @@ def test_a_section_that_cannot_be_used(tmp_path: Path, data: str, message: str) 
 
 def test_records_that_say_nothing_of_clients_need_a_partition(tmp_path: Path) -> None:
     path = folder(tmp_path, data=ARRAYS.replace("partition = { kind = 'iid' }", "source = 'net:load'"))
-    (tmp_path / "net.py").write_text(NET + "def load():\n    return [[1.], [2.]] * 9, [0, 1] * 9\n")
+    (tmp_path / "net.py").write_text(
+        NET + "def load():\n    return [[float(k)] for k in range(18)], [0, 1] * 9\n"
+    )
     with pytest.raises(ConfigError, match=r"Share it out under \[data\]"):
         world.build(read(path), 3)
 

@@ -23,6 +23,8 @@ source = "cancer.csv"
 target = "malignant"
 classes = [0, 1]
 client_column = "hospital"
+public_count = 140
+columns = { hospital = { categories = ["0", "1", "2", "3"] } }
 [dpsgd]
 clip_norm = 1.0
 noise_multiplier = 1.0
@@ -59,6 +61,7 @@ class Net(nn.Sequential):
         super().__init__(nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, outputs))
 """
 HOSPITALS = 4
+OF_COLUMN = 'columns = { hospital = { categories = ["0", "1", "2", "3"] } }\n'
 
 
 @pytest.fixture
@@ -127,7 +130,11 @@ def test_a_file_of_parquet_for_each_hospital(cancer: pd.DataFrame) -> None:
     Path("hospitals").mkdir()
     for name, own in cancer.groupby("hospital"):
         own.drop(columns="hospital").to_parquet(f"hospitals/{name}.parquet", index=False)
-    text = STUDY.replace('"cancer.csv"', '"hospitals"').replace('client_column = "hospital"\n', "")
+    text = (
+        STUDY.replace('"cancer.csv"', '"hospitals"')
+        .replace('client_column = "hospital"\n', "")
+        .replace(OF_COLUMN, "")
+    )
     Path("mine.toml").write_text(text)
     run = securefl.run("mine.toml", out="run", workers=1)
     assert run.private.participation["client"].nunique() == HOSPITALS
@@ -143,7 +150,9 @@ def test_from_python_alone(cancer: pd.DataFrame) -> None:
         (own[columns].to_numpy(), own["malignant"].to_numpy()) for _, own in cancer.groupby("hospital")
     ]
     named = STUDY[STUDY.index("source") : STUDY.index("[dpsgd]")]
-    study = STUDY.replace('model = { kind = "net:Net" }\n', "").replace(named, "classes = 2\n")
+    study = STUDY.replace('model = { kind = "net:Net" }\n', "").replace(
+        named, "classes = 2\npublic_count = 140\n"
+    )
     spent = securefl.forecast(study, data=clients, model=names["Net"], progress=False)
     run = securefl.run(study, data=clients, model=names["Net"], out="run", workers=1)
     assert spent.arms[0].epsilon["server"] == pytest.approx(run.epsilon.loc["FedAvg", "server"])

@@ -47,7 +47,7 @@ def process(home: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_party_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed: made(study.text)))
+    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
     enrolled(tmp_path, MASKED)
     home = tmp_path / APART
     path = home / "run" / "party.sock"

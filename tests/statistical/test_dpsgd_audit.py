@@ -26,6 +26,7 @@ from securefl.training.beside_others import train_beside_another
 from securefl.training.canaries import Train, audit
 from securefl.training.dpsgd import train_privately
 from securefl.training.dpsgd_config import DPSGD
+from securefl.training.row_wise import RowHook
 
 ALARM = 1e-6
 TRAINED = [train_privately, train_beside_another]
@@ -131,27 +132,21 @@ def test_a_tenth_less_noise_is_caught() -> None:
 # Sampling ---------------------------------------------------------------------------------------------
 
 
-class Watching(nn.Module):
-    """Writes down which records come; the first feature is a record's number plus 1, and 0 where none is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(1, 1)
-        self.seen: list[NDArray[np.int64]] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.seen.append(x[x[:, 0] >= 1, 0].numpy().astype(np.int64) - 1)
-        return self.fc1(x)
-
-
 def drawn(n: int, steps: int, rate: float, source: Source) -> NDArray[np.bool_]:
     """Which record was in which step, (steps, n)."""
-    model = Watching()
+    seen: list[NDArray[np.int64]] = []
+
+    def note(layer: nn.Module, given: tuple[Tensor]) -> None:
+        # The first feature is a record's number plus 1, and 0 where none is.
+        seen.append(given[0][given[0][:, 0] >= 1, 0].detach().numpy().astype(np.int64) - 1)
+
+    model = nn.Sequential(nn.Linear(1, 1))
+    model.register_forward_pre_hook(RowHook(note))
     x, y = np.arange(1, n + 1, dtype=np.float32)[:, None], np.zeros((n, 1), np.float32)
     config = replace(CLAIM, steps=steps, sampling_rate=rate, learning_rate=1e-9, chunk=128)
     train_privately(model, x, y, config, "mse", source)
     table = np.zeros((steps, n), np.bool_)
-    for row, batch in zip(table, model.seen[2:], strict=True):  # two public chunks come first
+    for row, batch in zip(table, seen[-steps:], strict=True):  # public chunks come first
         row[batch] = True
     return table
 

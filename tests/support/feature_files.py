@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits
 
+from securefl.data import NAMES
 from support.head_studies import model
 
 HEADS = '[[arm]]\nname = "the rule"\nprotocol = "heads"\n'
@@ -37,6 +38,7 @@ def breast_cancer(home: Path) -> Path:
 def study(home: Path, data: str, *arms: str, epsilon: float | str = 1.0) -> Path:
     """A study beside its file: shares of noise under masks at 20 clients. data: lines of [data]."""
     path = home / "study.toml"
+    counts = "" if any(f'"{name}"' in data for name in NAMES) else "public_count = 65"
     path.write_text(
         f"""
 [study]
@@ -46,6 +48,7 @@ seeds = [1]
 [data]
 {data}
 clients = 20
+{counts}
 partition = {{ kind = "dirichlet", concentration = 0.5 }}
 {model()}
 [privacy]

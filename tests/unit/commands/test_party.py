@@ -17,7 +17,7 @@ from securefl.study.parties.made import Made
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed: made(study.text)))
+    monkeypatch.setattr(Made, "of", classmethod(lambda cls, study, arm, seed, keeper=None: made(study.text)))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     Path("study.toml").write_text(CLEAR)

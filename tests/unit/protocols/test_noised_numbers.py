@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from support.private_studies import FEDPROF, private
 from support.private_studies import noised_fedprof as fedprof
-from support.tiny_study import run, spied, world
+from support.tiny_study import FEDAVG, run, spied, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm import Job, Offer
@@ -26,7 +26,7 @@ from securefl.dp.moments import Losses, Moments
 from securefl.plan import Plan
 from securefl.profiles import Bounds, Variant
 from securefl.protect import protect
-from securefl.protocols.contributions import SIZE, Loss, Size
+from securefl.protocols.contributions import Loss, Size, size_sends
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.rounds import Sends, Value
 from securefl.study.composition import composition
@@ -312,9 +312,14 @@ def test_a_lost_number_costs_a_client_no_other(name: str, tmp_path: Path) -> Non
     assert np.isfinite(memory["profile" if name == "fedprof" else "loss"]).all()
 
 
-def test_a_size_is_public_when_records_are_replaced() -> None:
+def test_a_size_is_public_where_no_neighbour_has_another() -> None:
     plan = Plan(adjacency="replace-one", delta=1e-5, schedule=1, noise="local", noise_multiplier=3.0)
-    assert released(plan, SIZE, np.array([17 * 2**21]), 1) == [17.0]
+    problem = world(study(FEDAVG)).problem
+    assert released(plan, size_sends(problem), np.array([17 * 2**21]), 1) == [17.0]
+    # A record that is replaced may become the server's, or come back from there.
+    leaving = size_sends(replace(problem, leaving=True))
+    assert leaving.sensitivity["record", "replace-one"] == 1
+    assert released(plan, leaving, np.array([17 * 2**21]), 1) != [17.0]
 
 
 @pytest.mark.parametrize(

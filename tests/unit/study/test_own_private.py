@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.own_study import written
+from click.testing import CliRunner
+from support.own_study import DATA, folder, written
 from support.private_studies import DPSGD
-from support.tiny_study import run
+from support.tiny_study import FEDAVG, run, text
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.study import world
 from securefl.study.brought import Brought
@@ -68,8 +70,24 @@ def test_batch_norm_is_replaced_and_told() -> None:
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [(Borrowing, "first.weight to be used by calling its layer"), (Centred, "on its own")],
+    [
+        (Borrowing, "first.weight to be used by calling its layer"),
+        (Centred, "the forward of Centred does not"),
+    ],
 )
 def test_what_cannot_be_trained_so_is_refused(model: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(ConfigError, match=f"to train with .dpsgd., got ConfigError: .*{message}"):
         world.build(study(model), 3)
+
+
+def test_a_plan_says_how_records_are_kept_apart(tmp_path: Path) -> None:
+    of = folder(tmp_path, data=DATA.replace("[data]\n", "[data]\npublic_count = 15\n"), extra=DPSGD)
+    said = CliRunner().invoke(cli, ["plan", str(of)])
+    assert said.exit_code == 0, said.output
+    told = " ".join(said.output.split())
+    assert "records apart: each record's gradient is computed alone, as a batch of one under vmap" in told
+    assert "since the model (Net) is not on the list of row-wise layers" in told
+    packaged = tmp_path / "packaged.toml"
+    packaged.write_text(text(FEDAVG, rounds=1, extra=DPSGD), encoding="utf-8")
+    told = " ".join(CliRunner().invoke(cli, ["plan", str(packaged)]).output.split())
+    assert "records apart: row-wise layers compute a batch as a whole" in told

@@ -12,19 +12,27 @@ from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.training import embedding
+from securefl.training.chunks import apart
 from securefl.training.embedding import embedded
 
 
-class Counted(nn.Module):
-    """Two features of a record; counts how often it ran."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runs = 0
+class Two(nn.Module):
+    """Two features of a record."""
 
     def forward(self, x: Tensor) -> Tensor:
-        self.runs += 1
         return torch.stack([x.sum((1, 2)), x.amax((1, 2))], dim=1)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of records that features are computed of, as that goes on."""
+    found: list[int] = []
+
+    def noting(model: nn.Module, read: Any, x: Tensor, *, rows: int) -> Tensor:
+        found.append(len(x))
+        return apart(model, read, x, rows=rows)
+
+    monkeypatch.setattr(embedding, "apart", noting)
+    return found
 
 
 def images(n: int = 70) -> Any:
@@ -35,12 +43,12 @@ def test_features_are_computed_once_and_go_on_after_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedding, "PART", 32)
-    model, x, done = Counted(), images(), []
+    model, x, done, computed = Two(), images(), [], counted(monkeypatch)
     first = embedded(x[:64], model, network="a", folder=tmp_path, tell=done.append)
     assert done == [32, 64]
-    ran = model.runs
+    assert computed == [32, 32]
     whole = embedded(x, model, network="a", folder=tmp_path)
-    assert model.runs == ran + (ran // 2), "the third part alone"
+    assert computed == [32, 32, 6], "the third part alone"
     assert np.array_equal(whole[:64], first)
     assert np.allclose(whole[:, 0], x.sum((1, 2)))
     assert whole.dtype == np.float32
@@ -48,31 +56,30 @@ def test_features_are_computed_once_and_go_on_after_a_stop(
 
 def test_a_record_s_features_do_not_depend_on_those_beside_it(tmp_path: Path) -> None:
     x = images()
-    whole = embedded(x, Counted(), network="a", folder=tmp_path)
-    alone = embedded(x[3:4], Counted(), network="a", folder=tmp_path)
+    whole = embedded(x, Two(), network="a", folder=tmp_path)
+    alone = embedded(x[3:4], Two(), network="a", folder=tmp_path)
     assert np.array_equal(whole[3], alone[0])
 
 
-def test_another_network_shares_nothing(tmp_path: Path) -> None:
-    model = Counted()
+def test_another_network_shares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, computed = Two(), counted(monkeypatch)
     embedded(images(), model, network="a", folder=tmp_path)
-    ran = model.runs
     embedded(images(), model, network="b", folder=tmp_path)
-    assert model.runs == 2 * ran
+    assert computed == [70, 70]
 
 
 def test_kept_features_of_another_network_are_refused(tmp_path: Path) -> None:
     for network in "ab":
-        embedded(images(), Counted(), network=network, folder=tmp_path / network)
+        embedded(images(), Two(), network=network, folder=tmp_path / network)
     (mine,), (other,) = ((tmp_path / network).iterdir() for network in "ab")
     mine.write_bytes(other.read_bytes())
     with pytest.raises(DataError, match=r"by a at .* Remove it"):
-        embedded(images(), Counted(), network="a", folder=tmp_path / "a")
+        embedded(images(), Two(), network="a", folder=tmp_path / "a")
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "pickle", "empty"])
 def test_damaged_features_are_refused(damage: str, tmp_path: Path) -> None:
-    embedded(images(), Counted(), network="a", folder=tmp_path)
+    embedded(images(), Two(), network="a", folder=tmp_path)
     (path,) = tmp_path.iterdir()
     with np.load(path) as file:
         arrays = dict(file)
@@ -87,16 +94,16 @@ def test_damaged_features_are_refused(damage: str, tmp_path: Path) -> None:
         with path.open("wb") as target:
             np.savez(target, **arrays)
     with pytest.raises(DataError, match="Remove it"):
-        embedded(images(), Counted(), network="a", folder=tmp_path)
+        embedded(images(), Two(), network="a", folder=tmp_path)
 
 
 def test_records_whose_features_are_not_finite_are_refused(tmp_path: Path) -> None:
     x = images()
     x[5] = np.nan
     with pytest.raises(DataError, match="finite features"):
-        embedded(x, Counted(), network="a", folder=tmp_path)
+        embedded(x, Two(), network="a", folder=tmp_path)
     with pytest.raises(DataError, match="at least one record"):
-        embedded(x[:0], Counted(), network="a", folder=tmp_path)
+        embedded(x[:0], Two(), network="a", folder=tmp_path)
 
 
 def test_a_network_that_mixes_records_is_refused(tmp_path: Path) -> None:
@@ -104,11 +111,11 @@ def test_a_network_that_mixes_records_is_refused(tmp_path: Path) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return (x - x.mean(0)).flatten(1)
 
-    with pytest.raises(ConfigError, match="each row of a chunk on its own"):
+    with pytest.raises(ConfigError, match="the forward of Mixing does not"):
         embedded(images(), Mixing(), network="a", folder=tmp_path)
 
 
 def test_nowhere_to_keep_them_is_no_error(tmp_path: Path) -> None:
     place = tmp_path / "file"
     place.write_text("no folder")
-    assert len(embedded(images(), Counted(), network="a", folder=place)) == 70
+    assert len(embedded(images(), Two(), network="a", folder=place)) == 70

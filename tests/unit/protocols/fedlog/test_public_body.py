@@ -204,10 +204,12 @@ def test_exact_calibration_and_unit_norm_beat_the_paper_by_far(tmp_path: Path) -
 
 
 def test_without_noise_it_is_the_exact_head_and_epsilon_is_endless(tmp_path: Path) -> None:
-    finished = run(study("none"), tmp_path)
+    finished = run(study("none"), tmp_path, build(study("none"), 1))
     assert finished.records[-1]["accuracy"] > 0.8
     assert finished.records[-1]["epsilon"]["server"] == np.inf
-    assert plain(run(study("none"), tmp_path / "again").records) == plain(finished.records)
+    assert plain(run(study("none"), tmp_path / "again", build(study("none"), 1)).records) == plain(
+        finished.records
+    )
 
 
 def test_bytes_are_those_of_the_statistic(tmp_path: Path) -> None:

@@ -1,0 +1,552 @@
+"""How a model keeps records apart: by construction, and in one of two ways.
+
+- **layers**: it consists of a closed list of layers that compute each row by itself (`row_wise`).
+  Batches pass it as a whole.
+- **alone**: it is anything else. Each record passes in a batch of one, many at a time under `vmap` (`alone`).
+
+What is neither is refused, with the reason. Public passes precede those over records (`probes`): they show
+last bits that hang on a row's place, and whether a model is another one for a batch than for its records one
+by one. Such a model would be trained as one and evaluated as another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.keys import SecretKey
+from securefl.training import row_wise
+from securefl.training.alone import Alone, Isolation, require_none_kept, wrapped_now
+from securefl.training.devices import of_memory
+from securefl.training.draws import Drawing, Length, Taken, Tape, tape_of
+from securefl.training.losses import Loss, losses_of
+from securefl.training.probes import Probe, all_probes, codes_of, mixed, probes_of, stay_apart
+from securefl.training.products import RowsAlike
+from securefl.training.tensors import in_mode
+
+Read = Callable[..., Tensor]
+"""Columns (rows, *shape) -> (rows, ...), by a pass through a model."""
+
+RECORD_ERRORS: Final = (IndexError, RuntimeError, ValueError)
+"""What a kernel raises for a record that it cannot take, such as a code beyond an embedding."""
+_PUBLIC: Final = SecretKey(bytes(32))
+"""The key of the draws of public passes."""
+_NEAR: Final = 1e-3
+"""A record's outputs in a batch and alone differ by less, beside the largest of them."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """alone: whether records pass one by one. reason: what is not on the list of layers; "" if all is."""
+
+    alone: bool
+    reason: str = ""
+
+
+def way_of(model: nn.Module) -> Way:
+    """The way that the model goes in the modes that its layers are in now."""
+    reason = row_wise.outside(model)
+    return Way(alone=reason is not None, reason=reason or "")
+
+
+# What was tried already -------------------------------------------------------------------------------
+
+_TRIED: Final[WeakKeyDictionary[nn.Module, dict[Hashable, Isolation]]] = WeakKeyDictionary()
+
+
+def _key(model: nn.Module, columns: Sequence[Tensor], *more: Hashable) -> Hashable:
+    layers = tuple(
+        (name, type(layer), layer.training, len(layer._forward_hooks), len(layer._forward_pre_hooks))
+        for name, layer in model.named_modules()
+    )
+    entries = tuple((name, tuple(one.shape), one.requires_grad) for name, one in model.named_parameters())
+    shapes = tuple((tuple(one.shape[1:]), one.dtype, str(one.device)) for one in columns)
+    return layers, entries, shapes, more
+
+
+def _once(
+    model: nn.Module, key: Hashable, explore: Callable[[], Isolation], again: Callable[[], object]
+) -> Isolation:
+    """What `explore` finds. A model that passed it before is only tried `again`."""
+    tried = _TRIED.setdefault(model, {})
+    if key not in tried:
+        tried[key] = explore()
+    else:
+        again()
+    return tried[key]
+
+
+@contextmanager
+def _public(model: nn.Module) -> Iterator[None]:
+    """Whatever goes wrong in a public pass is the model's fault."""
+    try:
+        yield
+    except RECORD_ERRORS as error:
+        if isinstance(error, RuntimeError) and of_memory(error):
+            raise
+        text = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"Expected {type(model).__name__} to compute made-up records of this shape, got "
+            f"{type(error).__name__}: {text[:300]}. Mend the model."
+        ) from error
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
+    """A refusal leaves parameters and buffers as they were, whatever the refused passes did to them."""
+    parts: list[dict[str, Any]] = [
+        entries for layer in model.modules() for entries in (layer._parameters, layer._buffers)
+    ]
+    before = [dict(entries) for entries in parts]
+    values = [one.detach().clone() for one in [*model.parameters(), *model.buffers()]]
+    held = [*model.parameters(), *model.buffers()]
+    try:
+        yield
+    except SecureFLError:
+        for entries, kept in zip(parts, before, strict=True):
+            entries.clear()
+            entries.update(kept)
+        with torch.no_grad():
+            for one, value in zip(held, values, strict=True):
+                one.copy_(value)
+        raise
+
+
+# By layers --------------------------------------------------------------------------------------------
+
+
+def require_apart(model: nn.Module, read: Read, *columns: Tensor, rows: int) -> None:
+    """Try a model of listed layers: its layers' inputs by shape, and probes of all kinds.
+
+    columns: only their shapes, types and device are used. Dropout is switched off meanwhile: a row's mask is
+    random, whatever the other rows hold. Raises ConfigError that names the first layer in which a row depends
+    on its place, or on other rows.
+    """
+    codes = codes_of(model)
+    usual = probes_of(columns, rows, codes=codes)
+
+    def explore() -> Isolation:
+        _require_rows(model, read, usual, rows)
+        for _, probe in all_probes(columns, rows, codes):
+            _try(model, read, probe)
+        return Isolation()
+
+    with _undrawn(model), RowsAlike(), _public(model):
+        key = _key(model, columns, "layers", rows, getattr(read, "__qualname__", ""))
+        _once(model, key, explore, lambda: _try(model, read, usual))
+
+
+@contextmanager
+def _undrawn(model: nn.Module) -> Iterator[None]:
+    """Dropout is switched off while the context lasts."""
+    dropouts = row_wise.drawing(model)
+    for layer in dropouts:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in dropouts:
+            layer.training = True
+
+
+def _require_rows(model: nn.Module, read: Read, probe: Probe, rows: int) -> None:
+    """Raises ConfigError for a listed layer whose inputs are not rows of records."""
+    found: list[str] = []
+
+    def look(name: str) -> Callable[..., None]:
+        def note(layer: nn.Module, given: tuple[Any, ...]) -> None:
+            reason = (
+                row_wise.misread(layer, given[0], rows) if isinstance(given[0], Tensor) else "takes no tensor"
+            )
+            if reason is not None:
+                found.append(f"layer {name!r} ({layer}) {reason}")
+
+        return note
+
+    handles = [layer.register_forward_pre_hook(look(name)) for name, layer in row_wise.listed(model)]
+    try:
+        read(*probe[0])
+    except RECORD_ERRORS:
+        if not found:
+            raise
+    finally:
+        for handle in handles:
+            handle.remove()
+    if found:
+        raise ConfigError(
+            f"Expected layers that take one row a record, {found[0]}. Give it inputs with rows first, and "
+            "work along "
+            "other dimensions."
+        )
+
+
+def _try(model: nn.Module, read: Read, probe: Probe) -> None:
+    if stay_apart(*(read(*part) for part in probe)):
+        return
+    raise ConfigError(
+        f"Expected a model that computes each row of a chunk on its own, {_culprit(model, read, probe)} "
+        "does not. A "
+        "record's result would depend on the others, and no noise is sized for that; use another model, or "
+        "do without "
+        "privacy per record."
+    )
+
+
+def _culprit(model: nn.Module, read: Read, probes: Probe) -> str:
+    """The innermost layer that is the first to mix rows, in words."""
+    seen: list[tuple[str, nn.Module, Any]] = []
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda layer, _, output: seen.append((name, layer, output))
+
+    handles = [layer.register_forward_hook(note(name)) for name, layer in model.named_modules() if name]
+    try:
+        for probe in probes:
+            read(*probe)
+    finally:
+        for handle in handles:
+            handle.remove()
+    half = len(seen) // 2
+    for (name, layer, full), (_, _, alone) in zip(seen[:half], seen[half:], strict=True):
+        # hooks fire when a layer ends, so an inner layer comes before the one around it
+        if not stay_apart(full, alone):
+            return f"layer {name!r} ({layer})"
+    return f"the forward of {type(model).__name__}"
+
+
+def require_slopes_apart(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int) -> None:
+    """Raises ConfigError unless one row's loss has no gradient at all at the other rows' values.
+
+    x, y: only their shapes, types and device are used. Of codes it is the gradient at their embeddings.
+    """
+    inputs, targets = (part.clone() for part in probes_of((x, y), rows, codes=codes_of(model))[0])
+    given: list[Tensor] = [inputs.requires_grad_()] if inputs.is_floating_point() else []
+
+    def note(_layer: nn.Module, _given: Any, output: Tensor) -> None:
+        given.append(output)
+
+    embeddings = [] if given else [layer for layer in model.modules() if type(layer) is nn.Embedding]
+    handles = [layer.register_forward_hook(note) for layer in embeddings]
+    own = rows // 2 + 1
+    with _undrawn(model), RowsAlike(), torch.enable_grad(), _public(model):
+        try:
+            losses = losses_of(model(inputs), targets, loss)
+        finally:
+            for handle in handles:
+                handle.remove()
+        free = [one for one in given if one.requires_grad]
+        if not losses.requires_grad or not free:
+            return
+        slopes = torch.autograd.grad(losses[own], free, allow_unused=True)
+    for slope in slopes:
+        if slope is not None and bool(slope[torch.arange(rows) != own].count_nonzero()):
+            raise ConfigError(
+                f"Expected a loss of one record that hangs on that record alone, got another one of "
+                f"{type(model).__name__}. Its layers mix rows: use another model."
+            )
+
+
+def length_of(model: nn.Module, x: Tensor, rows: int) -> Length:
+    """How much each record draws in a pass of a model of listed layers."""
+    if not row_wise.drawing(model):
+        return Length()
+    taken, probe = Taken(None, rows), probes_of((x,), rows, codes=codes_of(model))[0][0]
+    with torch.no_grad(), Drawing(taken), _public(model):
+        model(probe)
+    return taken.length
+
+
+# Alone ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """rows' gradients of the trained parameters (rows, *shape), by name, and their losses (rows,)."""
+
+    each: dict[str, Tensor]
+    losses: Tensor
+
+
+class LoneGradients:
+    """Gradients of a model's trained parameters, record by record, where no record sees another."""
+
+    def __init__(self, model: nn.Module, loss: Loss, found: Isolation) -> None:
+        self._loss = loss
+        self._alone = Alone(model, found)
+        self.found = found
+
+    def __call__(self, columns: Sequence[Tensor], tape: Tape | None, *, public: bool = False) -> Gradients:
+        """columns: records (rows, *shape) and targets (rows, ...), in memory that nothing else uses."""
+        model = self._alone.model
+        # Copies: a forward that changes a parameter in place changes these, and is refused below.
+        entries = {name: one.detach().clone() for name, one in model.named_parameters()}
+        free = {name for name, one in model.named_parameters() if one.requires_grad}
+        kept = {name: one.detach().clone() for name, one in model.named_buffers()}
+        versions = {name: one._version for name, one in (entries | kept).items()}
+
+        def call(watched: Any, record: Tensor, target: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+            def value(trained: dict[str, Tensor]) -> Tensor:
+                given = {**entries, **kept, **trained}
+                # copied here, where a pass may change it
+                one = record[None].clone()
+                with watched([one, *given.values()]):
+                    outputs = functional_call(model, given, (one,))
+                if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 1:
+                    raise ConfigError("Expected one row of outputs for one record, got something else.")
+                return losses_of(outputs, target[None], self._loss)[0]
+
+            return grad_and_value(value)({name: entries[name] for name in free})
+
+        each, losses = self._alone.mapped(call, columns, tape, public=public)
+        for name, one in (entries | kept).items():
+            if one._version != versions[name]:
+                raise ConfigError(
+                    f"Expected nothing that a pass changes, got {name!r}, changed in place. Make a new "
+                    "tensor."
+                )
+        return Gradients({name: each[name] for name in entries if name in free}, losses)
+
+
+def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int) -> LoneGradients:
+    """A model's gradients record by record, once public passes are done.
+
+    x, y: only their shapes, types and device are used. Raises ConfigError for a model whose records cannot be
+    kept apart, or that is another one for a batch.
+    """
+    codes, columns = codes_of(model), (x, y)
+
+    def explore() -> Isolation:
+        before = wrapped_now()
+        found = Isolation()
+        gradients = LoneGradients(model, loss, found)
+        full, _ = probes_of(columns, rows, codes=codes)
+        # What is made once and kept for good, such as a mask, may be made here.
+        with torch.no_grad(), in_mode(model, training=False):
+            model(full[0][:1].clone())
+        gradients(_copies(full), None, public=True)
+        tape = tape_of(full[0], full[1], found.length, _PUBLIC)
+        first = gradients(_copies(full), tape, public=True)
+        for kind, probe in all_probes(columns, rows, codes):
+            if kind in ("usual", "large", "around zero"):
+                _require_places(model, gradients, probe)
+        _require_again(model, first, gradients(_copies(full), tape, public=True))
+        _require_same_model(model, columns, rows, codes, found)
+        require_none_kept(before)
+        return found
+
+    with _public(model), _restored(model):
+        found = _once(model, _key(model, columns, "gradients", rows, loss), explore, lambda: None)
+    return LoneGradients(model, loss, found)
+
+
+def _copies(columns: Sequence[Tensor]) -> list[Tensor]:
+    return [column.clone() for column in columns]
+
+
+def _require_places(model: nn.Module, gradients: LoneGradients, probe: Probe) -> None:
+    found = []
+    for part in probe:
+        tape = tape_of(part[0], part[1], gradients.found.length, _PUBLIC)
+        came = gradients(_copies(part), tape, public=True)
+        found.append([came.losses, *came.each.values()])
+    if not all(stay_apart(*pair) for pair in zip(*found, strict=True)):
+        raise ConfigError(
+            "Expected a model whose records have the same bits in every place of a chunk, got "
+            f"{type(model).__name__}, "
+            "whose kernels differ by place here. Use another model, or do without privacy per record."
+        )
+
+
+def _require_again(model: nn.Module, first: Gradients, again: Gradients) -> None:
+    pairs = zip([first.losses, *first.each.values()], [again.losses, *again.each.values()], strict=True)
+    if not all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs):
+        raise ConfigError(
+            f"Expected the same gradients again of the same records, got others of {type(model).__name__}. "
+            "Something "
+            "is kept from one pass to the next, or drawn from a generator of its own: do without it."
+        )
+
+
+def _require_same_model(
+    model: nn.Module, columns: Sequence[Tensor], rows: int, codes: int, found: Isolation
+) -> None:
+    """Raises ConfigError for a model whose outputs for a batch are not those of its records one by one."""
+    x = mixed(columns, rows, codes)[0]
+    modes = (False, True) if not found.length else (False,)
+    for training in modes:
+        with in_mode(model, training=training), torch.no_grad():
+            try:
+                together = model(x.clone())
+            except RECORD_ERRORS as error:
+                raise ConfigError(
+                    f"Expected a model that takes batches, got {type(error).__name__}: {error}"
+                ) from error
+            reader = Alone(model, Isolation(length=Length(), constants=dict(found.constants)))
+
+            def call(watched: Any, record: Tensor) -> Tensor:
+                one = record[None].clone()
+                with watched([one]):
+                    outputs: Tensor = model(one)
+                return outputs[0]
+
+            by_one = reader.mapped(call, (x.clone(),), None, public=True)
+            found.constants.update(reader.found.constants)
+        if not _alike(together, by_one):
+            with torch.no_grad(), in_mode(model, training=training), _undrawn(model):
+                culprit = _first_unlike(model, x)
+            raise ConfigError(
+                "Expected a model that computes the same for a batch as for its records one by one, "
+                f"{culprit} does "
+                f"not{' in training' if training else ''}. Its records would see each other where batches "
+                "pass, and not "
+                "where privacy keeps them apart. Compute each record by itself: no norm, maximum, order or "
+                "attention "
+                "over rows."
+            )
+
+
+def _first_unlike(model: nn.Module, x: Tensor) -> str:
+    """The first of the innermost layers that computes otherwise for a batch than record by record."""
+    seen: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda layer, given, output: seen.append((name, layer, (*given, output)))
+
+    whole = f"the forward of {type(model).__name__}"
+    handles = [layer.register_forward_hook(note(name)) for name, layer in model.named_modules() if name]
+    try:
+        model(x.clone())
+        batch = list(seen)
+        seen.clear()
+        for row in x:
+            model(row[None].clone())
+    except RECORD_ERRORS:
+        return whole
+    finally:
+        for handle in handles:
+            handle.remove()
+    for at, (name, layer, values) in enumerate(batch):
+        own = zip(*(one for _, _, one in seen[at :: len(batch)]), strict=False)
+        *given, output = (_unlike(one, parts) for one, parts in zip(values, own, strict=False))
+        if any(given):
+            return whole  # no layer before it, so what stands between them
+        if output:
+            return f"layer {name!r} ({layer})"
+    return whole
+
+
+def _unlike(together: Any, parts: Sequence[Any]) -> bool:
+    if not all(isinstance(one, Tensor) and one.ndim > 0 for one in (together, *parts)):
+        return False
+    return len({one.shape[1:] for one in parts}) == 1 and not _alike(together, torch.cat(list(parts)))
+
+
+def _alike(together: Any, by_one: Any) -> bool:
+    if not (isinstance(together, Tensor) and isinstance(by_one, Tensor)) or together.shape != by_one.shape:
+        return False
+    one, other = together.double().flatten(1), by_one.double().flatten(1)
+    if not torch.equal(torch.isfinite(one), torch.isfinite(other)):
+        return False
+    one, other = one.nan_to_num(), other.nan_to_num()
+    room = _NEAR * torch.maximum(one.abs().amax(1), other.abs().amax(1)) + 1e-6
+    return bool(((one - other).abs().amax(1) <= room).all())
+
+
+def lone_reader(model: nn.Module, read: Read, columns: Sequence[Tensor], rows: int) -> Read:
+    """`read` with each record alone, once public passes are done. The model is in evaluation mode.
+
+    columns: only their shapes, types and device are used. Raises ConfigError as `lone_gradients` does.
+    """
+    codes = codes_of(model)
+
+    def reader(found: Isolation, *, public: bool) -> Read:
+        def call(watched: Any, *record: Tensor) -> Tensor:
+            given = [one[None].clone() for one in record]
+            with watched(given):
+                came = read(*given)
+            return came[0]
+
+        def mapped(*given: Tensor) -> Tensor:
+            came: Tensor = Alone(model, found).mapped(call, given, None, public=public)
+            return came
+
+        return mapped
+
+    def explore() -> Isolation:
+        found = Isolation()
+        tried = reader(found, public=True)
+        full, _ = probes_of(columns, rows, codes=codes)
+        read(*(column[:1].clone() for column in full))
+        first = tried(*_copies(full))
+        if found.length:
+            raise ConfigError(
+                f"Expected nothing drawn in evaluation mode, got draws of {type(model).__name__}."
+            )
+        for kind, probe in all_probes(columns, rows, codes):
+            if kind in ("usual", "large", "around zero") and not stay_apart(
+                *(tried(*_copies(part)) for part in probe)
+            ):
+                raise ConfigError(
+                    f"Expected a model whose records have the same bits in every place of a chunk, got "
+                    f"{type(model).__name__}, whose kernels differ by place here. Use another model."
+                )
+        if not torch.equal(first.nan_to_num(), tried(*_copies(full)).nan_to_num()):
+            raise ConfigError(
+                f"Expected the same outputs again of the same records, got others of {type(model).__name__}: "
+                "something is kept from one pass to the next. Do without it."
+            )
+        _require_same_model(model, columns, rows, codes, Isolation(Length(1), dict(found.constants)))
+        return found
+
+    with _public(model), _restored(model):
+        key = _key(model, columns, "read", rows, getattr(read, "__qualname__", ""))
+        found = _once(model, key, explore, lambda: None)
+    return reader(found, public=False)
+
+
+# Records that a kernel refuses ------------------------------------------------------------------------
+
+
+def raising(compute: Callable[[slice], object], count: int, error: Exception) -> list[int]:
+    """Which of `count` records raise when each is computed alone, after all of them together raised `error`.
+
+    compute: is called for one record at a time. Raises `error` if none does, or if it is not a record's.
+    """
+    if isinstance(error, RuntimeError) and of_memory(error):
+        raise error
+    found = []
+    for at in range(count):
+        try:
+            compute(slice(at, at + 1))
+        except RECORD_ERRORS:
+            found.append(at)
+    if not found:
+        raise error
+    return found
+
+
+# In words ---------------------------------------------------------------------------------------------
+
+
+def sentence(model: nn.Module, rows: int) -> str:
+    """How private training keeps this model's records apart, and what it costs. The model's modes stay.
+
+    rows: of a chunk whose records are computed alone.
+    """
+    with in_mode(model, training=True):
+        way = way_of(model)
+    if not way.alone:
+        return "row-wise layers compute a batch as a whole, and each record's gradient follows from its rows"
+    values = sum(one.numel() for one in model.parameters() if one.requires_grad)
+    return (
+        f"each record's gradient is computed alone, as a batch of one under vmap, since {way.reason}; "
+        f"{rows} gradients of {values:,} values take {rows * values * 4 / 1e6:,.1f} MB at a time"
+    )

@@ -1,0 +1,208 @@
+"""The closed list of layers that compute each row of a batch by itself, whatever the other rows hold.
+
+A model that consists of nothing else keeps records apart by construction. Layers count by their exact type:
+a subclass may compute anything. Hooks, parametrizations and replaced forwards may too, so a layer with one of
+them is not on the list.
+
+| layers | condition |
+|---|---|
+| `Sequential`, and this package's own models (`of_rows`) | all of their layers are on the list |
+| `Linear`, `Embedding` | no `max_norm` and no `scale_grad_by_freq`: both read a batch as a whole |
+| convolutions, pooling, padding, `PixelShuffle`, `Upsample` | inputs have rows: with one dimension \
+less, rows are channels |
+| `GroupNorm`, `LayerNorm`, `LocalResponseNorm`, `RMSNorm` | the norm does not reach the rows |
+| `InstanceNorm` | no running statistics, and inputs have rows |
+| `BatchNorm` | in evaluation alone, by its statistics |
+| `LSTM`, `GRU`, `RNN` | in evaluation alone, `batch_first` |
+| activations of single values, `Identity`, dropout | none. Dropout's masks come from the secret source |
+| `Flatten`, `Unflatten`, `Softmax`, `LogSoftmax`, `Softmin`, `GLU` | they say a dimension, not the rows' |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
+from torch.nn.modules.dropout import _DropoutNd
+
+Kind = TypeVar("Kind", bound=type[nn.Module])
+
+_MODELS: Final[set[type[nn.Module]]] = set()
+_SEALED: Final[set[type[nn.Module]]] = set()
+
+
+def of_rows(kind: Kind) -> Kind:
+    """Say of a model of this package that its forward treats each row alike and by itself."""
+    _MODELS.add(kind)
+    return kind
+
+
+def sealed(kind: Kind) -> Kind:
+    """The same of a model in evaluation whose layers are another package's, read once and never trained."""
+    _SEALED.add(kind)
+    return kind
+
+
+@dataclass(frozen=True, eq=False)
+class RowHook:
+    """A hook of this package, which reads or changes each row by itself."""
+
+    call: Callable[..., Any]
+
+    def __call__(self, *given: Any) -> Any:
+        return self.call(*given)
+
+
+_SINGLE: Final = frozenset(
+    {
+        nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity,
+        nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus,
+        nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold,
+        nn.AlphaDropout, nn.Dropout,
+    }
+)  # fmt: skip
+"""Each value by itself, or by a draw of its own."""
+
+_LEAST: Final[Mapping[type[nn.Module], int]] = {
+    nn.Dropout1d: 3, nn.Dropout2d: 4, nn.Dropout3d: 5, nn.FeatureAlphaDropout: 2,
+    nn.Embedding: 1, nn.Linear: 2, nn.PReLU: 2, nn.GroupNorm: 2, nn.LocalResponseNorm: 3,
+    nn.LayerNorm: 2, nn.RMSNorm: 2, nn.Flatten: 2, nn.Unflatten: 2, nn.Softmax: 2, nn.LogSoftmax: 2,
+    nn.Softmin: 2, nn.GLU: 2, nn.PixelShuffle: 4, nn.PixelUnshuffle: 4, nn.Upsample: 3,
+}  # fmt: skip
+"""The least number of dimensions of an input that has rows."""
+
+_EXACT: Final[Mapping[type[nn.Module], int]] = {
+    kind: dimensions
+    for dimensions, kinds in {
+        3: (
+            nn.Conv1d, nn.ConvTranspose1d, nn.InstanceNorm1d, nn.AvgPool1d, nn.MaxPool1d, nn.LPPool1d,
+            nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.ZeroPad1d, nn.ConstantPad1d, nn.ReflectionPad1d,
+            nn.ReplicationPad1d, nn.CircularPad1d,
+        ),
+        4: (
+            nn.Conv2d, nn.ConvTranspose2d, nn.InstanceNorm2d, nn.AvgPool2d, nn.MaxPool2d, nn.LPPool2d,
+            nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d,
+            nn.ReplicationPad2d, nn.CircularPad2d, nn.Softmax2d, nn.ChannelShuffle,
+        ),
+        5: (
+            nn.Conv3d, nn.ConvTranspose3d, nn.InstanceNorm3d, nn.AvgPool3d, nn.MaxPool3d, nn.LPPool3d,
+            nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d, nn.ZeroPad3d, nn.ConstantPad3d, nn.ReflectionPad3d,
+            nn.ReplicationPad3d, nn.CircularPad3d,
+        ),
+    }.items()
+    for kind in kinds
+}  # fmt: skip
+"""The number of dimensions of an input that has rows. With one less, torch takes rows for channels."""
+
+_READ_ALONE: Final[Mapping[type[nn.Module], int]] = {
+    nn.BatchNorm1d: 2, nn.BatchNorm2d: 4, nn.BatchNorm3d: 5, nn.LSTM: 3, nn.GRU: 3, nn.RNN: 3,
+}  # fmt: skip
+"""Layers that keep rows apart in evaluation, and the least dimensions of their inputs."""
+
+
+def outside(model: nn.Module) -> str | None:
+    """What of the model is not on the list, in words: the first layer and why. None if all of it is.
+
+    The mode of every layer counts: batch norm in training is not on the list. Shapes are for `misread`.
+    """
+    if any(
+        getattr(torch_modules, f"_global_{kind}_hooks")
+        for kind in ("forward", "forward_pre", "backward", "backward_pre")
+    ):
+        return "hooks are registered for all modules of the process"
+    return next(_outside(model, ""), None)
+
+
+def _outside(layer: nn.Module, name: str) -> Iterator[str]:
+    place = f"layer {name!r} ({type(layer).__name__})" if name else f"the model ({type(layer).__name__})"
+    if (reason := _altered(layer)) is not None:
+        yield f"{place} {reason}"
+        return
+    if type(layer) in _SEALED and not layer.training:
+        return
+    if type(layer) is nn.Sequential or type(layer) in _MODELS:
+        for key, child in layer.named_children():
+            yield from _outside(child, f"{name}.{key}" if name else key)
+        return
+    if (reason := _refused(layer)) is not None:
+        yield f"{place} {reason}"
+
+
+def _altered(layer: nn.Module) -> str | None:
+    """What makes this layer another one than its type says."""
+    hooks = [layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks]
+    if any(type(hook) is not RowHook for kept in hooks for hook in kept.values()):
+        return "has a hook"
+    if {"forward", "__call__", "_call_impl"} & vars(layer).keys():
+        return "has a forward of its own"
+    for key, entry in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]:
+        if type(entry) not in (nn.Parameter, Tensor):
+            return f"holds {key!r} of type {type(entry).__name__}"
+        if entry._backward_hooks or getattr(entry, "_post_accumulate_grad_hooks", None):
+            return f"has a hook on {key!r}"
+    return None
+
+
+def _refused(layer: nn.Module) -> str | None:
+    """Why a layer without layers is not on the list, whatever its inputs."""
+    kind = type(layer)
+    if kind in _READ_ALONE:
+        if layer.training:
+            return "mixes rows in training, or has no gradients row by row"
+        if kind in (nn.LSTM, nn.GRU, nn.RNN) and not layer.batch_first:
+            return "takes rows for places, since batch_first is not set"
+        return None if getattr(layer, "track_running_stats", True) else "has no statistics of its own"
+    if kind in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d) and layer.track_running_stats:
+        return "keeps statistics of all rows"
+    if kind is nn.Embedding and (layer.max_norm is not None or layer.scale_grad_by_freq):
+        return "reads the codes of a batch as a whole (max_norm, scale_grad_by_freq)"
+    if kind in (nn.Softmax, nn.LogSoftmax, nn.Softmin) and layer.dim is None:
+        return "has no dimension said, and may take the rows"
+    known = kind in _SINGLE or kind in _LEAST or kind in _EXACT
+    return None if known else "is not on the list of row-wise layers"
+
+
+def misread(layer: nn.Module, taken: Tensor, rows: int) -> str | None:
+    """Why a listed layer would not take the rows of this input, (rows, ...), for rows. None if it does."""
+    kind, least = type(layer), {**_LEAST, **_READ_ALONE}
+    if taken.ndim < 1 or len(taken) != rows:
+        return f"takes {tuple(taken.shape)}, which has not one row a record ({rows})"
+    exact = _EXACT.get(kind)
+    if taken.ndim < least.get(kind, exact or 1) or (exact is not None and taken.ndim != exact):
+        return f"takes {tuple(taken.shape)}, and so takes rows for something else"
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and taken.ndim <= len(layer.normalized_shape):
+        return f"takes {tuple(taken.shape)} and is a norm over the rows"
+    for place in _dimensions(layer):
+        if place % taken.ndim == 0:
+            return f"takes {tuple(taken.shape)} and works along the rows"
+    return None
+
+
+def _dimensions(layer: nn.Module) -> tuple[int, ...]:
+    """The dimensions that a layer works along, by its settings."""
+    match layer:
+        case nn.Flatten():
+            return (layer.start_dim,)
+        case nn.Unflatten():
+            return (layer.dim,) if isinstance(layer.dim, int) else ()
+        case nn.Softmax() | nn.LogSoftmax() | nn.Softmin() | nn.GLU():
+            return () if layer.dim is None else (layer.dim,)
+        case _:
+            return ()
+
+
+def listed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers without layers whose inputs `misread` judges, by name."""
+    for name, layer in model.named_modules():
+        if type(layer) in _LEAST or type(layer) in _EXACT or type(layer) in _READ_ALONE:
+            yield name, layer
+
+
+def drawing(model: nn.Module) -> list[_DropoutNd]:
+    """The dropout layers that draw now."""
+    return [
+        layer for layer in model.modules() if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0
+    ]

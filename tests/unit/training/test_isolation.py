@@ -1,0 +1,865 @@
+"""A brought model trains privately only if no record can see another: accepted rightly, or refused.
+
+Each model that is accepted is held to three things: its clipped sum is that of a loop over batches of one,
+one record more moves it by at most the clipping norm, and another record's bits do not hang on that one.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support.tiny_dpsgd import config, seeded
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.functional import cross_entropy
+
+from securefl.core.errors import ConfigError
+from securefl.core.keys import SecretKey
+from securefl.dp.noise import Source
+from securefl.training import to_vector
+from securefl.training.dpsgd import make_private, train_privately
+from securefl.training.evaluation import record_losses
+from securefl.training.heads import body_features
+from securefl.training.isolation import sentence, way_of
+from securefl.training.profile import outputs
+
+Floats = NDArray[np.float64]
+FEATURES, CLASSES, CODES, PLACES = 8, 3, 20, 6
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(40, FEATURES)).astype(np.float32)
+PLACED = RNG.normal(size=(40, PLACES, FEATURES)).astype(np.float32)
+TEXT = RNG.integers(0, CODES, size=(40, PLACES))
+IMAGES = RNG.normal(size=(40, 2, 8, 8)).astype(np.float32)
+LABELS = RNG.integers(0, CLASSES, 40)
+CLIP = 0.7
+
+
+class Silent(Source):
+    """Draws masks from its key as ever, and takes the noise away."""
+
+    def normal(self, count: int) -> Floats:
+        return np.zeros(count)
+
+
+def summed(model: nn.Module, x: Any, y: Any, *, key: bytes = b"k", clip_norm: float = CLIP) -> Floats:
+    """The clipped sum of all records, read off one noiseless step of the real training."""
+    before, kept = flat(model), copy.deepcopy(model.state_dict())
+    settings = config(
+        clip_norm=clip_norm, sampling_rate=1.0, steps=1, learning_rate=1.0, expected_batch=2.0**-10
+    )
+    train_privately(model, x, y, settings, "cross_entropy", Silent(SecretKey(key * 32)))
+    found = (before - flat(model)) * 2.0**-10
+    model.load_state_dict(kept)
+    return found
+
+
+def flat(model: nn.Module) -> Floats:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad]).double().numpy()
+
+
+def by_hand(model: nn.Module, x: Any, y: Any, clip_norm: float = CLIP) -> Floats:
+    """The clipped sum by a loop over batches of one."""
+    made = copy.deepcopy(model).train()
+    free = [parameter for parameter in made.parameters() if parameter.requires_grad]
+    total = np.zeros(sum(one.numel() for one in free))
+    for at in range(len(x)):
+        record, label = torch.from_numpy(x[at : at + 1].copy()), torch.from_numpy(y[at : at + 1])
+        loss = cross_entropy(made(record), label)
+        slopes = torch.autograd.grad(loss, free, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([slope.reshape(-1) for slope in slopes]).double().numpy()
+        total += gradient * min(1.0, clip_norm / max(float(np.linalg.norm(gradient)), 1e-30))
+    return total
+
+
+def moves(model: nn.Module, x: Any, y: Any) -> list[float]:
+    """How far removing the first, a middle and the last record moves the sum, in clipping norms."""
+    whole = summed(model, x, y)
+    return [
+        float(np.linalg.norm(whole - summed(model, np.delete(x, at, 0), np.delete(y, at)))) / CLIP
+        for at in (0, len(x) // 2, len(x) - 1)
+    ]
+
+
+class Net(nn.Module):
+    """Two dense layers, and `change` of a record's values before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES)
+
+    def change(self, x: Tensor) -> Any:
+        return x
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(torch.relu(self.first(self.change(x))))
+
+
+# Accepted ---------------------------------------------------------------------------------------------
+
+
+class ByItself(Net):
+    """Each record by its own largest value: what `x / x.max()` would be for a record."""
+
+    def change(self, x: Tensor) -> Tensor:
+        return x / x.abs().amax(1, keepdim=True)
+
+
+class Chosen(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return torch.where(x.mean(1, keepdim=True) > 0, x, -x)
+
+
+class SortedValues(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return x.sort(1).values
+
+
+class Overwriting(Net):
+    """Changes its input in place, before anything needs it."""
+
+    def change(self, x: Tensor) -> Tensor:
+        return x.mul_(2).sub_(1)
+
+
+class Sharing(Net):
+    """Puts out a view of the memory it computed in."""
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.cat([super().forward(x), x], dim=1)[:, :CLASSES]
+
+
+class Elsewhere(Net):
+    """Uses a layer's weight, but not the layer."""
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(torch.relu(x @ self.first.weight.T))
+
+
+class TwoInputs(nn.Module):
+    """A layer of two inputs, for which Opacus knows no gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Bilinear(FEATURES, FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(x, x)
+
+
+class Flattening(nn.Module):
+    """Its layer's rows are not records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(2, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(x.reshape(-1, 2)).view(len(x), FEATURES // 2, CLASSES).sum(1)
+
+
+class Straight(torch.autograd.Function):
+    """Rounds, and lets the slope through."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        return slope
+
+
+class Rounding(Net):
+    def forward(self, x: Tensor) -> Any:
+        return self.last(Straight.apply(self.first(x)))
+
+
+TABLE = torch.linspace(-1, 1, FEATURES)
+
+
+class OfATable(Net):
+    """Uses a constant that no layer holds, and one that a first pass makes."""
+
+    made: Tensor | None = None
+
+    def change(self, x: Tensor) -> Tensor:
+        if self.made is None:
+            self.made = torch.ones(FEATURES)
+        return x * TABLE * self.made
+
+
+class Attention(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(FEATURES, 2, 16, dropout, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x).mean(1))
+
+
+class Reading(nn.Module):
+    """A recurrent layer over places, or over the places of a text."""
+
+    def __init__(self, kind: Any, *, text: bool = False, first: bool = True, **settings: Any) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(CODES, FEATURES) if text else nn.Identity()
+        self.body = kind(FEATURES, 5, batch_first=first, **settings)
+        self.head = nn.Linear(5 * (2 if settings.get("bidirectional") else 1), CLASSES)
+        self.first = first
+
+    def forward(self, x: Tensor) -> Any:
+        values = self.embedding(x)
+        found = self.body(values if self.first else values.transpose(0, 1))[0]
+        return self.head(found[:, -1] if self.first else found[-1])
+
+
+class Convolving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2))
+        self.head = nn.Linear(36, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x).flatten(1))
+
+
+class OfInstances(nn.Module):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.norm, self.head = nn.InstanceNorm1d(PLACES, **settings), nn.Linear(PLACES * FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.norm(x).flatten(1))
+
+
+ACCEPTED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "plain": (Net, ROWS),
+    "own maximum": (ByItself, ROWS),
+    "where": (Chosen, ROWS),
+    "sorted values": (SortedValues, ROWS),
+    "in place": (Overwriting, ROWS),
+    "shared memory": (Sharing, ROWS),
+    "elsewhere": (Elsewhere, ROWS),
+    "two inputs": (TwoInputs, ROWS),
+    "flattening": (Flattening, ROWS),
+    "straight through": (Rounding, ROWS),
+    "constants": (OfATable, ROWS),
+    "transformer": (Attention, PLACED),
+    "lstm": (lambda: Reading(nn.LSTM, num_layers=2, bidirectional=True), PLACED),
+    "gru": (lambda: Reading(nn.GRU), PLACED),
+    "gru, places first": (lambda: Reading(nn.GRU, first=False), PLACED),
+    "rnn": (lambda: Reading(nn.RNN, nonlinearity="relu"), PLACED),
+    "text lstm": (lambda: Reading(nn.LSTM, text=True), TEXT),
+    "convolutions": (Convolving, IMAGES),
+    "instance norm": (OfInstances, PLACED),
+}
+LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "dense": (
+        lambda: nn.Sequential(nn.Linear(FEATURES, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, CLASSES)),
+        ROWS,
+    ),
+    "convolving": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+        ),
+        IMAGES,
+    ),
+    "text": (
+        lambda: nn.Sequential(nn.Embedding(CODES, 4), nn.Flatten(), nn.Linear(4 * PLACES, CLASSES)),
+        TEXT,
+    ),
+    "norms": (
+        lambda: nn.Sequential(nn.InstanceNorm1d(PLACES), nn.Flatten(), nn.Linear(PLACES * FEATURES, CLASSES)),
+        PLACED,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*ACCEPTED, *LAYERS])
+def test_what_is_accepted_sums_its_records_one_by_one(case: str) -> None:
+    make, x = (ACCEPTED | LAYERS)[case]
+    model, _ = make_private(seeded(make))
+    assert way_of(model.train()).alone == (case in ACCEPTED)
+    found, expected = summed(model, x, LABELS), by_hand(model, x, LABELS)
+    assert np.linalg.norm(found - expected) <= 1e-4 * np.linalg.norm(expected)
+    assert max(moves(model, x, LABELS)) <= 1 + 1e-6  # read off float32 parameters
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in ACCEPTED if case not in ("shared memory", "two inputs", "flattening")]
+)
+def test_what_is_accepted_is_read_one_by_one(case: str) -> None:
+    make, x = ACCEPTED[case]
+    model, _ = make_private(seeded(make))
+    layer = "last" if hasattr(model, "last") else "head"
+    read: list[Callable[[Any], Any]] = [
+        lambda rows: outputs(model, layer, rows),
+        lambda rows: body_features(model, rows),
+        lambda rows: record_losses(model, rows, LABELS[: len(rows)], "cross_entropy"),
+    ]
+    with torch.no_grad():
+        expected = model.eval()(torch.from_numpy(x.copy())).numpy()
+    np.testing.assert_allclose(read[0](x), expected, atol=1e-5)
+    for one in read:
+        np.testing.assert_array_equal(one(x)[:7], one(x[:7]))
+
+
+# Dropout and other draws ------------------------------------------------------------------------------
+
+
+class Noisy(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return x + 0.3 * torch.randn_like(x) + torch.rand(1, FEATURES) if self.training else x
+
+
+class Gumbel(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return functional.gumbel_softmax(x) if self.training else x.softmax(1)
+
+
+def dropped(*layers: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(CLASSES))
+
+
+DRAWING: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "dropout": (lambda: nn.Sequential(nn.Linear(FEATURES, 9), nn.Dropout(), nn.Linear(9, CLASSES)), ROWS),
+    "alpha": (
+        lambda: nn.Sequential(nn.Linear(FEATURES, 9), nn.AlphaDropout(0.4), nn.Linear(9, CLASSES)),
+        ROWS,
+    ),
+    "channels": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout2d(0.4), nn.Flatten(), nn.Linear(144, CLASSES)),
+        IMAGES,
+    ),
+    "transformer": (lambda: Attention(0.3), PLACED),
+    "lstm": (lambda: Reading(nn.LSTM, num_layers=2, dropout=0.3), PLACED),
+    "noise": (Noisy, ROWS),
+    "gumbel": (Gumbel, ROWS),
+}
+
+
+@pytest.mark.parametrize("case", DRAWING)
+def test_a_records_draws_are_its_own(case: str) -> None:
+    make, x = DRAWING[case]
+    model, _ = make_private(seeded(make))
+    assert max(moves(model, x, LABELS)) <= 1 + 1e-6
+    once, again, other = (summed(model, x, LABELS, key=key) for key in (b"a", b"a", b"b"))
+    np.testing.assert_array_equal(once, again)
+    assert np.linalg.norm(once - other) > 0.1 * CLIP
+
+
+@pytest.mark.parametrize("case", DRAWING)
+def test_the_public_stream_has_no_part_in_masks(case: str) -> None:
+    make, x = DRAWING[case]
+    model, _ = make_private(seeded(make))
+    found = []
+    for seed in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            before = torch.get_rng_state()
+            found.append(summed(model, x, LABELS))
+            assert torch.equal(before, torch.get_rng_state())
+    np.testing.assert_array_equal(*found)
+
+
+def test_four_hundred_records_under_dropout_move_by_one_clipping_norm() -> None:
+    """Masks by row from one stream: removing the first record moved the sum by 20.9 clipping norms."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(400, FEATURES)).astype(np.float32), rng.integers(0, CLASSES, 400)
+    model = seeded(DRAWING["dropout"][0])
+    whole = summed(model, x, y)
+    for at in (0, 399):
+        moved = np.linalg.norm(whole - summed(model, np.delete(x, at, 0), np.delete(y, at)))
+        assert moved <= CLIP * (1 + 1e-5)
+
+
+def test_masks_drop_their_share() -> None:
+    """400 records of 200 values: 0.01 is nine deviations, 1e-18 for a wrong alarm."""
+    model = nn.Sequential(nn.Linear(200, 200), nn.Dropout(0.3), nn.Linear(200, CLASSES))
+    from securefl.training.draws import Length, Taken, tape_of
+
+    x = torch.randn(400, FEATURES, generator=torch.Generator().manual_seed(0))
+    tape = tape_of(x, torch.zeros(400, dtype=torch.int64), Length(uniform=200), SecretKey(b"m" * 32))
+    from securefl.training.draws import Drawing
+
+    with Drawing(Taken(tape, 400)):
+        found = model[1].train()(torch.ones(400, 200))
+    assert abs(float((found == 0).double().mean()) - 0.3) < 0.01
+    assert torch.allclose(found[found > 0], torch.tensor(1 / 0.7))
+
+
+# Refused ----------------------------------------------------------------------------------------------
+
+
+class Largest(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return x / x.abs().max()
+
+
+class Deciding(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return x if x.mean() > 0 else -x
+
+
+class Threshold(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return torch.where(x.max() > 500, -x, x)
+
+
+class SortedRows(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return x[x[:, 0].argsort()]
+
+
+class OverRows(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return torch.softmax(x @ x.T, 1) @ x
+
+
+class Centred(Net):
+    """Batch norm by hand, in training alone."""
+
+    def change(self, x: Tensor) -> Tensor:
+        return (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt() if self.training else x
+
+
+class CentredText(nn.Module):
+    """Batch norm by hand over the embeddings of a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(CODES, 4), nn.Linear(4 * PLACES, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        found = self.embedding(x).flatten(1)
+        return self.head((found - found.mean(0)) / (found.var(0, unbiased=False) + 1e-5).sqrt())
+
+
+class Seen(Net):
+    """Keeps the last chunk, and shifts by it."""
+
+    seen: Any = None
+
+    def change(self, x: Tensor) -> Tensor:
+        before, self.seen = self.seen, x
+        return x if before is None else x + before
+
+
+class Buffered(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(FEATURES))
+
+    def change(self, x: Tensor) -> Tensor:
+        self.seen = x.mean(0)
+        return x + self.seen
+
+
+class Added(Buffered):
+    def change(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return x + self.seen
+
+
+class Counted(Net):
+    passes = 0
+
+    def change(self, x: Tensor) -> Tensor:
+        Counted.passes += 1
+        return x * Counted.passes
+
+
+COUNT = 0
+KEPT: list[Tensor] = []
+
+
+class Global(Net):
+    def change(self, x: Tensor) -> Tensor:
+        global COUNT
+        COUNT += 1
+        return x * COUNT
+
+
+class Listing(Net):
+    def change(self, x: Tensor) -> Tensor:
+        KEPT.append(x)
+        return x + KEPT[0] if len(KEPT) > 1 else x
+
+
+def closing() -> nn.Module:
+    kept: list[Tensor] = []
+
+    class Closed(Net):
+        def change(self, x: Tensor) -> Tensor:
+            kept.append(x)
+            return x + kept[0]
+
+    return Closed()
+
+
+class OwnGenerator(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def change(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        return x * torch.bernoulli(torch.full_like(x, 0.5), generator=self.generator)
+
+
+class NumpyNoise(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return x * float(np.random.random()) if self.training else x  # noqa: NPY002
+
+
+class PythonNoise(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return x * random.random() if self.training else x
+
+
+class OwnRule(torch.autograd.Function):
+    """Its vmap rule sees the whole chunk."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        return slope
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
+        return x + x.mean(in_dims[0], keepdim=True), in_dims[0]
+
+
+class Ruling(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return OwnRule.apply(x)
+
+
+class NoRule(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        return slope
+
+
+class Unruled(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return NoRule.apply(x)
+
+
+class Values(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return x * float(x.max())
+
+
+class Printing(Net):
+    def change(self, x: Tensor) -> Tensor:
+        return x * len(str(x))
+
+
+class Unwrapping(Net):
+    def change(self, x: Tensor) -> Tensor:
+        inner = (
+            torch._C._functorch.get_unwrapped(x) if torch._C._functorch.is_functorch_wrapped_tensor(x) else x
+        )
+        return x + inner.mean()
+
+
+class Overwritten(Net):
+    """Changes a value that its gradient needs."""
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = self.first(x)
+        found = self.last(torch.tanh(hidden).mul_(2).exp())
+        self.last.weight.mul_(0.9)
+        return found
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
+    "batch norm": (
+        lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES)),
+        ROWS,
+        "make_private",
+    ),
+    "instance norm": (lambda: OfInstances(track_running_stats=True), PLACED, "keep records apart, got norm"),
+    "largest": (Largest, ROWS, "the same for a batch as for its records one by one"),
+    "deciding": (Deciding, ROWS, "decides in Python by the values"),
+    "threshold": (Threshold, ROWS, "the same for a batch"),
+    "sorted rows": (SortedRows, ROWS, "the same for a batch"),
+    "attention over rows": (OverRows, ROWS, "the same for a batch"),
+    "centred": (Centred, ROWS, "one by one, the forward of Centred does not in training"),
+    "centred text": (CentredText, TEXT, "the same for a batch"),
+    "seen": (Seen, ROWS, "keeps|changes|kept|made in this pass"),
+    "buffer": (Buffered, ROWS, "the same for a batch|in place|changes"),
+    "adding buffer": (Added, ROWS, "in place|changes"),
+    "class counter": (Counted, ROWS, "changes, got class Counted.passes"),
+    "global counter": (Global, ROWS, "changes, got .*'COUNT'"),
+    "global list": (Listing, ROWS, "made in this pass|'KEPT'"),
+    "closure": (closing, ROWS, "made in this pass|'kept'"),
+    "own generator": (OwnGenerator, ROWS, "generator of the model's own"),
+    "numpy": (NumpyNoise, ROWS, "numpy's generator|the same for a batch"),
+    "python": (PythonNoise, ROWS, "'random'|the same for a batch"),
+    "own rule": (Ruling, ROWS, "without a vmap rule of their own, got OwnRule"),
+    "no rule": (Unruled, ROWS, "setup_context"),
+    "values": (Values, ROWS, "takes a value out of a tensor"),
+    "printing": (Printing, ROWS, "prints no tensors"),
+    "unwrapping": (Unwrapping, ROWS, "made in this pass|the same for a batch"),
+    "parameters in place": (Overwritten, ROWS, "(?i)in.?place"),
+    "gru without batch_first": (lambda: Rowless(nn.GRU), PLACED, "the same for a batch"),
+}
+
+
+class Rowless(nn.Module):
+    """Takes rows for places: each record is read behind the one before it."""
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.body, self.head = kind(FEATURES, 5), nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x)[0].mean(1))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_mixes_records_is_refused_by_name(case: str) -> None:
+    make, x, message = REFUSED[case]
+    KEPT.clear()
+    model = seeded(make)
+    if "gru" in case:
+        model, _ = make_private(model)
+    before = to_vector(model)
+    with pytest.raises(ConfigError, match=message):
+        train_privately(
+            model, x, LABELS, config(sampling_rate=1.0, noise_multiplier=1.0), "cross_entropy", Source()
+        )
+    np.testing.assert_array_equal(to_vector(model), before)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "largest",
+        "threshold",
+        "sorted rows",
+        "attention over rows",
+        "centred text",
+        "deciding",
+        "seen",
+        "global counter",
+        "printing",
+    ],
+)
+def test_what_mixes_records_is_not_read_either(case: str) -> None:
+    make, x, _ = REFUSED[case]
+    KEPT.clear()
+    with pytest.raises(ConfigError):
+        record_losses(seeded(make), x, LABELS, "cross_entropy")
+
+
+def test_an_operator_of_others_is_refused() -> None:
+    """A registered operator may have a rule that sees the whole chunk."""
+
+    @torch.library.custom_op("securefl_tests::shifted", mutates_args=())
+    def shifted(x: Tensor) -> Tensor:
+        return x + 1
+
+    shifted.register_autograd(lambda ctx, slope: slope)
+
+    @shifted.register_vmap
+    def rule(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
+        return x + x.mean(in_dims[0], keepdim=True), in_dims[0]
+
+    class Registered(Net):
+        def change(self, x: Tensor) -> Tensor:
+            return shifted(x)
+
+    with pytest.raises(ConfigError, match="operators of torch itself, got securefl_tests"):
+        summed(Registered(), ROWS, LABELS)
+
+
+# Listed layers and their traps ------------------------------------------------------------------------
+
+
+class Sub(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0))
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(FEATURES, CLASSES))
+    model[0].register_forward_pre_hook(lambda _, given: (given[0] / given[0].abs().max(),))
+    return model
+
+
+def slope_hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(FEATURES, CLASSES))
+    model[0].register_full_backward_hook(lambda *_: None)
+    return model
+
+
+def parameter_hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(FEATURES, CLASSES))
+    model[0].weight.register_hook(lambda slope: slope)
+    return model
+
+
+def parametrized() -> nn.Module:
+    model = nn.Sequential(nn.Linear(FEATURES, CLASSES))
+    nn.utils.parametrizations.weight_norm(model[0])
+    return model
+
+
+def replaced() -> nn.Module:
+    model = nn.Sequential(nn.Linear(FEATURES, CLASSES))
+    own = model[0].forward
+    model[0].forward = lambda x: own(x / x.abs().max())
+    return model
+
+
+ON_THE_WAY: dict[str, Callable[[], nn.Module]] = {
+    "subclass": lambda: nn.Sequential(Sub(FEATURES, CLASSES)),
+    "hook": hooked,
+    "backward hook": slope_hooked,
+    "hook on a parameter": parameter_hooked,
+    "parametrization": parametrized,
+    "replaced forward": replaced,
+    "own sequence": lambda: type("Mine", (nn.Sequential,), {})(nn.Linear(FEATURES, CLASSES)),
+    "clipped embedding": lambda: nn.Sequential(nn.Embedding(CODES, 4, max_norm=1.0)),
+    "scaled embedding": lambda: nn.Sequential(nn.Embedding(CODES, 4, scale_grad_by_freq=True)),
+    "softmax without a dimension": lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Softmax(None)),
+    "batch norm": lambda: nn.Sequential(nn.BatchNorm1d(FEATURES)),
+    "lstm": lambda: nn.Sequential(nn.LSTM(FEATURES, 3, batch_first=True)),
+}
+
+
+@pytest.mark.parametrize("case", ON_THE_WAY)
+def test_what_only_looks_like_a_listed_layer_is_not_one(case: str) -> None:
+    assert way_of(ON_THE_WAY[case]().train()).alone
+
+
+def test_hooks_for_all_modules_leave_no_listed_model() -> None:
+    model = nn.Sequential(nn.Linear(FEATURES, CLASSES))
+    assert not way_of(model).alone
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert way_of(model).alone
+    finally:
+        handle.remove()
+    assert not way_of(model).alone
+
+
+MISREAD: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "norm over rows": (
+        lambda: nn.Sequential(nn.LayerNorm((64, FEATURES)), nn.Linear(FEATURES, CLASSES)),
+        ROWS,
+    ),
+    "flat rows": (
+        lambda: nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (64, FEATURES)), nn.Linear(FEATURES, CLASSES)),
+        ROWS,
+    ),
+    "flat from behind": (
+        lambda: nn.Sequential(
+            nn.Flatten(-2, -1), nn.Unflatten(0, (64, FEATURES)), nn.Linear(FEATURES, CLASSES)
+        ),
+        ROWS,
+    ),
+    "softmax over rows": (lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Softmax(0)), ROWS),
+    "softmax from behind": (lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.LogSoftmax(-2)), ROWS),
+    "gated rows": (lambda: nn.Sequential(nn.GLU(0), nn.Linear(FEATURES, CLASSES)), ROWS),
+    "rows as channels": (lambda: nn.Sequential(nn.Conv1d(64, 64, 1), nn.Linear(FEATURES, CLASSES)), ROWS),
+    "rows as channels of a norm": (
+        lambda: nn.Sequential(nn.InstanceNorm1d(64), nn.Linear(FEATURES, CLASSES)),
+        ROWS,
+    ),
+    "pooling over rows": (
+        lambda: nn.Sequential(nn.MaxPool2d((3, 1), 1, (1, 0)), nn.Flatten(1), nn.LazyLinear(CLASSES)),
+        PLACED,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("case", MISREAD)
+def test_a_listed_layer_that_takes_rows_for_something_else_is_refused(case: str) -> None:
+    make, x = MISREAD[case]
+    model = seeded(make)
+    if case == "pooling over rows":
+        model(torch.zeros(64, *x.shape[1:]))
+    assert not way_of(model).alone
+    with pytest.raises(ConfigError):
+        train_privately(model, x, LABELS, config(chunk=64), "cross_entropy", Source())
+    with pytest.raises(ConfigError):
+        record_losses(model, x, LABELS, "cross_entropy")
+
+
+# A record that a kernel refuses -----------------------------------------------------------------------
+
+WITH_CODES = {**{name: ACCEPTED[name] for name in ("text lstm",)}, "text": LAYERS["text"]}
+
+
+@pytest.mark.parametrize("case", WITH_CODES)
+def test_a_code_beyond_the_embedding_counts_as_zero(case: str) -> None:
+    make, x = WITH_CODES[case]
+    model, _ = make_private(seeded(make))
+    spoilt = x.copy()
+    spoilt[[3, 39], 2] = CODES, -1
+    clean, labels = np.delete(spoilt, [3, 39], 0), np.delete(LABELS, [3, 39])
+    # sums are read off float32 parameters of up to 32, at a scale of 2^-10
+    np.testing.assert_allclose(summed(model, spoilt, LABELS), summed(model, clean, labels), atol=1e-8)
+    assert np.isfinite(summed(model, spoilt[3:4], LABELS[3:4])).all()
+    losses = record_losses(model, spoilt, LABELS, "cross_entropy")
+    assert np.flatnonzero(np.isnan(losses)).tolist() == [3, 39]
+    np.testing.assert_array_equal(
+        np.delete(losses, [3, 39]), record_losses(model, clean, labels, "cross_entropy")
+    )
+    assert np.isnan(outputs(model, "2" if case == "text" else "head", spoilt)[[3, 39]]).all()
+
+
+def test_what_public_records_raise_is_the_models_fault() -> None:
+    with pytest.raises(ConfigError, match="made-up records"):
+        summed(Net(), ROWS[:, :5], LABELS)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_a_record_that_is_not_finite_counts_as_zero(bad: float) -> None:
+    model, spoilt = seeded(Chosen), ROWS.copy()
+    spoilt[7] = bad
+    np.testing.assert_allclose(
+        summed(model, spoilt, LABELS), summed(model, np.delete(spoilt, 7, 0), np.delete(LABELS, 7)), atol=1e-9
+    )
+
+
+# In words ---------------------------------------------------------------------------------------------
+
+
+def test_the_way_and_its_cost_are_said() -> None:
+    assert sentence(seeded(LAYERS["dense"][0]), 64).startswith("row-wise layers compute a batch as a whole")
+    told = sentence(seeded(Net), 64)
+    assert "since the model (Net) is not on the list of row-wise layers" in told
+    assert "64 gradients of 75 values take 0.0 MB at a time" in told
