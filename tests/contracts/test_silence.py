@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from securefl.core.abstaining import Reason
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.release import KEY_HOLDER as HOLDER
 from securefl.core.release import OTHERS, SERVER
+from securefl.engines.party import computing
+from securefl.engines.party.computing import Computing
 from securefl.engines.party.contributing import Contributing
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
@@ -200,3 +203,26 @@ def test_an_update_beyond_its_grid_is_cut_and_not_silent(tmp_path: Path) -> None
     assert found.finished is not None
     assert not any(record["abstained"] for record in found.finished.records)
     assert all(np.isfinite(record["epsilon"][SERVER]) for record in found.finished.records)
+
+
+@pytest.mark.parametrize("speaking", [{0}, set()], ids=["speaking", "silent"])
+def test_training_that_fails_for_one_client_stops_no_other(speaking: set[int]) -> None:
+    def fails(fits: Any) -> Any:
+        raise RuntimeError("A code beyond the embedding.")
+
+    values: Any = object.__new__(Computing)
+    task = SimpleNamespace(client=0, wants=("update",))
+    vars(values).update(
+        _fits={"update": SimpleNamespace(fit=lambda job: job)},
+        _values={},
+        _trainer=fails,
+        _job=lambda *asked: asked,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(computing, "_question", lambda task, name: name)
+        if speaking:
+            values.train([(task, None)], speaking)
+            assert values._trained == {}
+        else:
+            with pytest.raises(RuntimeError, match="beyond the embedding"):
+                values.train([(task, None)], speaking)

@@ -24,6 +24,8 @@ from securefl.charges import (
     placement,
     reach,
     room,
+    sparse,
+    unbounded,
 )
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
@@ -440,3 +442,22 @@ def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
     assert endless(replace(against, noise="central", unprotected=("own",)), [trained]) == (
         "the own is open to the server and the others"
     )
+
+
+# Silence and length ---------------------------------------------------------------------------------
+
+
+def test_zeros_travel_where_a_length_would_tell_of_records() -> None:
+    packed = replace(SUM, packed=True)
+    bare = replace(PLAN, noise="none", noise_multiplier=0.0, unprotected=frozenset({"own"}))
+    assert not sparse(PLAN, packed)
+    assert sparse(bare, packed)
+    assert not sparse(bare, SUM)
+
+
+def test_silence_tells_if_any_party_that_sees_it_has_a_finite_epsilon() -> None:
+    bare = replace(PLAN, noise="none", noise_multiplier=0.0, unprotected=frozenset({"own"}))
+    charges = [charge_of(PLAN, SUM), charge_of(bare, SUM)]
+    assert not unbounded(charges[:1], PARTIES)
+    assert unbounded(charges, ("server", "others"))
+    assert not unbounded([], ("server",))
