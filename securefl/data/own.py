@@ -25,6 +25,8 @@ from securefl.data.sides import Sides, parted
 from securefl.data.tables import files_in, read_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from securefl.data.given import Portion
 
 TEST_SHARE: Final = 0.3
@@ -67,8 +69,15 @@ def from_files(source: Path, test: Path | None, layout: Layout) -> Given:
             "and name the column under `ignore` if there is one."
         )
     files = [path for path in files_in(source) if test is None or not path.samefile(test)]
-    parts = {path.name: read_table(path) for path in files}
-    return Given(parts=parts, test=own, divided=True, network=one_network([*files, *apart]))
+    # A file of nothing is a client without records: an error would tell that it has none.
+    full = [path for path in files if path.suffix.lower() != ".csv" or path.stat().st_size] or files
+    read = {path: read_table(path) for path in full}
+    parts = {path.name: read[path] if path in read else _without_rows(read[full[0]]) for path in files}
+    return Given(parts=parts, test=own, divided=True, network=one_network([*full, *apart]))
+
+
+def _without_rows(part: pd.DataFrame | Arrays) -> pd.DataFrame | Arrays:
+    return replace(part, x=part.x[:0], y=part.y[:0]) if isinstance(part, Arrays) else part.iloc[:0]
 
 
 def own(

@@ -1,0 +1,122 @@
+"""Under a finite epsilon no value of a record decides over an error: it would tell of the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.own_records import BY_CLIENT, LAYOUT, SMALL, arrays, of, table
+
+from securefl.core.errors import DataError
+from securefl.data.dataset import Dataset
+from securefl.data.own import Own, from_files, own
+from securefl.data.sides import Sides
+
+BAD: dict[str, dict[str, Any]] = {
+    "no number": {"dose": "a bit"},
+    "nothing": {"dose": ""},
+    "nan": {"dose": "nan"},
+    "infinity": {"dose": "inf"},
+    "too large": {"dose": "1e300"},
+    "unknown word": {"sex": "x"},
+    "no word": {"sex": ""},
+    "unknown label": {"ill": "perhaps"},
+    "no label": {"ill": ""},
+}
+
+
+def people(n: int = 40) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "name": "x",
+            "age": rng.integers(1, 99, n).astype(str),
+            "sex": rng.choice(["f", "m"], n),
+            "dose": rng.normal(size=n).round(3).astype(str),
+            "ill": rng.choice(["no", "yes"], n),
+        }
+    ).astype(object)
+
+
+def whole(made: Own) -> int:
+    return len(made.split.train) + len(made.split.test)
+
+
+def unusable(part: Dataset) -> int:
+    return int((~np.isfinite(part.x).all(1)).sum())
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_record_that_cannot_be_used_is_kept_and_said(bad: str) -> None:
+    frame = people()
+    (column, value), row = next(iter(BAD[bad].items())), 7
+    frame.loc[row, column] = value
+    with pytest.raises(DataError, match="row 8"):
+        table(frame, share=0.0)
+    made = table(frame, share=0.0, claimed=True)
+    assert len(made.split.train) == 40
+    assert unusable(made.split.train) == 1
+    assert made.split.train.y[row] == -1
+    assert "Records that cannot be used, 1 of them, count as zero." in made.notes
+    # The other records are what they were.
+    clean = table(people(), share=0.0, claimed=True).split.train
+    np.testing.assert_array_equal(np.delete(made.split.train.x, row, 0), np.delete(clean.x, row, 0))
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_all_records_may_be_unusable(bad: str) -> None:
+    (column, value), frame = next(iter(BAD[bad].items())), people()
+    frame[column] = value
+    made = table(frame, claimed=True)
+    assert unusable(made.split.train) == len(made.split.train)
+    assert not len(made.split.test), "the server tests on none of them"
+
+
+@pytest.mark.parametrize("where", ["x", "y"])
+def test_arrays_are_read_so_too(where: str) -> None:
+    x, y = arrays(30)
+    given = {"x": x.copy(), "y": y.astype(float)}
+    given[where][3] = np.nan
+    with pytest.raises(DataError, match="row 4"):
+        of((given["x"], given["y"]), share=0.0)
+    made = of((given["x"], given["y"]), share=0.0, claimed=True)
+    assert (len(made.split.train), unusable(made.split.train)) == (30, 1)
+
+
+def test_a_record_of_no_declared_client_is_nobodys() -> None:
+    from dataclasses import replace
+
+    frame = people().assign(hospital=["north", "south"] * 20)
+    frame.loc[4, "hospital"] = "elsewhere"
+    frame.loc[5, "hospital"] = ""
+    layout = replace(BY_CLIENT, clients=("north", "south", "west"))
+    made = table(frame, layout, share=0.0, claimed=True)
+    assert len(made.split.train) == 38
+    assert made.clients == ("north", "south", "west")
+    assert made.split.train.holders == 3
+    with pytest.raises(DataError, match="hospital"):
+        table(frame, layout, share=0.0)
+
+
+def test_an_empty_file_is_a_client_without_records(tmp_path: Path) -> None:
+    for name in ("a", "c"):
+        people().to_csv(tmp_path / f"{name}.csv", index=False)
+    (tmp_path / "b.csv").write_text("")
+    found = from_files(tmp_path, None, LAYOUT)
+    made = own(found, LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=True)
+    assert made.clients == ("a.csv", "b.csv", "c.csv")
+    assert made.split.train.groups is not None
+    assert np.bincount(made.split.train.groups, minlength=3).tolist() == [40, 0, 40]
+    with pytest.raises(DataError, match="at least one record"):
+        own(found, LAYOUT, name="people", sides=Sides(0), share=0.0)
+
+
+def test_a_data_set_says_that_it_is_lenient() -> None:
+    x, y = np.full((2, 3), np.nan, np.float32), np.array([0, -1])
+    with pytest.raises(DataError, match="finite values"):
+        Dataset(name="mine", x=x, y=y, classes=2)
+    assert len(Dataset(name="mine", x=x, y=y, classes=2, lenient=True)) == 2
+    assert SMALL.count == 2
