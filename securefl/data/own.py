@@ -70,10 +70,15 @@ def from_files(source: Path, test: Path | None, layout: Layout) -> Given:
         )
     files = [path for path in files_in(source) if test is None or not path.samefile(test)]
     # A file of nothing is a client without records: an error would tell that it has none.
-    full = [path for path in files if path.suffix.lower() != ".csv" or path.stat().st_size] or files
+    full = [path for path in files if not _is_blank(path)] or files
     read = {path: read_table(path) for path in full}
     parts = {path.name: read[path] if path in read else _without_rows(read[full[0]]) for path in files}
     return Given(parts=parts, test=own, divided=True, network=one_network([*full, *apart]))
+
+
+def _is_blank(path: Path) -> bool:
+    small = path.suffix.lower() == ".csv" and path.stat().st_size < 16
+    return small and not path.read_bytes().removeprefix(b"\xef\xbb\xbf").strip()
 
 
 def _without_rows(part: pd.DataFrame | Arrays) -> pd.DataFrame | Arrays:

@@ -101,10 +101,11 @@ def test_a_record_of_no_declared_client_is_nobodys() -> None:
         table(frame, layout, share=0.0)
 
 
-def test_an_empty_file_is_a_client_without_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["", "\n", "\ufeff \r\n"])
+def test_an_empty_file_is_a_client_without_records(content: str, tmp_path: Path) -> None:
     for name in ("a", "c"):
         people().to_csv(tmp_path / f"{name}.csv", index=False)
-    (tmp_path / "b.csv").write_text("")
+    (tmp_path / "b.csv").write_text(content, encoding="utf-8")
     found = from_files(tmp_path, None, LAYOUT)
     made = own(found, LAYOUT, name="people", sides=Sides(0), share=0.0, claimed=True)
     assert made.clients == ("a.csv", "b.csv", "c.csv")
