@@ -334,10 +334,10 @@ def lone_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, rows: int
         gradients(_copies(full), None, public=True)
         tape = tape_of(full[0], full[1], found.length, _PUBLIC)
         first = gradients(_copies(full), tape, public=True)
+        _require_again(model, first, gradients(_copies(full), tape, public=True))
         for kind, probe in all_probes(columns, rows, codes):
             if kind in ("usual", "large", "around zero"):
                 _require_places(model, gradients, probe)
-        _require_again(model, first, gradients(_copies(full), tape, public=True))
         _require_same_model(model, columns, rows, codes, found)
         require_none_kept(before)
         return found
