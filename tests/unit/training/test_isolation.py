@@ -719,8 +719,17 @@ def test_an_operator_of_others_is_refused() -> None:
         def change(self, x: Tensor) -> Tensor:
             return shifted(x)
 
+    class Out(Net):
+        """Calls it where no function of torch is looked at."""
+
+        def change(self, x: Tensor) -> Tensor:
+            with torch._C.DisableTorchFunction():
+                return torch.ops.securefl_tests.shifted(x)
+
     with pytest.raises(ConfigError, match="operators of torch itself, got securefl_tests"):
         summed(Registered(), ROWS, LABELS)
+    with pytest.raises(ConfigError, match="operators of torch itself|made in this pass"):
+        summed(Out(), ROWS, LABELS)
 
 
 # Listed layers and their traps ------------------------------------------------------------------------
