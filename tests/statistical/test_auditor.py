@@ -182,6 +182,7 @@ def test_the_other_studies_of_the_grid_are_honest(part: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_what_is_refused_hides_no_level() -> None:
     """All of the grid runs, and of 200 cases that it leaves out, each is refused by its study's own check."""
     assert not list(refusals(cases()))
