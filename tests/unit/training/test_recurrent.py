@@ -1,0 +1,114 @@
+"""Row-wise recurrent layers compute what torch's do, from the same parameters."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from securefl.core.errors import ConfigError
+from securefl.training.dpsgd import make_private
+from securefl.training.recurrent import GRU, LSTM, RNN, record_by_record
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "lstm": (nn.LSTM, {}),
+    "gru": (nn.GRU, {}),
+    "tanh": (nn.RNN, {}),
+    "relu": (nn.RNN, {"nonlinearity": "relu"}),
+}
+SETTINGS = list(product((1, 2), (False, True), (False, True), (False, True)))
+
+
+def made(kind: str, layers: int = 2, both: bool = True, bias: bool = True, first: bool = True) -> Any:
+    torch_kind, more = KINDS[kind]
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)
+        return torch_kind(3, 4, layers, bidirectional=both, bias=bias, batch_first=first, **more)
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(2))
+
+
+def alike(one: Any, other: Any) -> None:
+    if isinstance(one, tuple):
+        for a, b in zip(one, other, strict=True):
+            alike(a, b)
+    else:
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("layers", "both", "bias", "first"), SETTINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_states_and_gradients_are_torchs(
+    kind: str, layers: int, both: bool, bias: bool, first: bool
+) -> None:
+    theirs = made(kind, layers, both, bias, first)
+    ours = record_by_record(theirs)
+    assert ours is not None
+    x = drawn(5, 6, 3)
+    alike(ours(x), theirs(x))
+    for layer in (ours, theirs):
+        layer(x)[0].square().sum().backward()
+    for (name, one), (same, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        assert name == same
+        assert one.grad is not None
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_first_state_is_taken(kind: str) -> None:
+    theirs = made(kind)
+    start: Any = drawn(4, 5, 4)
+    if kind == "lstm":
+        start = (start, drawn(4, 5, 4) / 2)
+    alike(record_by_record(theirs)(drawn(5, 6, 3), start), theirs(drawn(5, 6, 3), start))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_dict_fits_both(kind: str) -> None:
+    theirs, ours = made(kind), record_by_record(made(kind))
+    assert ours is not None
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    other = made(kind)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.5)
+    ours.load_state_dict(other.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    x = drawn(5, 6, 3)
+    alike(theirs(x), other(x))
+
+
+def test_values_of_torchs_layer_stay_and_no_generator_moves() -> None:
+    theirs, before = made("gru"), torch.get_rng_state()
+    theirs.requires_grad_(False).eval()
+    ours = record_by_record(theirs)
+    assert ours is not None
+    assert not ours.training
+    assert not any(parameter.requires_grad for parameter in ours.parameters())
+    assert torch.equal(before, torch.get_rng_state())
+    with torch.no_grad():
+        next(ours.parameters()).zero_()
+    assert next(theirs.parameters()).abs().sum() > 0
+
+
+def test_other_layers_are_left_alone() -> None:
+    assert record_by_record(nn.Linear(3, 4)) is None
+    assert record_by_record(nn.LSTM(3, 4, proj_size=2)) is None
+    changed, said = make_private(nn.Sequential(made("lstm")))
+    assert isinstance(changed[0], LSTM)  # type: ignore[index]
+    assert "became LSTM" in said[0]
+    assert isinstance(make_private(made("gru"))[0], GRU)
+    assert isinstance(make_private(made("tanh"))[0], RNN)
+
+
+def test_sequences_of_other_shapes_are_refused() -> None:
+    ours = record_by_record(made("gru"))
+    packed = nn.utils.rnn.pack_sequence([drawn(3, 3), drawn(2, 3)])
+    for given in (drawn(6, 3), packed):
+        with pytest.raises(ConfigError, match="Pad sequences to one length"):
+            ours(given)  # type: ignore[misc]
