@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,12 @@ def test_a_data_set_is_parted_by_its_records() -> None:
     assert np.array_equal(split.test.x, x[held(x, y, purpose=TEST)])
 
 
-@pytest.mark.parametrize("name", ["digits", "gas_turbine"])
+NEEDS = pytest.mark.skipif(
+    not os.environ.get("SECUREFL_DATA"), reason="set SECUREFL_DATA to a folder that holds the real files"
+)
+
+
+@pytest.mark.parametrize("name", ["digits", pytest.param("gas_turbine", marks=NEEDS)])
 def test_a_packaged_split_by_content_moves_one_record(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the loader makes it for a study with noise."""
     whole = load(name, sides=Sides(7))
