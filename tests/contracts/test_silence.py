@@ -75,12 +75,20 @@ def epsilon(found: Transcript, party: str = OTHERS) -> float:
 def require_alike(of: Study, folder: Path, neighbours: Any) -> None:
     here = world(of)
     base = transcript(of, here, folder / "base")
-    adaptive = of.arms[0].protocol == "adds"  # what its second sum holds follows from noised counts
+    # what the second sum of ADDS holds, and whether there is one, follows from noised counts
+    adaptive = of.arms[0].protocol == "adds"
     for name in neighbours:
         other = transcript(of, NEIGHBOURS[name](here), folder / name.replace(" ", "-"))
-        assert epsilon(other) == epsilon(base) < 100
+        places = [{seen.place for seen in own.seen} for own in (base, other)]
+        if not adaptive or places[0] == places[1]:
+            assert epsilon(other) == epsilon(base) < 100
         if adaptive:
-            one, two = (Counter(replace(seen, size=0) for seen in own.seen) for own in (base, other))
+            shared = places[0] & places[1]
+            assert shared
+            one, two = (
+                Counter(replace(seen, size=0) for seen in own.seen if seen.place in shared)
+                for own in (base, other)
+            )
             assert one == two, name
             require_level(other)
             continue
