@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from securefl.accounting.store import Terms, require_delta
 from securefl.core.cohort import colluding, dropping, exact
@@ -377,5 +377,42 @@ class Plan:
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical plan. Parties that agree on it agree on every charge."""
-        # Sorted: the same plan has the same digest, in whatever order its tables were written.
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
+        return hashlib.sha256(self.text().encode()).digest()
+
+    def text(self) -> str:
+        """The plan as canonical JSON: equal plans have equal texts."""
+        # Sorted: the same plan has the same text, in whatever order its tables were written.
+        return json.dumps(self.words(), sort_keys=True)
+
+    def words(self) -> dict[str, Any]:
+        """Every field by its word in digests and files. A field may get another name; its word stays."""
+        return {
+            "sum": self.sum,
+            "scores": self.scores,
+            "noise": self.noise,
+            "noise_multiplier": self.noise_multiplier,
+            "dropout": self.dropout,
+            "corrupt": self.corrupt,
+            "least_cohort": self.least_cohort,
+            "largest_cohort": self.largest_cohort,
+            "least_honest": self.least_honest,
+            "largest_share": self.largest_share,
+            "weights": dict(self.weights),
+            "draws": self.draws,
+            "least_count": self.least_count,
+            "largest_count": self.largest_count,
+            "least_records": self.least_records,
+            "largest_records": self.largest_records,
+            "fixed_batch": self.fixed_batch,
+            "public_count": self.public_count,
+            "secagg": self.secagg,
+            "spare": self.spare,
+            "unit": self.unit,
+            "adjacency": self.adjacency,
+            "delta": self.delta,
+            "unprotected": self.unprotected,
+            "against": self.against,
+            "budget": self.budget,
+            "schedule": self.schedule,
+            "releases": dict(self.releases),
+        }

@@ -115,6 +115,19 @@ class Bounds:
     variance_high: float = 512.0
     weight: float = 32.0
 
+    def words(self) -> dict[str, float]:
+        """Every bound by its word in digests and files."""
+        return {
+            "mean": self.mean,
+            "variance_low": self.variance_low,
+            "variance_high": self.variance_high,
+            "weight": self.weight,
+        }
+
+    def text(self) -> str:
+        """Canonical text, which digests of terms hold. Its words and their order stay as they are."""
+        return f"Bounds({', '.join(f'{word}={bound!r}' for word, bound in self.words().items())})"
+
     def __post_init__(self) -> None:
         for name in ("mean", "variance_low", "variance_high", "weight"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 16 and 16.0 are one declaration

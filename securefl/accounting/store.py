@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from sys import float_info
@@ -152,7 +152,16 @@ def _agree(db: Database, terms: Terms) -> None:
 
 def written(terms: Terms) -> dict[str, str]:
     """The terms as a ledger's file has them."""
-    return {field.name: repr(getattr(terms, field.name)) for field in fields(terms)}
+    words = {
+        "unit": terms.unit,
+        "adjacency": terms.adjacency,
+        "delta": terms.delta,
+        "budget": terms.budget,
+        "against": terms.against,
+        "schedule": terms.schedule,
+        "adaptive": terms.adaptive,
+    }
+    return {word: f"{value!r}" for word, value in words.items()}
 
 
 KEY = "holder = ? AND session = ? AND round = ? AND stage = ? AND attempt = ? AND name = ?"

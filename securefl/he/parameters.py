@@ -37,6 +37,14 @@ class Parameters:
     encrypted_baseline: bool = False
     """Mode E: the weights are encrypted too, and a product is a ciphertext of three polynomials."""
 
+    def text(self) -> str:
+        """Canonical text, which digests of terms hold. Its words and their order stay as they are."""
+        return (
+            f"Parameters(name={self.name!r}, poly_modulus_degree={self.poly_modulus_degree}, "
+            f"primes={self.primes}, special_prime={self.special_prime}, data_scale={self.data_scale}, "
+            f"weight_scale={self.weight_scale}, encrypted_baseline={self.encrypted_baseline})"
+        )
+
     @property
     def coeff_modulus_bits(self) -> tuple[int, ...]:
         return tuple(p.bit_length() for p in (*self.primes, self.special_prime))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -116,7 +116,7 @@ class Options:
             "length": length,
             "variant": self.variant.value,
             "parameters": self.parameters,
-            "bounds": asdict(self.bounds),
+            "bounds": self.bounds.words(),
             "anchor": None
             if anchor is None
             else {"centre": anchor.centre.tolist(), "scale": anchor.scale.tolist()},

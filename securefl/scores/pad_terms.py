@@ -94,8 +94,16 @@ class PadTerms:
 
     @cached_property
     def digest(self) -> bytes:
-        # Every field stands in the repr, so terms that differ anywhere have other pads.
-        return repr(self).encode()
+        # Every field stands in the text, so terms that differ anywhere have other pads.
+        return self.text().encode()
+
+    def text(self) -> str:
+        """Canonical text, from which keys of pads are derived. Its words and their order stay as they are."""
+        return (
+            f"PadTerms(bounds={self.bounds.text()}, length={self.length}, "
+            f"variant=<Variant.{self.variant.name}: {self.variant.value!r}>, context={self.context!r}, "
+            f"openings={self.openings})"
+        )
 
     @cached_property
     def place(self) -> bytes:

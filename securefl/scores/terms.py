@@ -218,9 +218,15 @@ class ScoreTerms:
 
     @cached_property
     def _digest(self) -> bytes:
-        # deployed keys and files hold digests under the name that the class had first
-        said = repr(self).removeprefix("Score")
-        return hashlib.sha256(f"securefl/he/terms/1|{said}".encode()).digest()
+        return hashlib.sha256(f"securefl/he/terms/1|{self.text()}".encode()).digest()
+
+    def text(self) -> str:
+        """Canonical text, which the digest holds. Deployed keys and files were made with these words."""
+        return (
+            f"Terms(parameters={self.parameters.text()}, bounds={self.bounds.text()}, length={self.length}, "
+            f"variant=<Variant.{self.variant.name}: {self.variant.value!r}>, scores={self.scores}, "
+            f"classes={self.classes})"
+        )
 
 
 def clear_part(clear: Floats | None, size: int, length: int, bounds: Bounds, sender: str) -> Floats:

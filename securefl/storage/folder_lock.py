@@ -21,7 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,6 +47,10 @@ class Holder:
     host: str
     command: str
     since: str
+
+    def words(self) -> dict[str, int | str]:
+        """Every field by its word in the lock file."""
+        return {"pid": self.pid, "host": self.host, "command": self.command, "since": self.since}
 
     @classmethod
     def this(cls) -> Holder:
@@ -115,7 +119,7 @@ class _File:
     def note(self, holder: Holder) -> None:
         # A full disk is told by what needs the room; the lock holds without a note.
         with suppress(OSError):
-            text = json.dumps(asdict(holder)).encode()
+            text = json.dumps(holder.words()).encode()
             os.pwrite(self.number, text, 0)
             os.ftruncate(self.number, len(text))
 

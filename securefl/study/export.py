@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 from typing import Any, Final
@@ -183,7 +183,7 @@ def _model(learnt: Learnt) -> dict[str, Any]:
         "shape": list(problem.shape),
         "outputs": problem.outputs,
         "task": problem.kind,
-        "features": None if learnt.features is None else asdict(learnt.features),
+        "features": None if learnt.features is None else learnt.features.words(),
         "changes": list(problem.changes),
     }
 

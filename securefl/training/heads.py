@@ -37,6 +37,11 @@ class Bounded:
     bound: float = 1.0
     projection: Projection | None = None
 
+    def words(self) -> dict[str, Any]:
+        """Every field by its word in a model's file."""
+        projection = None if self.projection is None else self.projection.words()
+        return {"kind": self.kind, "bound": self.bound, "projection": projection}
+
     def __call__(self, features: Tensor) -> Tensor:
         if self.projection is None:
             return self._bounded(features)

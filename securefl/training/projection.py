@@ -28,6 +28,10 @@ class Projection:
     width: int
     seed: int = 0
 
+    def words(self) -> dict[str, int | str]:
+        """Every field by its word in a model's file."""
+        return {"kind": self.kind, "features": self.features, "width": self.width, "seed": self.seed}
+
     def __post_init__(self) -> None:
         if not 1 <= self.width <= self.features or (self.kind == "none" and self.width < self.features):
             raise ConfigError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from securefl.core.agreement import Identity, tagged
@@ -27,11 +27,6 @@ _LARGEST = 2**16
 """Of a plan's text, and of a study's name, in bytes."""
 ENTERED = packed(_ENTERED, [])
 """What a party says once it has entered."""
-
-
-def written(plan: Plan) -> str:
-    """A plan as canonical JSON: equal plans have equal texts."""
-    return json.dumps(asdict(plan), sort_keys=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +53,7 @@ class Enter:
     def of(cls, plan: Plan, study: str, work: bytes, pinned: Pinned, nonce: bytes, server: Identity) -> Enter:
         """The request, signed with the server's lasting key."""
         unsigned = cls(
-            plan=written(plan), study=study, work=work, roster=pinned.digest, nonce=nonce, signature=b""
+            plan=plan.text(), study=study, work=work, roster=pinned.digest, nonce=nonce, signature=b""
         )
         return replace(unsigned, signature=server.signing.sign(unsigned.text()).raw)
 

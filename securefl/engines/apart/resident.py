@@ -20,7 +20,7 @@ from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError, 
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
 from securefl.engines.apart.diary import Diary
-from securefl.engines.apart.entering import ENTERED, Enter, is_enter, unpack_enter, written
+from securefl.engines.apart.entering import ENTERED, Enter, is_enter, unpack_enter
 from securefl.engines.apart.frames import REFUSED
 from securefl.engines.apart.host import Host
 from securefl.engines.apart.roster import Pinned, differences
@@ -164,7 +164,7 @@ class Resident:
                 sender=SERVER,
             ) from None
         found = differences(
-            {**json.loads(written(self._plan)), **_digests(self._pinned.digest, self._work)},
+            {**json.loads(self._plan.text()), **_digests(self._pinned.digest, self._work)},
             {**enter.table(sender=SERVER), **_digests(enter.roster, enter.work)},
         )
         if found:

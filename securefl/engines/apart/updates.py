@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import floor, log2
 from typing import Final
 
@@ -80,8 +80,18 @@ class Updates:
     @property
     def digest(self) -> bytes:
         """32 bytes: what parties compare when they enter a session."""
-        text = json.dumps(asdict(self), sort_keys=True).encode()
-        return hashlib.sha256(b"securefl updates v1" + text).digest()
+        return hashlib.sha256(b"securefl updates v1" + self.text().encode()).digest()
+
+    def text(self) -> str:
+        """The terms as canonical JSON. A field may get another name; its word here stays."""
+        words = {
+            "metrics": self.metrics,
+            "evaluation": self.evaluation,
+            "update_bound": self.update_bound,
+            "evaluation_bound": self.evaluation_bound,
+            "cohort": self.cohort,
+        }
+        return json.dumps(words, sort_keys=True)
 
     def sends(self) -> Mapping[str, Sends]:
         """What clients may be asked for, by name."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +53,16 @@ class HolderTerms:
             against=plan.against,  # type: ignore[arg-type]
         )
 
+    def words(self) -> dict[str, Any]:
+        """Every field by its word in the plan file."""
+        return {
+            "unit": self.unit,
+            "adjacency": self.adjacency,
+            "delta": self.delta,
+            "budget": self.budget,
+            "against": self.against,
+        }
+
     def ledger(self) -> Terms:
         """The terms of the holder's one ledger. It has no schedule: those of all studies count in it."""
         return Terms(
@@ -65,7 +75,7 @@ class HolderTerms:
 
     def require(self, plan: Plan, whose: str) -> None:
         """Raises ConfigError, with each field that differs, for a plan in other terms."""
-        own, theirs = asdict(self), asdict(HolderTerms.of(plan))
+        own, theirs = self.words(), HolderTerms.of(plan).words()
         other = [
             f"{name} = {theirs[name]} in place of {own[name]}" for name in own if own[name] != theirs[name]
         ]
@@ -101,6 +111,20 @@ class PlanFile:
                 f"Expected a roster's digest of 64 hexadecimal digits, got {self.roster[:80]!r}."
             )
 
+    def words(self) -> dict[str, Any]:
+        """Every field by its word in the file."""
+        return {
+            "name": self.name,
+            "arm": self.arm,
+            "seed": self.seed,
+            "counter": self.counter,
+            "terms": self.terms.words(),
+            "plan": self.plan.words(),
+            "clients": self.clients,
+            "roster": self.roster,
+            "records": self.records,
+        }
+
     @property
     def client(self) -> int | None:
         """The client's number; None for server and key holder."""
@@ -127,7 +151,7 @@ def read(folder: Path) -> PlanFile:
 
 def write(folder: Path, content: PlanFile) -> None:
     """Write the plan file, whole or not at all, readable by its owner alone."""
-    write_file(folder / NAME, tomli_w.dumps(_without_none(asdict(content))), secret=True)
+    write_file(folder / NAME, tomli_w.dumps(_without_none(content.words())), secret=True)
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:

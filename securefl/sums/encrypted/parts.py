@@ -189,7 +189,7 @@ class SumOpener(Guarded):
         public, p = agreed(keys.public, terms.parameters), terms.parameters
         self._terms, self._evaluator, self._openings = terms, evaluator, openings
         self._ring = Ring(p)
-        self._place = gate.tag("sum-place", public.session, repr(terms.place).encode())
+        self._place = gate.tag("sum-place", public.session, terms.place.text().encode())
         # Residues are unsigned: a digit -1 of the secret is p - 1 modulo each prime.
         secret = np.mod(keys.coefficients(), np.array(p.primes, dtype=np.int64)[:, None])
         self._secret = self._ring.plain(secret.astype(np.uint64))

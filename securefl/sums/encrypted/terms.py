@@ -52,6 +52,13 @@ class Place:
     stage: str
     name: str
 
+    def text(self) -> str:
+        """Canonical text, which tags and digests hold. Its words and their order stay as they are."""
+        return (
+            f"Place(session={self.session!r}, round={self.round}, attempt={self.attempt}, "
+            f"stage={self.stage!r}, name={self.name!r})"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class SumTerms:
@@ -127,7 +134,14 @@ class SumTerms:
     @cached_property
     def digest(self) -> bytes:
         """Binds bytes to these terms and this place: other terms refuse them."""
-        return hashlib.sha256(f"securefl/he/sums/1|{self!r}".encode()).digest()
+        return hashlib.sha256(f"securefl/he/sums/1|{self.text()}".encode()).digest()
+
+    def text(self) -> str:
+        """Canonical text, which the digest holds. Its words and their order stay as they are."""
+        return (
+            f"SumTerms(length={self.length}, bound={self.bound}, clients={self.clients}, "
+            f"parameters={self.parameters.text()}, openings={self.openings}, place={self.place.text()})"
+        )
 
     # Coding -------------------------------------------------------------------------------------
 

@@ -1,0 +1,170 @@
+"""Texts that digests, keys and files are made of: the same bytes, whatever their fields are called.
+
+`texts/vectors.json` was written by the code of aa4d2a0, which made these texts of `repr` and `asdict`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefl.accounting.store import Terms
+from securefl.accounting.store import written as ledger_words
+from securefl.engines.apart.updates import Updates
+from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED
+from securefl.matching.options import Options
+from securefl.plan import Plan
+from securefl.profiles import Anchor, Bounds, Variant
+from securefl.scores.pad_terms import PadTerms
+from securefl.scores.terms import ScoreTerms
+from securefl.storage.folder_lock import Holder
+from securefl.study.parties import plan_file
+from securefl.study.parties.plan_file import HolderTerms, PlanFile
+from securefl.sums.encrypted.terms import Place, SumTerms
+from securefl.training.heads import Bounded
+from securefl.training.projection import Projection
+
+VECTORS = json.loads((Path(__file__).parent / "texts" / "vectors.json").read_text(encoding="utf-8"))
+SMALL = Plan(delta=1e-5, schedule=3)
+LARGE = Plan(
+    sum="masked",
+    scores="pads",
+    noise="distributed",
+    noise_multiplier=0.7,
+    dropout=0.25,
+    corrupt=0.1,
+    least_cohort=9,
+    largest_cohort=12,
+    least_honest=6,
+    largest_share=0.5,
+    weights={"model": "draws", "count": "counts"},
+    draws=10,
+    least_count=2,
+    largest_count=3,
+    least_records=20,
+    largest_records=999,
+    secagg="semi-honest",
+    spare=2,
+    unit="client",
+    adjacency="zero-out",
+    delta=1e-6,
+    unprotected=("loss",),
+    against=("server",),
+    budget=2.5,
+    schedule=40,
+    releases={"model": 40, "loss": 1},
+)
+BOUNDS = Bounds(mean=16, variance_high=64, weight=2.5)
+PLACE = Place(session=bytes(range(32)), round=3, attempt=1, stage='it\'s "one"', name="model")
+
+
+def terms_of(plan: Plan) -> HolderTerms:
+    return HolderTerms.of(plan)
+
+
+def _file(tmp_path: Path, plan: Plan, name: str) -> bytes:
+    content = PlanFile(
+        name=name, arm="a", seed=7, counter="/c", terms=terms_of(plan), plan=plan, clients=4, records="r.csv"
+    )
+    plan_file.write(tmp_path, content)
+    return (tmp_path / plan_file.NAME).read_bytes()
+
+
+def _header(variant: Variant, anchor: Anchor | None) -> bytes:
+    header = Options(variant, "compact", BOUNDS, anchor).to_header(2)
+    return json.dumps({**header, "parameters": str(header["parameters"])}).encode()
+
+
+CASES: dict[str, Callable[[Path], bytes]] = {
+    "plan, defaults": lambda _: SMALL.digest(),
+    "plan, every word": lambda _: LARGE.digest(),
+    "session": lambda _: LARGE.session(["client-0000", "client-0001"], bytes(32)),
+    "plan file": lambda folder: _file(folder, LARGE, "client-0003"),
+    "plan file, no budget": lambda folder: _file(folder, SMALL, "server"),
+    "updates, defaults": lambda _: Updates().digest,
+    "updates": lambda _: (
+        Updates(evaluation=("accuracy",), update_bound=1.5, evaluation_bound=2, cohort=3).digest
+    ),
+    "scores, strong": lambda _: ScoreTerms(
+        parameters=STRONG, bounds=BOUNDS, length=5, variant=Variant.FULL, scores=9
+    ).digest(),
+    "scores, batches": lambda _: ScoreTerms(
+        parameters=COMPACT, bounds=Bounds(), length=5, variant=Variant.MEAN_ONLY, scores=9, classes=4
+    ).digest(),
+    "scores, encrypted baseline": lambda _: ScoreTerms(
+        parameters=STRONG_ENCRYPTED, bounds=BOUNDS, length=5, variant=Variant.MEAN_ONLY, scores=9
+    ).digest(),
+    "pads": lambda _: (
+        PadTerms(bounds=BOUNDS, length=5, variant=Variant.FULL, context=b"\x00'\"", openings=9).digest
+    ),
+    "place": lambda _: PLACE.text().encode(),
+    "sum": lambda _: (
+        SumTerms(length=5, bound=99, clients=3, parameters=STRONG, openings=99_999, place=PLACE).digest
+    ),
+    "ledger": lambda _: json.dumps(
+        ledger_words(
+            Terms(
+                unit="record",
+                adjacency="add-remove",
+                delta=1e-5,
+                budget=2.0,
+                against=("server",),
+                schedule={"model": 3},
+            )
+        )
+    ).encode(),
+    "ledger, defaults": lambda _: json.dumps(
+        ledger_words(Terms(unit="client", adjacency="zero-out", delta=1e-6))
+    ).encode(),
+    "header of a file": lambda _: _header(Variant.FULL, None),
+    "header of a file, anchored": lambda _: _header(
+        Variant.MEAN_ONLY, Anchor(np.array([0.0, 0.5]), np.array([1.0, 2.0]))
+    ),
+    "lock": lambda _: json.dumps(
+        Holder(pid=7, host="host", command="securefl run", since="2026-01-01").words()
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_text_has_the_bytes_that_it_always_had(name: str, tmp_path: Path) -> None:
+    made = CASES[name](tmp_path)
+    assert (made.hex() if len(made) <= 32 else made.decode()) == VECTORS[name]
+
+
+def test_every_vector_is_of_a_text() -> None:
+    assert set(VECTORS) == set(CASES)
+
+
+SUM = SumTerms(length=5, bound=99, clients=3, parameters=STRONG, openings=99_999, place=PLACE)
+SCORES = ScoreTerms(parameters=STRONG, bounds=BOUNDS, length=5, variant=Variant.FULL, scores=9)
+PADS = PadTerms(bounds=BOUNDS, length=5, variant=Variant.FULL, context=b"", openings=9)
+LEDGER = Terms(unit="record", adjacency="add-remove", delta=1e-5)
+HOLDER = Holder(pid=7, host="host", command="securefl run", since="2026-01-01")
+NAMED: list[tuple[Any, int]] = [
+    (LARGE, len(LARGE.words())),
+    (HolderTerms.of(LARGE), len(HolderTerms.of(LARGE).words())),
+    (Updates(), len(json.loads(Updates().text()))),
+    (LEDGER, len(ledger_words(LEDGER))),
+    (HOLDER, len(HOLDER.words())),
+    (Bounded(kind="clip-l2"), len(Bounded(kind="clip-l2").words())),
+    (Projection(kind="none", features=3, width=3), len(Projection(kind="none", features=3, width=3).words())),
+    (BOUNDS, BOUNDS.text().count("=")),
+    (STRONG, STRONG.text().count("=")),
+    (PLACE, PLACE.text().count("=")),
+    (SUM, SUM.text().count("=") - STRONG.text().count("=") - PLACE.text().count("=")),
+    (SCORES, SCORES.text().count("=") - STRONG.text().count("=") - BOUNDS.text().count("=")),
+    (PADS, PADS.text().count("=") - BOUNDS.text().count("=")),
+]
+
+
+@pytest.mark.parametrize(("one", "words"), NAMED, ids=[type(one).__name__ for one, _ in NAMED])
+def test_a_text_holds_every_field(one: Any, words: int) -> None:
+    """A field without a word would let two parties differ in it under one digest."""
+    assert words == len(fields(one))
