@@ -14,7 +14,6 @@ evaluator   the server's part, and why nobody learns more than the output
 opener      the key holder's part, blindly, and its machine, whatever the way
 batches     slot classes: many clients in one ciphertext
 pads        client and key holder under pads; `pad_terms` are theirs, `pad_evaluator` is the server's part
-literal     the published form, by polynomials: a reference
 """
 
 from __future__ import annotations

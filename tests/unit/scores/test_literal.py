@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from reference.literal import literal_divergence
 
 from securefl.core.errors import ConfigError
 from securefl.profiles import Profile, divergence
-from securefl.scores.literal import literal_divergence
 
 # measured: 1.3e-5 at divergence 1, 2.8e-4 where every variance sits at an end of the range; times 3
 RANDOM, WORST = 4e-5, 9e-4
