@@ -30,7 +30,7 @@ from matching_baselines import ElementWise, Paillier, SecretSharing, System
 from securefl.core.signing import AgreementKey, SigningKey
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -88,9 +88,7 @@ class Ciphertexts:
         self.batch = 1 << max(0, min(rows, clients, LARGEST_BATCH).bit_length() - 1)
         self.terms = ScoreTerms(
             parameters=parameters,
-            bounds=bounds,
-            length=q,
-            variant=Variant.FULL,
+            bounds=bounds.linear(q, Variant.FULL),
             scores=4 * clients,
             classes=self.batch,
         )
@@ -102,7 +100,7 @@ class Ciphertexts:
         self.tally, self.clients = Tally(), clients
 
     def start(self, base: Profile) -> None:
-        self.base, asked = base, query(base, self.anchor, self.bounds)
+        self.base, asked = base, linear_query(base, self.anchor, self.bounds)
         if self.terms.parameters.encrypted_baseline:
             message = self.client.encrypt_baseline(asked)
             self.weights = self.evaluator.encrypted_baseline(message)
@@ -140,9 +138,7 @@ class Pads:
 
     def __init__(self, q: int, clients: int) -> None:
         self.name, self.q = "pads", q
-        self.terms = PadTerms(
-            bounds=Bounds(), length=q, variant=Variant.FULL, context=b"benchmark", openings=10**6
-        )
+        self.terms = PadTerms(bounds=Bounds().linear(q, Variant.FULL), context=b"benchmark", openings=10**6)
         self.batch, self.clients = min(self.terms.block, clients), clients
         self.pair, self.agreement = KeyPair.generate(PARAMETERS), AgreementKey.generate()
         self.key_holder = PadKeyHolder(self.pair, self.agreement, self.terms, SIGNING.public)
@@ -150,7 +146,7 @@ class Pads:
         self.key_holder.encrypt(self._evaluator(next(profiles(q, np.random.default_rng(0)))).list([]))
 
     def _evaluator(self, base: Profile) -> PadEvaluator:
-        return PadEvaluator(self.pair.public, self.terms, SIGNING, query(base, self.anchor, Bounds()))
+        return PadEvaluator(self.pair.public, self.terms, SIGNING, linear_query(base, self.anchor, Bounds()))
 
     def start(self, base: Profile) -> None:
         self.base = base

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.linear import LinearBounds, LinearQuery, Range
 
 VARIANCE_FLOOR = 1e-6
 _SMALLEST_BOUND, _LARGEST_BOUND = 1e-18, 1e18
@@ -124,10 +125,6 @@ class Bounds:
             "weight": self.weight,
         }
 
-    def text(self) -> str:
-        """Canonical text, which digests of terms hold. Its words and their order stay as they are."""
-        return f"Bounds({', '.join(f'{word}={bound!r}' for word, bound in self.words().items())})"
-
     def __post_init__(self) -> None:
         for name in ("mean", "variance_low", "variance_high", "weight"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 16 and 16.0 are one declaration
@@ -139,6 +136,27 @@ class Bounds:
                 f"Expected bounds from {_SMALLEST_BOUND:g} to {_LARGEST_BOUND:g}, got {self}: "
                 "choose an anchor in whose units the values are near 1."
             )
+
+    def linear(self, length: int, variant: Variant) -> LinearBounds:
+        """Bounds of the query that a profile of `length` elements answers, with this part of it hidden.
+
+        Of mean-only weights one half stands twice, hidden and clear: hence the factor of an encrypted row.
+        """
+        full = variant is Variant.FULL
+        # The sum of logarithms is rounded: the billionth is room for it.
+        logs = self.log_sum(length) * (1 + 1e-9)
+        clear = (Range(length, self.variance_low, self.variance_high), Range(1, -logs, logs))
+        weights = self.weight_norm(length)
+        return LinearBounds(
+            hidden_length=2 * length + full,
+            clear=() if full else clear,
+            norm=self.feature_norm(length),
+            weight_norm=weights,
+            row_norm=weights * (1.0 if full else float(np.sqrt(2))),
+            product=self.largest_product(length),
+            scale=length,
+            least=0.0,
+        )
 
     def weight_norm(self, length: int) -> float:
         """W: the largest ||w||_2 of a baseline of `length` elements."""
@@ -217,6 +235,12 @@ class Query:
         """[-mu_B / s_B, 1 / (2 s_B), -1/2], shape (2q + 1,)."""
         return self.split(Variant.FULL).hidden
 
+    def linear(self, variant: Variant, bounds: Bounds) -> LinearQuery:
+        """The query of which a client's divergence is the number."""
+        weights = self.split(variant)
+        declared = bounds.linear(len(self.mean), variant)
+        return LinearQuery(declared, weights.hidden, weights.clear, self.constant)
+
     def split(self, variant: Variant) -> Split:
         """The weights of the parts that `Features.split` makes."""
         linear, half = -self.mean / self.variance, 0.5 / self.variance
@@ -253,6 +277,13 @@ def query(baseline: Profile, anchor: Anchor, bounds: Bounds) -> Query:
     mean, variance = _anchored(baseline, anchor)
     inside = np.clip(variance, bounds.variance_low, bounds.variance_high)
     return Query(mean, inside, int(np.count_nonzero(inside != variance)), _floored(baseline))
+
+
+def linear_query(
+    baseline: Profile, anchor: Anchor, bounds: Bounds, variant: Variant = Variant.FULL
+) -> LinearQuery:
+    """The query of which a client's divergence from this baseline is the number."""
+    return query(baseline, anchor, bounds).linear(variant, bounds)
 
 
 def _floored(profile: Profile) -> int:

@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 from securefl.core.errors import LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.legible import require_legible
+from securefl.core.linear import LinearQuery
 from securefl.core.release import Adjacency, Unit
-from securefl.profiles import Bounds, Query, Variant
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 Floats = NDArray[np.float64]
-_ROUNDING = 1e-6
-"""A generous bound on how far below 0 the expanded form of a divergence can come out."""
 Float32s = NDArray[np.float32]
 Kept = Mapping[str, NDArray[Any]]
 """Named arrays that a client keeps on its device between rounds."""
@@ -147,17 +145,15 @@ class Value:
 class Each:
     """Ask every client of the cohort for one number.
 
-    Without a `query` the client's value is the number. With one, the value is a profile's features, and the
-    number is their divergence from the query's baseline. If the plan hides scores, the hidden part travels
-    concealed, and the server learns the number only. The query stays with the server.
-    `bounds` are the public bounds that clients clip to. `least` and `most` are the public range of a number
-    without a query. A client that claims a number outside it is refused.
+    Without a `query` the client's value is the number. With one, the value is a vector, and the number is its
+    inner product with the query's weights. If the plan hides scores, the hidden part travels concealed, and
+    the server learns the number only. The query stays with the server; its bounds are public.
+    `least` and `most` are the public range of a number without a query. A client that claims a number outside
+    it is refused.
     """
 
     sends: Sends
-    query: Query | None = None
-    variant: Variant = Variant.FULL
-    bounds: Bounds = field(default_factory=Bounds)
+    query: LinearQuery | None = None
     least: float = -np.inf
     most: float = np.inf
 
@@ -165,26 +161,19 @@ class Each:
         """Number of values in the hidden and in the clear part."""
         if self.query is None:
             return 0, 1
-        weights = self.query.split(self.variant)
-        return len(weights.hidden), len(weights.clear)
+        return self.query.bounds.hidden_length, self.query.bounds.clear_length
 
     def number(self, value: Value) -> float:
         """The number that a value in the clear answers with."""
         if self.query is None:
             return float(value.clear[0])
-        weights = self.query.split(self.variant)
-        product = float(value.hidden @ weights.hidden) + float(value.clear @ weights.clear)
-        return (product + self.query.constant) / len(self.query.mean)
+        return self.query.number(value.hidden, np.asarray(value.clear, dtype=np.float64))
 
     def allows(self, number: float) -> bool:
         """Whether an honest client's number could be this one. False for NaN."""
         if self.query is None:
             return bool(np.isfinite(number)) and self.least <= number <= self.most
-        # The bounds of an honest client's features bound its product with the weights (Cauchy-Schwarz).
-        length = len(self.query.mean)
-        return number >= -_ROUNDING and abs(
-            number * length - self.query.constant
-        ) <= self.bounds.largest_product(length)
+        return self.query.allows(number)
 
 
 @dataclass(frozen=True)

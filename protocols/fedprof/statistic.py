@@ -114,7 +114,7 @@ class RepresentationProfile:
         return profile_sends(self.variant, self.clip, self.refresh)
 
     def ask(self, baseline: Query) -> Each:
-        return Each(self.sends, baseline, self.variant, self.bounds)
+        return Each(self.sends, baseline.linear(self.variant, self.bounds))
 
     def nothing(self, job: Job) -> Value:
         """Without records: noised zeros, or a profile at the public bounds, which no server prefers."""

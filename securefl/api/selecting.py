@@ -117,7 +117,7 @@ def select_by_profile(
         unprotected=(_NAME,),
         schedule=1,
     )
-    each = Each(sends, options.query(middle), options.variant, options.bounds)
+    each = Each(sends, options.query(middle).linear(options.variant, options.bounds))
     with ledger_of(ledger, plan, list(given)) as (path, numbers):
         names = {number: name for name, number in numbers.items()}
 

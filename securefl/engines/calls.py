@@ -12,33 +12,35 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.linear import LinearBounds, Range
 from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, decode, encode, message, peek
-from securefl.profiles import Bounds, Variant
 from securefl.rounds import Sends, Sum
-from securefl.scores.way import Kind, Questions
+from securefl.scores.way import Questions
 from securefl.weighing import Weights
 
 T = TypeVar("T")
 
 
-@message("ask-call", version=1, sender="server")
+@message("ask-call", version=2, sender="server")
 @dataclass(frozen=True, kw_only=True)
 class AskCall:
     """An exchange of orders, numbers and sums in the clear begins.
 
     Attributes:
         most_bytes, most_elements: the most that an order or a broadcast of it holds.
-        names, length, variant, bounds, cohort: what is public of numbers that travel concealed
-            (`scores.Questions`). Without names no number does.
+        names, hidden, runs, ranges, bounds, cohort: what is public of numbers that travel concealed
+            (`scores.Questions`): of `LinearBounds` the hidden length, the count of each run of clear
+            entries, low and high of each, and the other seven numbers. Without names no number does.
         key: the key holder's answer to its own call, which says its key. Empty in that call.
     """
 
     most_bytes: int
     most_elements: int
     names: tuple[str, ...] = ()
-    length: int = 0
-    variant: str = Variant.FULL
+    hidden: int = 0
+    runs: tuple[int, ...] = ()
+    ranges: tuple[float, ...] = ()
     bounds: tuple[float, ...] = ()
     cohort: int = 0
     key: bytes = b""
@@ -47,18 +49,22 @@ class AskCall:
     def of(cls, most: Limit, asked: Questions | None, key: bytes = b"") -> AskCall:
         if asked is None:
             return cls(most_bytes=most.bytes, most_elements=most.elements)
-        kind = asked.kind
+        own = asked.bounds
         return cls(
             most_bytes=most.bytes,
             most_elements=most.elements,
             names=asked.names,
-            length=kind.length,
-            variant=kind.variant,
+            hidden=own.hidden_length,
+            runs=tuple(run.count for run in own.clear),
+            ranges=tuple(end for run in own.clear for end in (run.low, run.high)),
             bounds=(
-                kind.bounds.mean,
-                kind.bounds.variance_low,
-                kind.bounds.variance_high,
-                kind.bounds.weight,
+                own.norm,
+                own.weight_norm,
+                own.row_norm,
+                own.product,
+                own.scale,
+                own.least,
+                own.most,
             ),
             cohort=asked.cohort,
             key=key,
@@ -71,11 +77,22 @@ class AskCall:
         try:
             # A ConfigError would accuse this party's own configuration. What is wrong in a call came from the
             # server.
-            if self.length < 1 or self.cohort < 0:
-                raise ConfigError(f"Expected a length and a cohort, got {self.length} and {self.cohort}.")
-            mean, low, high, weight = self.bounds
-            bounds = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight)
-            return Questions(self.names, Kind(bounds, self.length, Variant(self.variant)), self.cohort)
+            if self.cohort < 0:
+                raise ConfigError(f"Expected a cohort, got {self.cohort}.")
+            lows, highs = self.ranges[::2], self.ranges[1::2]
+            norm, weight_norm, row_norm, product, scale, least, most = self.bounds
+            bounds = LinearBounds(
+                hidden_length=self.hidden,
+                clear=tuple(Range(*run) for run in zip(self.runs, lows, highs, strict=True)),
+                norm=norm,
+                weight_norm=weight_norm,
+                row_norm=row_norm,
+                product=product,
+                scale=scale,
+                least=least,
+                most=most,
+            )
+            return Questions(self.names, bounds, self.cohort)
         except (ConfigError, ValueError) as error:
             raise RemoteProtocolError(
                 f"Expected a call for scores, got another: {error}", sender=SERVER

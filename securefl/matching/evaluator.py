@@ -77,7 +77,7 @@ class Evaluator:
             raise NothingLeft(_in_order(refused))
         terms = options.terms(length, public.openings)
         matcher = ScoreEvaluator(public.of(terms.parameters), terms, self.signing)
-        weights, floored = self._baseline(public, baseline, matcher, options, terms)
+        weights, floored = self._baseline(public, baseline, matcher, options, terms, length)
         requests, labels = [], []
         for one in found:
             try:
@@ -144,6 +144,7 @@ class Evaluator:
         matcher: ScoreEvaluator,
         options: Options,
         terms: ScoreTerms,
+        length: int,
     ) -> tuple[Baseline, int]:
         """The baseline to match with, and how many of its variances were floored, if that is known."""
         if isinstance(baseline, Sealed):
@@ -152,16 +153,17 @@ class Evaluator:
                 sealed=baseline,
                 label=baseline.label,
                 options=Options.from_header(baseline.header)[0],
-                length=terms.length,
+                length=length,
             )
-            if why := differs_from(options, terms.length)(own):
+            if why := differs_from(options, length)(own):
                 raise DataError(f"Expected a baseline that fits the profiles, got {baseline.label}: {why}")
             return matcher.encrypted_baseline(self._unsealed(baseline), sender=baseline.label), 0
         query = options.query(baseline.plain)
+        linear = query.linear(options.variant, options.bounds)
         if not terms.parameters.encrypted_baseline:
-            return matcher.baseline(query), query.floored
+            return matcher.baseline(linear), query.floored
         encryptor = Encryptor(public.of(terms.parameters), terms)
-        return matcher.encrypted_baseline(encryptor.encrypt_baseline(query)), query.floored
+        return matcher.encrypted_baseline(encryptor.encrypt_baseline(linear)), query.floored
 
     def _unsealed(self, one: Sealed) -> bytes:
         try:

@@ -76,9 +76,7 @@ class Options:
         """The terms for profiles of `length` elements. Raises ConfigError if scores could wrap around."""
         return ScoreTerms(
             parameters=self.parameter_set(),
-            bounds=self.bounds,
-            length=length,
-            variant=self.variant,
+            bounds=self.bounds.linear(length, self.variant),
             scores=openings,
         )
 

@@ -143,7 +143,7 @@ class Profile:
             )
         encryptor = _encryptor(public, options, len(self.plain))
         own = options.query(self.plain)
-        message = encryptor.encrypt_baseline(own)
+        message = encryptor.encrypt_baseline(own.linear(options.variant, options.bounds))
         made = _sealed(BASELINE, message, self, public, evaluator, label, options)
         return replace(made, floored=own.floored)
 

@@ -1,4 +1,4 @@
-"""One number per client: the divergence of its profile from a baseline.
+"""One number per client: an inner product of its vector with the server's weights (`core.linear`).
 
 Ways of scoring, behind one interface (`way`); in the clear the exchange takes the number itself:
 

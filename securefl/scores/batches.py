@@ -12,7 +12,7 @@ classes are those of the polynomial's part in the subring of degree 2K, whose co
 K exact integers carry K scores; nothing else of the product has to be opened, and no rotation is needed.
 
 Isolation: this keeps clients apart that are inside their declared bounds. A junk ciphertext shifts other
-scores of its batch, so a batch with a score that no clipped profile gives is opened singly, and clients that
+scores of its batch, so a batch with a score that no honest client gives is opened singly, and clients that
 are not trusted are never opened together.
 """
 

@@ -13,19 +13,30 @@ from typing import ClassVar, Final
 from securefl.core.agreement import Directory
 from securefl.core.errors import ConfigError
 from securefl.core.hiding import Conceal, Concealed
+from securefl.core.linear import Floats, LinearBounds, LinearQuery
 from securefl.core.machine import Work
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, Limit
 from securefl.he.keys import EncryptionKey, KeyPair, checked
 from securefl.he.parameters import Parameters, by_name
 from securefl.messages import OVERHEAD, REFUSED
-from securefl.profiles import Floats, Query
 from securefl.rounds import Each
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Baseline, Blinded, ScoreEvaluator
 from securefl.scores.opener import KeyHolder, Opener, opened_by
 from securefl.scores.terms import ScoreTerms
-from securefl.scores.way import NOTHING, Asked, Found, Kind, Place, Questions, Scoring, Sent, Tell, blaming
+from securefl.scores.way import (
+    NOTHING,
+    Asked,
+    Found,
+    Place,
+    Questions,
+    Scoring,
+    Sent,
+    Tell,
+    blaming,
+    bounds_of,
+)
 from securefl.storage.own_record import Own
 
 MOST_KINDS: Final = 16
@@ -55,9 +66,9 @@ class Ckks:
     def key_holder(self, own: Own, tell: Tell) -> CkksKeyHolder:
         return CkksKeyHolder(self, own, tell)
 
-    def terms(self, kind: Kind) -> ScoreTerms:
-        """Of a key for profiles of this kind: every party works them out for itself."""
-        return terms_of(kind, self._parameters, scores=self._asks * self._clients)
+    def terms(self, bounds: LinearBounds) -> ScoreTerms:
+        """Of a key for profiles of this bounds: every party works them out for itself."""
+        return terms_of(bounds, self._parameters, scores=self._asks * self._clients)
 
     def first(self, part: CiphertextScoring, sent: tuple[Sent, ...]) -> Work:
         """The server's first work."""
@@ -69,20 +80,20 @@ class Ckks:
 
 
 class CkksClients:
-    """The clients' side: they encrypt under the key that the key holder signed for this kind of profile."""
+    """The clients' side: they encrypt under the key that the key holder signed for these bounds."""
 
     def __init__(self, way: Ckks, directory: Directory) -> None:
         self._way = way
         self._directory = directory
-        self._known: dict[Kind, tuple[bytes, Encryptor]] = {}
+        self._known: dict[LinearBounds, tuple[bytes, Encryptor]] = {}
 
     def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
         # A key holder that was started again has another key: nothing may be encrypted under the old one.
-        known = self._known.get(asked.kind)
+        known = self._known.get(asked.bounds)
         if known is None or known[0] != key:
-            terms = self._way.terms(asked.kind)
+            terms = self._way.terms(asked.bounds)
             known = key, Encryptor(_public(self._directory, terms, key), terms)
-            self._known[asked.kind] = known
+            self._known[asked.bounds] = known
         return dict.fromkeys(asked.names, partial(_encrypted, known[1]))
 
 
@@ -92,16 +103,16 @@ class CkksServer:
     def __init__(self, way: Ckks, own: Own) -> None:
         self._way = way
         self._own = own
-        self._known: dict[Kind, tuple[bytes, ScoreTerms, EncryptionKey, ScoreEvaluator]] = {}
+        self._known: dict[LinearBounds, tuple[bytes, ScoreTerms, EncryptionKey, ScoreEvaluator]] = {}
 
     def begin(self, each: Sequence[Each], cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
-        kind = Kind.of_all(each)
-        known = self._known.get(kind)
+        bounds = Questions.of(each, cohort).bounds
+        known = self._known.get(bounds)
         if known is None or known[0] != key:
-            terms = self._way.terms(kind)
+            terms = self._way.terms(bounds)
             public = _public(self._own.directory, terms, key)
             evaluator = ScoreEvaluator(public, terms, self._own.identity.signing)
-            known = self._known[kind] = key, terms, public, evaluator
+            known = self._known[bounds] = key, terms, public, evaluator
         _, terms, public, evaluator = known
         return CiphertextScoring(
             terms=terms,
@@ -114,7 +125,7 @@ class CkksServer:
         )
 
     def sealed_bytes(self, each: Each) -> int | None:
-        known = self._known.get(Kind.of(each))
+        known = self._known.get(bounds_of(each))
         return None if known is None else known[1].ciphertext_bytes
 
     def error_bound(self) -> float | None:
@@ -122,7 +133,7 @@ class CkksServer:
 
 
 class CkksKeyHolder:
-    """The key holder's side: a key for each kind of profile, and what it opened.
+    """The key holder's side: a key for each set of bounds, and what it opened.
 
     Keys live as long as the process: after a restart there are others, and openings count anew.
     """
@@ -131,26 +142,26 @@ class CkksKeyHolder:
         self._way = way
         self._own = own
         self._tell = tell
-        self._known: dict[Kind, tuple[bytes, Opener]] = {}
+        self._known: dict[LinearBounds, tuple[bytes, Opener]] = {}
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
-        terms = self._way.terms(asked.kind)
-        # A key for each kind: the flooding of a key is sized for one set of bounds and one count.
-        if asked.kind not in self._known:
+        terms = self._way.terms(asked.bounds)
+        # A key for each bounds: the flooding of a key is sized for one set of bounds and one count.
+        if asked.bounds not in self._known:
             if len(self._known) >= MOST_KINDS:
                 raise ConfigError(f"Expected at most {MOST_KINDS} kinds of profiles in a session, got more.")
             pair = KeyPair.generate(terms.parameters)
             own, server = self._own, self._own.directory.server
             key = own.identity.vouch(_purpose(terms), own.directory.session, pair.public.key.raw)
-            self._known[asked.kind] = key, Opener(pair, terms, server.identity)
-        key, opener = self._known[asked.kind]
+            self._known[asked.bounds] = key, Opener(pair, terms, server.identity)
+        key, opener = self._known[asked.bounds]
         most = Limit((terms.request_bytes + 8) * asked.most + OVERHEAD, asked.most)
         part = OpensCiphertexts(opener, self._tell)
         return KeyHolder(header=header, most=most, turns=self._way.turns, part=part), key
 
 
 def _purpose(terms: ScoreTerms) -> bytes:
-    """A key is for profiles of one kind under these terms: its flooding was sized for them."""
+    """A key is for queries under these terms: its flooding was sized for them."""
     return b"scores" + terms.digest()
 
 
@@ -158,13 +169,11 @@ def _public(directory: Directory, terms: ScoreTerms, key: bytes) -> EncryptionKe
     return checked(terms.parameters, directory.vouched(_purpose(terms), key))
 
 
-def terms_of(kind: Kind, parameters: Parameters, *, scores: int, classes: int = 1) -> ScoreTerms:
-    """The terms of a key for profiles of this kind."""
+def terms_of(bounds: LinearBounds, parameters: Parameters, *, scores: int, classes: int = 1) -> ScoreTerms:
+    """The terms of a key for profiles within these bounds."""
     return ScoreTerms(
         parameters=parameters,
-        bounds=kind.bounds,
-        length=kind.length,
-        variant=kind.variant,
+        bounds=bounds,
         scores=scores,
         classes=classes,
     )
@@ -207,7 +216,7 @@ class CiphertextScoring:
         asked = {one.sends.name: one.query for one in self.each}
         return {name: self._baseline(query) for name, query in asked.items() if query is not None}
 
-    def _baseline(self, query: Query) -> Baseline:
+    def _baseline(self, query: LinearQuery) -> Baseline:
         """The query as the evaluator multiplies by it. In mode E its owner encrypts it first."""
         if not self.terms.parameters.encrypted_baseline:
             return self.evaluator.baseline(query)

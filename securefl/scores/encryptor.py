@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.linear import Floats, LinearQuery
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
-from securefl.profiles import Floats, Query
 from securefl.scores.terms import ScoreTerms
 
 
@@ -21,22 +21,21 @@ class Encryptor:
         self._session = public.session
 
     def encrypt(self, hidden: Floats) -> bytes:
-        """`Features.split(variant).hidden` of a profile clipped to the bounds, as one message.
+        """The hidden part of a client's vector, (h,) float64, as one message.
 
-        Raises LocalProtocolError for another length, and for values that no profile inside the bounds has.
+        Raises LocalProtocolError for another length, and for values outside the bounds.
         """
         terms = self._terms
-        norm, limit = float(np.linalg.norm(hidden)), terms.bounds.feature_norm(terms.length)
-        # `not <=` refuses nan too, which `>` would let pass. The billionth is room for rounding.
-        if hidden.shape != (terms.hidden_length,) or not norm <= limit * (1 + 1e-9):
+        if not terms.bounds.holds_hidden(hidden):
             raise LocalProtocolError(
                 f"Expected {terms.hidden_length} finite hidden features inside the declared bounds, got "
-                f"shape {hidden.shape}, or features outside them; make them with profiles.features."
+                f"shape {hidden.shape}, or features outside them: clip them first (profiles: make them with "
+                "features)."
             )
         return self._packed("ciphertext", hidden, terms.data_scale)
 
-    def encrypt_baseline(self, query: Query) -> bytes:
-        """Mode E: the baseline's weights and constant; the evaluator learns neither."""
+    def encrypt_baseline(self, query: LinearQuery) -> bytes:
+        """Mode E: the query's weights and offset; the evaluator learns neither."""
         return self._packed("baseline", weight_row(query, self._terms), self._terms.parameters.weight_scale)
 
     def _packed(self, kind: str, values: Floats, scale: int) -> bytes:
@@ -47,23 +46,15 @@ class Encryptor:
         return tag + b"".join(gate.pack(each, p.primes) for each in residues)
 
 
-def weight_row(query: Query, terms: ScoreTerms) -> Floats:
-    """The weights of a row: hidden; in mode E also clear and constant / q, for a feature q.
-
-    Raises ConfigError for another length, and for weights larger than declared: flooding hangs on them.
-    """
-    weights = query.split(terms.variant)
-    if len(query.mean) != terms.length:
-        raise ConfigError(f"Expected a baseline of {terms.length} elements, got {len(query.mean)}.")
-    row = weights.hidden
-    if terms.parameters.encrypted_baseline:
-        row = np.concatenate([row, weights.clear, [query.constant / terms.length]])
-    if not (norm := float(np.linalg.norm(row))) <= terms.weight_norm:
+def weight_row(query: LinearQuery, terms: ScoreTerms) -> Floats:
+    """The weights of a row. ConfigError for a query of other bounds, or above them: flooding hangs on it."""
+    if query.bounds != terms.bounds:
+        own, found = (f"{b.hidden_length} + {b.clear_length} entries" for b in (terms.bounds, query.bounds))
         raise ConfigError(
-            f"Expected weights of norm up to {terms.weight_norm:.3g}, got {norm:.3g}: use a public "
-            "anchor nearer to the baseline, or a larger Bounds.weight (scores get as much noisier)."
+            f"Expected a query inside the bounds of its key ({own}), got one of other bounds ({found}). "
+            "Declare the key's bounds, or make another key."
         )
-    return row
+    return query.row(encrypted=terms.parameters.encrypted_baseline)
 
 
 # How values stand in slots; why, says `batches` ---------------------------------------------------

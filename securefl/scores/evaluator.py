@@ -45,12 +45,12 @@ import numpy as np
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import Guarded
+from securefl.core.linear import Floats, LinearQuery
 from securefl.core.signing import SigningKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
-from securefl.profiles import Floats, Query
 from securefl.scores.batches import combine, cosines, places
 from securefl.scores.encryptor import of_class, spread, weight_row
 from securefl.scores.opener import Score
@@ -72,7 +72,7 @@ class Baseline:
 
 @dataclass(frozen=True, eq=False)
 class Arrived:
-    """One client's message to the evaluator. `clear` is `Features.split(variant).clear`."""
+    """One client's message to the evaluator. `clear` is its plaintext part."""
 
     ciphertext: bytes = field(repr=False)
     clear: Floats | None = field(repr=False, default=None)
@@ -110,7 +110,7 @@ class ScoreEvaluator:
 
     # Baselines ----------------------------------------------------------------------------------
 
-    def baseline(self, query: Query) -> Baseline:
+    def baseline(self, query: LinearQuery) -> Baseline:
         """Encodes the weights; ConfigError if they are larger than declared (flooding hangs on W)."""
         terms, p = self._terms, self._terms.parameters
         row = weight_row(query, terms)
@@ -120,8 +120,8 @@ class ScoreEvaluator:
         return Baseline(
             self._encoded(alone),
             tuple(self._encoded(parts) for parts in own),
-            query.split(terms.variant).clear,
-            query.constant,
+            query.clear,
+            query.offset,
         )
 
     def _encoded(self, parts: Sequence[Floats]) -> tuple[Any, ...]:
@@ -152,8 +152,7 @@ class ScoreEvaluator:
 
     def checked(self, clear: Floats | None, sender: str) -> Floats:
         """The plaintext part. RemoteProtocolError(sender) for values outside the bounds."""
-        terms = self._terms
-        return clear_part(clear, terms.clear_length, terms.length, terms.bounds, sender)
+        return clear_part(clear, self._terms.bounds, sender)
 
     # Matching -----------------------------------------------------------------------------------
 
@@ -210,7 +209,7 @@ class ScoreEvaluator:
             # SEAL refuses a product with nothing, which adds nothing either
             products = [ring.weighted(cipher, own) for cipher, own in pairs if not own.is_zero()]
             return products, baseline.constant + float(clear @ baseline.clear)
-        row = np.concatenate([np.zeros(self._terms.hidden_length), clear, [self._terms.length]])
+        row = np.concatenate([np.zeros(self._terms.hidden_length), clear, [self._terms.bounds.scale]])
         rows = spread(row, self._terms.ciphertexts, p.slots, 1)
         for cipher, part in zip(ciphers, rows, strict=True):
             ring.with_plain(cipher, ring.encode(part, self._terms.data_scale))
@@ -277,10 +276,11 @@ class ScoreEvaluator:
 
     def _score(self, hidden: float, blinded: Blinded, place: int, bound: float) -> Score:
         terms = self._terms
-        value = (hidden + blinded.offsets[place]) / terms.length
-        if abs(hidden) > terms.largest + terms.length * bound or value < -bound:
+        scale = terms.bounds.scale
+        value = (hidden + blinded.offsets[place]) / scale
+        if abs(hidden) > terms.largest + scale * bound or not terms.bounds.allows(value, bound):
             raise RemoteProtocolError(
-                "Expected a score inside the declared bounds, got one that no clipped profile gives.",
+                "Expected a score inside the declared bounds, got one that no honest client gives.",
                 sender=blinded.senders[place],
                 phase="score",
             )

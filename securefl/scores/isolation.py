@@ -1,6 +1,6 @@
 """`scores = "batches"`: K clients in one opening, without one client's junk costing another its score.
 
-Turn 0 opens batches. A batch with a score that no clipped profile gives is discarded, and turn 1 opens its
+Turn 0 opens batches. A batch with a score that no honest client gives is discarded, and turn 1 opens its
 members singly. That finds junk that shifts a batch out of range, and its sender. Junk that leaves every
 score of its batch in range is not found: clients of a batch trust each other to stay inside the bounds.
 """
@@ -13,6 +13,7 @@ from functools import partial
 from math import ceil
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.linear import LinearBounds
 from securefl.core.machine import Work
 from securefl.core.release import KEY_HOLDER
 from securefl.he.parameters import Parameters
@@ -20,7 +21,7 @@ from securefl.messages import REFUSED
 from securefl.scores.ckks import CiphertextScoring, Ckks, Match, terms_of
 from securefl.scores.evaluator import Arrived, Baseline, Blinded
 from securefl.scores.terms import ScoreTerms
-from securefl.scores.way import Asked, Found, Kind, Place, Sent, blaming
+from securefl.scores.way import Asked, Found, Place, Sent, blaming
 
 LARGEST_BATCH = 32
 """The server encodes a baseline once for each place of a batch; beyond, that costs more than it saves."""
@@ -43,8 +44,8 @@ class Batches(Ckks):
                 "needs a baseline in plaintext. Open each client alone, or take other parameters."
             )
 
-    def terms(self, kind: Kind) -> ScoreTerms:
-        return batch_terms(kind, self._parameters, self._asks, self._clients)
+    def terms(self, bounds: LinearBounds) -> ScoreTerms:
+        return batch_terms(bounds, self._parameters, self._asks, self._clients)
 
     def first(self, part: CiphertextScoring, sent: tuple[Sent, ...]) -> Work:
         return MatchBatches(part, sent)
@@ -53,13 +54,13 @@ class Batches(Ckks):
         return max(terms.error_bound(), terms.error_bound(terms.classes, batch=terms.classes > 1))
 
 
-def batch_terms(kind: Kind, parameters: Parameters, asks: int, clients: int) -> ScoreTerms:
+def batch_terms(bounds: LinearBounds, parameters: Parameters, asks: int, clients: int) -> ScoreTerms:
     """Terms with the most clients in a batch; ConfigError where not even one fits."""
 
     def of(size: int) -> ScoreTerms:
         # a batch counts as K openings, and each of its members may have to be opened again
         most = size * ceil(clients / size) + (clients if size > 1 else 0)
-        return terms_of(kind, parameters, scores=asks * most, classes=size)
+        return terms_of(bounds, parameters, scores=asks * most, classes=size)
 
     found = of(1)
     alone, size = found.ciphertexts, 2

@@ -33,7 +33,7 @@ from securefl.scores.terms import ScoreTerms
 
 @dataclass(frozen=True)
 class Score:
-    """A released divergence; |value - div| <= error_bound except with probability 1e-6."""
+    """A released number; |value - exact| <= error_bound except with probability 1e-6."""
 
     value: float
     error_bound: float
@@ -100,11 +100,11 @@ class Opener(Guarded):
             return gate.pack_integer(self._flooded(masked, polynomials)[0], p.modulus)
 
         opened = int.from_bytes(self._once(request, 1, reply, sender), "little")
-        value = p.centre(opened) * terms.unit / terms.length
+        value = p.centre(opened) * terms.unit / terms.bounds.scale
         bound = terms.error_bound(together, floods=2)
-        if value < -bound or value * terms.length > terms.capacity:
+        if not terms.bounds.allows(value, bound) or abs(value) * terms.bounds.scale > terms.capacity:
             raise RemoteProtocolError(
-                "Expected a score inside the declared bounds, got one that no clipped profile gives.",
+                "Expected a score inside the declared bounds, got one that no honest client gives.",
                 sender=sender,
                 phase="score",
             )

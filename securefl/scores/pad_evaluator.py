@@ -12,12 +12,12 @@ import numpy as np
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.keys import Guarded
+from securefl.core.linear import LinearQuery
 from securefl.core.signing import SigningKey
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.keys import EncryptionKey, agreed
 from securefl.he.ring import Ring
-from securefl.profiles import Query
 from securefl.scores.opener import Score
 from securefl.scores.pad_terms import PARAMETERS, WORD_BITS, PadTerms
 from securefl.scores.pads import Masked, framed, integer_residues, scaled
@@ -43,7 +43,7 @@ class PadEvaluator:
         public: EncryptionKey,
         terms: PadTerms,
         signing: SigningKey,
-        query: Query,
+        query: LinearQuery,
         *,
         rng: random.Random | None = None,
         ring: Ring | None = None,
@@ -52,15 +52,10 @@ class PadEvaluator:
         self._rng = rng or random.SystemRandom()
         self._ring = ring or Ring(agreed(public, PARAMETERS).parameters)
         self._encryptor = self._ring.encryptor(public.residues())
-        split = query.split(terms.variant)
-        # `not <=` refuses nan too, which `>` would let pass.
-        if not np.linalg.norm(split.hidden) <= terms.bounds.weight_norm(terms.length):
-            raise ConfigError(
-                "Expected weights up to the declared norm, got some larger than declared. Declare a larger "
-                "Bounds.weight."
-            )
-        self._query, self._clear = query, split.clear
-        self._weights = np.rint(split.hidden * terms.weight_scale).astype(np.int64)
+        if query.bounds != terms.bounds:
+            raise ConfigError("Expected a query of the bounds of its pads, got one of others.")
+        self._query = query
+        self._weights = np.rint(query.row(encrypted=False) * terms.weight_scale).astype(np.int64)
         # Reversed: then the sum <r, v> of a client is one coefficient of the product, the last of its row.
         self._plain = self._ring.plain(integer_residues(self._weights[::-1].astype(object)))
 
@@ -101,7 +96,7 @@ class PadEvaluator:
         The key holder sees how wide it is, so it follows from the terms, and not from the weights at hand.
         """
         terms = self._terms
-        largest = terms.bounds.weight_norm(terms.length) * terms.weight_scale + sqrt(terms.row) / 2
+        largest = terms.bounds.weight_norm * terms.weight_scale + sqrt(terms.row) / 2
         return 2.0**_FLOOD_BITS * PARAMETERS.fresh_noise * (largest + 1)
 
     def scores(
@@ -129,7 +124,7 @@ class PadEvaluator:
             raise RemoteProtocolError(
                 "Expected masked words of this round's terms, got others.", sender=sender, phase="pads"
             )
-        clear = clear_part(masked.clear, len(self._clear), terms.length, terms.bounds, sender)
+        clear = clear_part(masked.clear, terms.bounds, sender)
         words = np.frombuffer(masked.words, dtype="<u8")
         # Wrapping is the arithmetic here: words count modulo 2^64, and a negative weight is its residue.
         with np.errstate(over="ignore"):
@@ -137,11 +132,11 @@ class PadEvaluator:
         whole = (product - pad) % 2**WORD_BITS
         centred = whole - 2**WORD_BITS if whole >= 2 ** (WORD_BITS - 1) else whole
         hidden = centred / (terms.data_scale * terms.weight_scale)
-        value = (hidden + self._query.constant + float(clear @ self._clear)) / terms.length
-        limit = terms.bounds.largest_product(terms.length) + terms.length * terms.error_bound
-        if abs(hidden) > limit or value < -terms.error_bound:
+        scale, error = terms.bounds.scale, terms.error_bound
+        value = (hidden + self._query.offset + float(clear @ self._query.clear)) / scale
+        if abs(hidden) > terms.bounds.product + scale * error or not terms.bounds.allows(value, error):
             raise RemoteProtocolError(
-                "Expected a score inside the declared bounds, got one that no clipped profile gives.",
+                "Expected a score inside the declared bounds, got one that no honest client gives.",
                 sender=sender,
                 phase="score",
             )

@@ -9,8 +9,8 @@ from math import log2, sqrt
 from typing import Final
 
 from securefl.core.errors import ConfigError
+from securefl.core.linear import LinearBounds
 from securefl.he.parameters import GUARD, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Bounds, Variant
 
 PARAMETERS: Final[Parameters] = STRONG_ENCRYPTED
 WORD_BITS: Final = 64
@@ -20,15 +20,13 @@ KEY: Final = 32
 
 @dataclass(frozen=True, kw_only=True)
 class PadTerms:
-    """What all parties declare: bounds, length q, variant, and one context (session, round, attempt).
+    """What all parties declare: the query's bounds, and one context (session, round, attempt).
 
     openings: how many sums the key holder's key opens at most, in this context and others.
     Raises ConfigError if a score inside the bounds could wrap mod 2^64, or no ciphertext holds a pad.
     """
 
-    bounds: Bounds
-    length: int
-    variant: Variant
+    bounds: LinearBounds
     context: bytes
     openings: int
 
@@ -48,20 +46,18 @@ class PadTerms:
     @property
     def row(self) -> int:
         """Masked integers of a client."""
-        return 2 * self.length + (self.variant is Variant.FULL)
+        return self.bounds.hidden_length
 
     @cached_property
     def _room(self) -> int:
         """Bits of both scales together: what 2^64 leaves beside the largest score and a sign."""
-        largest = self.bounds.largest_product(self.length)
-        return int(WORD_BITS - 1 + log2(1 - GUARD) - log2(largest))
+        return int(WORD_BITS - 1 + log2(1 - GUARD) - log2(self.bounds.product))
 
     @cached_property
     def weight_bits(self) -> int:
         """log2 of s_w: larger where features can be larger, so that both roundings weigh alike."""
         # Whole bits: scales that are powers of two round nothing by themselves.
-        norms = self.bounds.feature_norm(self.length) / self.bounds.weight_norm(self.length)
-        return int((self._room + log2(norms)) / 2)
+        return int((self._room + log2(self.bounds.norm / self.bounds.weight_norm)) / 2)
 
     @property
     def _data_bits(self) -> int:
@@ -83,9 +79,9 @@ class PadTerms:
     @cached_property
     def error_bound(self) -> float:
         """Largest |score - div| by rounding; it always holds."""
-        features, weights = self.bounds.feature_norm(self.length), self.bounds.weight_norm(self.length)
-        rounding = (features / self.weight_scale + weights / self.data_scale) * sqrt(self.row) / 2
-        return (rounding + self.row / (4 * self.data_scale * self.weight_scale)) / self.length
+        own, weights = self.bounds.norm, self.bounds.weight_norm
+        rounding = (own / self.weight_scale + weights / self.data_scale) * sqrt(self.row) / 2
+        return (rounding + self.row / (4 * self.data_scale * self.weight_scale)) / self.bounds.scale
 
     @property
     def message_bytes(self) -> int:
@@ -99,11 +95,7 @@ class PadTerms:
 
     def text(self) -> str:
         """Canonical text, from which keys of pads are derived. Its words and their order stay as they are."""
-        return (
-            f"PadTerms(bounds={self.bounds.text()}, length={self.length}, "
-            f"variant=<Variant.{self.variant.name}: {self.variant.value!r}>, context={self.context!r}, "
-            f"openings={self.openings})"
-        )
+        return f"PadTerms(bounds={self.bounds.text()}, context={self.context!r}, openings={self.openings})"
 
     @cached_property
     def place(self) -> bytes:

@@ -14,6 +14,7 @@ from math import ceil
 import numpy as np
 
 from securefl.core.errors import RemoteProtocolError
+from securefl.core.linear import Floats
 from securefl.core.release import KEY_HOLDER
 from securefl.core.signing import SigningKey
 from securefl.core.wire import Limit
@@ -21,7 +22,6 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey
 from securefl.he.ring import Ring
 from securefl.messages import OVERHEAD, REFUSED
-from securefl.profiles import Floats
 from securefl.rounds import Each
 from securefl.scores.opener import Score
 from securefl.scores.pad_evaluator import PadEvaluator, PadOpening

@@ -17,6 +17,7 @@ from securefl.core.agreement import Directory, u32
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Conceal, Concealed
 from securefl.core.keys import PublicKey
+from securefl.core.linear import Floats, LinearBounds
 from securefl.core.release import SERVER
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey
 from securefl.core.wire import Header, Limit
@@ -26,13 +27,12 @@ from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
 from securefl.he.ring import Ring
 from securefl.messages import OVERHEAD
-from securefl.profiles import Floats
 from securefl.rounds import Each
 from securefl.scores.opener import KeyHolder, opened_by
 from securefl.scores.pad_terms import KEY, PARAMETERS, PadTerms
 from securefl.scores.pad_work import NOTHING_CLEAR, PadScoring, lists_of
 from securefl.scores.pads import PadKeyHolder, mask
-from securefl.scores.way import Kind, Questions, Scoring, Tell
+from securefl.scores.way import Questions, Scoring, Tell, bounds_of
 from securefl.storage.own_record import Own
 
 
@@ -58,9 +58,9 @@ class Pads:
     def key_holder(self, own: Own, tell: Tell) -> PadKeyHolderSide:
         return PadKeyHolderSide(self, own, tell)
 
-    def terms(self, kind: Kind, header: Header) -> PadTerms:
+    def terms(self, bounds: LinearBounds, header: Header) -> PadTerms:
         """Of one exchange: every party works them out for itself."""
-        return terms_of(kind, header, self._openings)
+        return terms_of(bounds, header, self._openings)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PadClients:
     directory: Directory
 
     def conceal(self, asked: Questions, header: Header, key: bytes) -> Mapping[str, Conceal]:
-        terms = self.way.terms(asked.kind, header)
+        terms = self.way.terms(asked.bounds, header)
         agreement, _ = _public(self.directory, key)
         return dict.fromkeys(asked.names, partial(_masked, terms, agreement))
 
@@ -83,11 +83,11 @@ class PadServer:
         self._way = way
         self._own = own
         self._ring = Ring(PARAMETERS)
-        self._terms: dict[Kind, PadTerms] = {}
+        self._terms: dict[LinearBounds, PadTerms] = {}
 
     def begin(self, each: Sequence[Each], cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
-        kind = Kind.of_all(each)
-        self._terms[kind] = terms = self._way.terms(kind, header)
+        bounds = Questions.of(each, cohort).bounds
+        self._terms[bounds] = terms = self._way.terms(bounds, header)
         return PadScoring(
             public=_public(self._own.directory, key)[1],
             signing=self._own.identity.signing,
@@ -99,7 +99,7 @@ class PadServer:
         )
 
     def sealed_bytes(self, each: Each) -> int | None:
-        terms = self._terms.get(Kind.of(each))
+        terms = self._terms.get(bounds_of(each))
         return None if terms is None else terms.message_bytes
 
     def error_bound(self) -> float | None:
@@ -124,7 +124,7 @@ class PadKeyHolderSide:
         self._key = own.identity.vouch(_PURPOSE, own.directory.session, keys)
 
     def machine(self, asked: Questions, header: Header) -> tuple[KeyHolder, bytes]:
-        p, terms = PARAMETERS, self._way.terms(asked.kind, header)
+        p, terms = PARAMETERS, self._way.terms(asked.bounds, header)
         lists = lists_of(asked, terms)
         sums = gate.residues_size(1, p.primes, p.poly_modulus_degree)
         sums += terms.block * (2 + gate.integer_size(p.modulus)) + SIGNATURE_BYTES + 8
@@ -155,12 +155,10 @@ def _public(directory: Directory, key: bytes) -> tuple[PublicKey, EncryptionKey]
     return agreement, checked(PARAMETERS, raw[KEY:])
 
 
-def terms_of(kind: Kind, header: Header, openings: int) -> PadTerms:
+def terms_of(bounds: LinearBounds, header: Header, openings: int) -> PadTerms:
     """The terms of one exchange: pads of another session, round, stage or attempt are others."""
     return PadTerms(
-        bounds=kind.bounds,
-        length=kind.length,
-        variant=kind.variant,
+        bounds=bounds,
         context=header.session + u32(*header.place()),
         openings=openings,
     )

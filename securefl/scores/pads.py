@@ -37,13 +37,13 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import CryptoError, LocalProtocolError, RemoteProtocolError
 from securefl.core.keys import Guarded, PublicKey, SecretKey, Signature
+from securefl.core.linear import Floats
 from securefl.core.signing import SIGNATURE_BYTES, AgreementKey, verify
 from securefl.he import gate
 from securefl.he.integers import coefficient_rows, products
 from securefl.he.keys import KeyPair, agreed
 from securefl.he.openings import Openings
 from securefl.he.ring import Ring
-from securefl.profiles import Floats
 from securefl.scores.pad_terms import KEY, PARAMETERS, PLACE, WORD_BITS, PadTerms
 
 Words = NDArray[np.uint64]
@@ -69,11 +69,8 @@ class Masked:
 
 
 def mask(hidden: Floats, clear: Floats, terms: PadTerms, key_holder: PublicKey) -> Masked:
-    """The client's part: mask `Features.split(variant)`. To be sealed to the evaluator on its way."""
-    # `not <=` refuses nan too, which `>` would let pass.
-    if hidden.shape != (terms.row,) or not np.linalg.norm(hidden) <= terms.bounds.feature_norm(
-        terms.length
-    ) * (1 + 1e-9):
+    """The client's part: mask its vector. To be sealed to the evaluator on its way."""
+    if not terms.bounds.holds_hidden(hidden):
         raise LocalProtocolError(
             f"Expected {terms.row} hidden features inside the declared bounds, got others."
         )

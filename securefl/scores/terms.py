@@ -28,11 +28,11 @@ from typing import Final
 import numpy as np
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
+from securefl.core.linear import Floats, LinearBounds
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.he import gate
 from securefl.he.flooding import FLOODING_BITS
 from securefl.he.parameters import GUARD, Parameters, capacity
-from securefl.profiles import Bounds, Floats, Variant
 
 MISS: Final = 1e-6
 """Probability with which any score of a reply may lie outside its error bound."""
@@ -43,7 +43,7 @@ _FREE_BITS: Final = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreTerms:
-    """Public terms of one key: profiles of `length` elements, at most `scores` (tau) openings in all.
+    """Public terms of one key: queries inside one set of bounds, at most `scores` (tau) openings in all.
 
     scores: flooding is sized for it, against a semi-honest evaluator; it does not hold a malicious one off.
     classes: K, a power of two; how many clients can be opened in one ciphertext (see `batches`).
@@ -51,15 +51,13 @@ class ScoreTerms:
     """
 
     parameters: Parameters
-    bounds: Bounds
-    length: int
-    variant: Variant
+    bounds: LinearBounds
     scores: int
     classes: int = 1
 
     def __post_init__(self) -> None:
-        if self.length < 1 or self.scores < 1:
-            raise ConfigError(f"Expected length and scores above 0, got {self.length} and {self.scores}.")
+        if self.scores < 1:
+            raise ConfigError(f"Expected scores above 0, got {self.scores}.")
         if not 1 <= self.classes <= self.parameters.slots or self.classes.bit_count() != 1:
             raise ConfigError(f"Expected classes as a power of two of at most the slots, got {self.classes}.")
         if self.classes > 1 and self.parameters.encrypted_baseline:
@@ -68,32 +66,34 @@ class ScoreTerms:
             )
         if self.largest > (limit := capacity(self.parameters, self.classes)):
             raise ConfigError(
-                f"Expected scores up to q * div = {limit:.3g}, which {self.parameters.name!r} holds, got "
-                f"bounds that reach {self.largest:.3g}: tighten Bounds.mean, variance_high or weight, or use "
-                "larger parameters."
+                f"Expected products up to {limit:.3g}, which {self.parameters.name!r} holds, got bounds that "
+                f"reach {self.largest:.3g}: tighten the query's bounds (of profiles: Bounds.mean, "
+                "variance_high or weight), or use larger parameters."
             )
         # weights fit where their flooding does, which is above 2^18 times as large
         if self.data_scale * self.feature_norm > self.parameters.modulus / 2**_FREE_BITS:
             raise ConfigError(
                 f"Expected features that fit {self.parameters.name!r}, got bounds that reach a norm of "
-                f"{self.feature_norm:.3g}: tighten Bounds.mean or variance_high."
+                f"{self.feature_norm:.3g}: tighten the query's bounds (of profiles: Bounds.mean or "
+                "variance_high)."
             )
         # Twelve deviations: a Gaussian goes beyond them with a probability below 10^-32.
         if 12 * self.sigma > GUARD * self.parameters.modulus / 2:
             raise ConfigError(
                 f"Expected flooding that fits {self.parameters.name!r}, got the flooding for {self.scores} "
-                "scores: declare fewer scores for a key, a smaller Bounds.weight, or larger parameters."
+                "scores: declare fewer scores for a key, smaller weights (of profiles: Bounds.weight), or "
+                "larger parameters."
             )
 
     @property
     def hidden_length(self) -> int:
-        """Number of encrypted values of a profile."""
-        return 2 * self.length + (self.variant is Variant.FULL)
+        """Number of a client's encrypted values."""
+        return self.bounds.hidden_length
 
     @property
     def clear_length(self) -> int:
         """Number of values sent in plaintext beside them."""
-        return 0 if self.variant is Variant.FULL else self.length + 1
+        return self.bounds.clear_length
 
     @property
     def row_length(self) -> int:
@@ -126,22 +126,21 @@ class ScoreTerms:
 
     @cached_property
     def weight_norm(self) -> float:
-        """W, the largest norm of a baseline's row; of encrypted means only, half of it stands there twice."""
-        twice = self.parameters.encrypted_baseline and self.variant is Variant.MEAN_ONLY
-        return self.bounds.weight_norm(self.length) * (sqrt(2) if twice else 1.0)
+        """W, the largest norm of a query's row; one that is encrypted holds the clear weights too."""
+        return self.bounds.row_norm if self.parameters.encrypted_baseline else self.bounds.weight_norm
 
     @cached_property
     def feature_norm(self) -> float:
         """Largest norm of a row of features."""
-        own = self.bounds.feature_norm(self.length)
-        return hypot(own, self.length) if self.parameters.encrypted_baseline else own
+        own = self.bounds.norm
+        return hypot(own, self.bounds.scale) if self.parameters.encrypted_baseline else own
 
     @cached_property
     def largest(self) -> float:
-        """Largest |<row, w>| inside the bounds, in units of q * div."""
+        """Largest |<row, w>| inside the bounds, in units of scale * number."""
         if self.parameters.encrypted_baseline:
             return self.feature_norm * self.weight_norm
-        return self.bounds.largest_product(self.length)
+        return self.bounds.product
 
     @cached_property
     def data_scale(self) -> int:
@@ -160,12 +159,12 @@ class ScoreTerms:
 
     @property
     def unit(self) -> float:
-        """What one step of an opened integer is worth in q * div: (N/2) / (s_x s_w)."""
+        """What one step of an opened integer is worth in scale * number: (N/2) / (s_x s_w)."""
         return self.parameters.slots / (self.data_scale * self.parameters.weight_scale)
 
     @property
     def capacity(self) -> float:
-        """Largest |<row, w>| that cannot wrap at this scale, in units of q * div."""
+        """Largest |<row, w>| that cannot wrap at this scale, in units of scale * number."""
         return capacity(self.parameters, self.classes) * self.parameters.data_scale / self.data_scale
 
     @cached_property
@@ -210,7 +209,7 @@ class ScoreTerms:
         # In a batch K integers meet in a score with cosines as factors, each worth 1/K of a single one.
         several = sqrt((self.classes + 1) / 2) / self.classes if batch else 1.0
         noise = (sqrt(floods) * self.sigma + self.noise_bound / 8) * self.unit * several
-        return (quantile * (noise + rounding) + floods * self.grid * self.unit + floats) / self.length
+        return (quantile * (noise + rounding) + floods * self.grid * self.unit + floats) / self.bounds.scale
 
     def digest(self) -> bytes:
         """Binds bytes to these terms: two parties with different terms refuse each other's messages."""
@@ -218,29 +217,22 @@ class ScoreTerms:
 
     @cached_property
     def _digest(self) -> bytes:
-        return hashlib.sha256(f"securefl/he/terms/1|{self.text()}".encode()).digest()
+        return hashlib.sha256(f"securefl/he/terms/2|{self.text()}".encode()).digest()
 
     def text(self) -> str:
         """Canonical text, which the digest holds. Deployed keys and files were made with these words."""
         return (
-            f"Terms(parameters={self.parameters.text()}, bounds={self.bounds.text()}, length={self.length}, "
-            f"variant=<Variant.{self.variant.name}: {self.variant.value!r}>, scores={self.scores}, "
+            f"Terms(parameters={self.parameters.text()}, bounds={self.bounds.text()}, scores={self.scores}, "
             f"classes={self.classes})"
         )
 
 
-def clear_part(clear: Floats | None, size: int, length: int, bounds: Bounds, sender: str) -> Floats:
-    """A client's plaintext part: a variance per element inside the bounds, and the sum of their logs.
-
-    Raises RemoteProtocolError(sender) for any other of these `size` values.
-    """
+def clear_part(clear: Floats | None, bounds: LinearBounds, sender: str) -> Floats:
+    """A client's plaintext part. RemoteProtocolError(sender) unless each value is inside its range."""
     values = np.empty(0) if clear is None else np.asarray(clear, dtype=np.float64)
-    if values.shape == (size,):
-        variance, logs = values[:-1], values[-1:]
-        # Comparisons with nan are false, so nan is outside.
-        inside = (variance >= bounds.variance_low) & (variance <= bounds.variance_high)
-        if inside.all() and (abs(logs) <= bounds.log_sum(length) * (1 + 1e-9)).all():
-            return values
+    if bounds.holds_clear(values):
+        return values
+    size = bounds.clear_length
     came = "some outside" if values.shape == (size,) else f"shape {values.shape}"
     raise RemoteProtocolError(
         f"Expected {size} plaintext values inside the declared bounds, got {came}.",

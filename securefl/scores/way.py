@@ -21,10 +21,10 @@ from typing import Any, Protocol
 from securefl.core.agreement import Directory
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.hiding import Conceal
+from securefl.core.linear import Floats, LinearBounds
 from securefl.core.machine import Machine, Work
 from securefl.core.wire import Header, Limit
 from securefl.messages import client_name
-from securefl.profiles import Bounds, Floats, Variant
 from securefl.rounds import Each
 from securefl.storage.own_record import Own
 
@@ -80,33 +80,11 @@ class Asked:
     found: Found = NOTHING
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What a key is made for: profiles of one length, inside one set of bounds, with one part hidden."""
-
-    bounds: Bounds
-    length: int
-    variant: Variant
-
-    @classmethod
-    def of(cls, each: Each) -> Kind:
-        """ConfigError for a number that is no divergence."""
-        if each.query is None:
-            raise ConfigError("Expected a number with a query, got one without: it cannot travel encrypted.")
-        return cls(each.bounds, len(each.query.mean), each.variant)
-
-    @classmethod
-    def of_all(cls, each: Sequence[Each]) -> Kind:
-        """The kind of all of them."""
-        # A dictionary for its order: the kinds of the questions, each once. The call names one, and so its
-        # key.
-        first, *others = {cls.of(one): None for one in each}
-        if others:
-            raise LocalProtocolError(
-                "Expected profiles of one length, with one set of bounds and one variant, in one exchange, "
-                "got several kinds. Ask for the others in another one."
-            )
-        return first
+def bounds_of(each: Each) -> LinearBounds:
+    """What a key is made for. ConfigError for a number without a query."""
+    if each.query is None:
+        raise ConfigError("Expected a number with a query, got one without: it cannot travel encrypted.")
+    return each.query.bounds
 
 
 @dataclass(frozen=True)
@@ -115,18 +93,26 @@ class Questions:
 
     Attributes:
         names: of the questions whose values are concealed.
-        kind: of all the profiles.
+        bounds: of all their queries.
         cohort: how many clients are asked.
     """
 
     names: tuple[str, ...]
-    kind: Kind
+    bounds: LinearBounds
     cohort: int
 
     @classmethod
     def of(cls, each: Sequence[Each], cohort: int) -> Questions:
-        """ConfigError for a number that is no divergence, LocalProtocolError for several kinds."""
-        return cls(tuple(one.sends.name for one in each), Kind.of_all(each), cohort)
+        """ConfigError for a number without a query, LocalProtocolError for several bounds."""
+        # A dictionary for its order: the bounds of the questions, each once. The call names one, and so its
+        # key.
+        first, *others = {bounds_of(one): None for one in each}
+        if others:
+            raise LocalProtocolError(
+                "Expected queries of one set of bounds in one exchange, got several. Ask for the others in "
+                "another one."
+            )
+        return cls(tuple(one.sends.name for one in each), first, cohort)
 
     @property
     def most(self) -> int:

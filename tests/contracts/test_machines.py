@@ -28,7 +28,7 @@ from securefl.core.wire import Header, Limit
 from securefl.exchange import Client, Server
 from securefl.messages import REFUSED, Broadcast, Contribution, OpenReply, OpenRequest, client_name
 from securefl.plan import Plan
-from securefl.profiles import Query
+from securefl.profiles import Bounds, Query, Variant
 from securefl.rounds import Ask, Each, Sends, Sum
 from securefl.scores import Asked, Found, KeyHolder
 from securefl.sums import Opened, Unopened
@@ -51,7 +51,12 @@ ASK = Ask(
     cohort=(0, 1),
     broadcast=MODEL,
     sums=(Sum(Sends(name="sum", how="sum", reveals="it", weighs="draws"), 2),),
-    each=(Each(Sends(name="profile", how="each", reveals="it"), Query(np.ones(1), np.ones(1))),),
+    each=(
+        Each(
+            Sends(name="profile", how="each", reveals="it"),
+            Query(np.ones(1), np.ones(1)).linear(Variant.FULL, Bounds()),
+        ),
+    ),
 )
 
 

@@ -21,7 +21,7 @@ from securefl.engines.network import Faults, Network
 from securefl.engines.observer import Log
 from securefl.messages import REFUSED, OpenReply
 from securefl.plan import Plan
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
 from securefl.rounds import Answers, Ask, Each, Sends, Value
 from securefl.scores import Questions, way_of
 
@@ -93,7 +93,7 @@ def run(
             rng=lambda number, client, ask: np.random.default_rng(0),
             scores=way,
         )
-        each = Each(PROFILE, query(BASELINE, ANCHOR, BOUNDS), variant, BOUNDS)
+        each = Each(PROFILE, linear_query(BASELINE, ANCHOR, BOUNDS, variant))
         ask = Ask(cohort=cohort, broadcast=np.zeros(1, dtype=np.float32), each=(each,))
         answers, log = engine.ask(ask, Header(bytes(32), 1, 0, 0), network or Network(tamper=tamper))
         assert {ledger.epsilon(f"client-{k:04d}", "key-holder") for k in range(CLIENTS)} == {0.0}
@@ -237,7 +237,7 @@ def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     plan = Plan(delta=1e-5, schedule=1, scores="pads")
     way = way_of(plan, parameters="strong", asks=1, clients=CLIENTS)
     assert way is not None
-    here, each = Header(bytes(32), 3, 1, 2), Each(PROFILE, query(BASELINE, ANCHOR, BOUNDS), bounds=BOUNDS)
+    here, each = Header(bytes(32), 3, 1, 2), Each(PROFILE, linear_query(BASELINE, ANCHOR, BOUNDS))
     other = {"session": b"\x01" * 32, "round": 4, "stage": 3, "attempt": 2}[at]
     there = replace(here, **{at: other})  # type: ignore[arg-type]
     parties, quiet = session(range(CLIENTS)), lambda sender, why: None
@@ -422,10 +422,9 @@ def test_questions_of_two_kinds_are_refused_in_one_exchange(word: str) -> None:
     plan = Plan(delta=1e-5, schedule=1, scores=word)  # type: ignore[arg-type]
     way = way_of(plan, parameters="strong", asks=1, clients=CLIENTS)
     assert way is not None
-    asked = query(BASELINE, ANCHOR, BOUNDS)
     both = [
-        Each(PROFILE, asked, Variant.FULL, BOUNDS),
-        Each(replace(PROFILE, name="b"), asked, Variant.MEAN_ONLY, BOUNDS),
+        Each(PROFILE, linear_query(BASELINE, ANCHOR, BOUNDS)),
+        Each(replace(PROFILE, name="b"), linear_query(BASELINE, ANCHOR, BOUNDS, Variant.MEAN_ONLY)),
     ]
-    with pytest.raises(LocalProtocolError, match="one set of bounds and one variant"):
+    with pytest.raises(LocalProtocolError, match="queries of one set of bounds"):
         Questions.of(both, CLIENTS)

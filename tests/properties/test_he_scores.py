@@ -15,7 +15,7 @@ from support.tiny_he import SIGNER, keys
 
 from securefl.core.errors import ConfigError
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -34,9 +34,7 @@ class Parties(NamedTuple):
 
 @cache
 def parties(parameters: Parameters, q: int, variant: Variant) -> Parties:
-    terms = ScoreTerms(
-        parameters=parameters, bounds=BOUNDS[parameters], length=q, variant=variant, scores=500
-    )
+    terms = ScoreTerms(parameters=parameters, bounds=BOUNDS[parameters].linear(q, variant), scores=500)
     public = keys(parameters).public
     return Parties(
         terms,
@@ -70,7 +68,9 @@ def test_encrypted_equals_plain(
     assert f.clipped == 0
     split = f.split(variant)
     blinded = evaluator.match(
-        client.encrypt(split.hidden), evaluator.baseline(query(base, anchor, bounds)), split.clear
+        client.encrypt(split.hidden),
+        evaluator.baseline(linear_query(base, anchor, bounds, variant)),
+        split.clear,
     )
     score = evaluator.unblind(blinded, opener.open(blinded.request))
     assert abs(score.value - divergence(profile, base)) <= score.error_bound <= COARSE[parameters]
@@ -81,22 +81,24 @@ def test_encrypted_equals_plain(
 def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: int) -> None:
     """Every feature at its bound, against the largest weights: for compact, close to its capacity."""
     bounds, public = Bounds(), keys(parameters).public
-    terms = ScoreTerms(parameters=parameters, bounds=bounds, length=q, variant=Variant.FULL, scores=500)
+    terms = ScoreTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=500)
     client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
     anchor, sign = Anchor(np.zeros(q), np.ones(q)), np.where(np.arange(q) % 2, 1.0, -1.0)
     far = Profile(sign * bounds.mean * 2, np.full(q, bounds.variance_high * 2), 1)
     edge = Profile(sign * bounds.mean, np.full(q, bounds.variance_high), 1)
     base = Profile(-sign * 0.05, np.full(q, 0.51 / bounds.weight), 1)
     split = features(far, anchor, bounds).split(Variant.FULL)
-    blinded = evaluator.match(client.encrypt(split.hidden), evaluator.baseline(query(base, anchor, bounds)))
+    blinded = evaluator.match(
+        client.encrypt(split.hidden), evaluator.baseline(linear_query(base, anchor, bounds))
+    )
     score = evaluator.unblind(blinded, Opener(keys(parameters), terms, SIGNER.public).open(blinded.request))
     assert 0.9 * terms.largest < q * score.value < capacity(parameters)
     assert abs(score.value - divergence(edge, base)) <= score.error_bound
 
 
 def test_beyond_the_capacity_a_score_would_wrap_so_the_terms_are_refused() -> None:
-    with pytest.raises(ConfigError, match="tighten Bounds"):
-        ScoreTerms(parameters=COMPACT, bounds=Bounds(), length=220, variant=Variant.FULL, scores=500)
+    with pytest.raises(ConfigError, match="tighten the query's bounds"):
+        ScoreTerms(parameters=COMPACT, bounds=Bounds().linear(220, Variant.FULL), scores=500)
 
 
 SIZES = (1e-18, 1e-9, 1e-3, 1.0, 1e3, 1e9, 1e18)
@@ -120,9 +122,7 @@ def test_what_terms_accept_fits_the_modulus_with_its_scales() -> None:
             try:
                 made = ScoreTerms(
                     parameters=parameters,
-                    bounds=bounds,
-                    length=3,
-                    variant=variant,
+                    bounds=bounds.linear(3, variant),
                     scores=50,
                     classes=classes,
                 )
@@ -145,12 +145,12 @@ def test_narrow_bounds_give_scores(
 ) -> None:
     """They leave room for a product's scale beyond the modulus, which SEAL does not take."""
     bounds, q = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight), 3
-    terms = ScoreTerms(parameters=parameters, bounds=bounds, length=q, variant=Variant.FULL, scores=50)
+    terms = ScoreTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=50)
     public, anchor = keys(parameters).public, Anchor(np.zeros(q), np.ones(q))
     own = Profile(np.array([mean, 0.0, -mean]), np.array([low, high, high]), 1)
-    asked = query(Profile(np.zeros(q), np.full(q, high), 1), anchor, bounds)
+    asked = linear_query(Profile(np.zeros(q), np.full(q, high), 1), anchor, bounds)
     client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
-    if np.linalg.norm(asked.weights) > bounds.weight_norm(q):
+    if np.linalg.norm(asked.hidden) > bounds.weight_norm(q):
         with pytest.raises(ConfigError, match="weights of norm"):
             evaluator.baseline(asked)
         return
@@ -164,6 +164,6 @@ def test_narrow_bounds_give_scores(
     blinded = evaluator.match(message, baseline)
     opened = Opener(keys(parameters), terms, SIGNER.public).open(blinded.request)
     score = evaluator.unblind(blinded, opened)
-    ratio = f.variance / asked.variance
-    expected = 0.5 * float(np.mean(ratio - np.log(ratio) - 1 + f.mean**2 / asked.variance))
+    ratio = f.variance / np.full(q, high)
+    expected = 0.5 * float(np.mean(ratio - np.log(ratio) - 1 + f.mean**2 / high))
     assert abs(score.value - expected) <= score.error_bound

@@ -8,7 +8,7 @@ from support.tiny_he import BOUNDS, SIGNER, keys
 
 from securefl.core.signing import AgreementKey
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, query
+from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, linear_query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -48,11 +48,11 @@ def ciphertext_score(
 ) -> tuple[float, float]:
     """The score and its bound; in a batch of one where there are classes."""
     terms = ScoreTerms(
-        parameters=parameters, bounds=bounds, length=len(own), variant=variant, scores=500, classes=classes
+        parameters=parameters, bounds=bounds.linear(len(own), variant), scores=500, classes=classes
     )
     pair = keys(parameters)
     client, evaluator = Encryptor(pair.public, terms), ScoreEvaluator(pair.public, terms, SIGNER)
-    opener, asked = Opener(pair, terms, SIGNER.public), query(base, anchor, bounds)
+    opener, asked = Opener(pair, terms, SIGNER.public), linear_query(base, anchor, bounds, variant)
     split: Split = features(own, anchor, bounds).split(variant)
     message = client.encrypt(split.hidden)
     if parameters.encrypted_baseline:
@@ -69,8 +69,10 @@ def ciphertext_score(
 
 
 def pad_score(own: Profile, base: Profile, anchor: Anchor, variant: Variant) -> tuple[float, float]:
-    terms = PadTerms(bounds=BOUNDS, length=len(own), variant=variant, context=b"maths", openings=10**6)
-    evaluator = PadEvaluator(keys(PARAMETERS).public, terms, SIGNER, query(base, anchor, BOUNDS))
+    terms = PadTerms(bounds=BOUNDS.linear(len(own), variant), context=b"maths", openings=10**6)
+    evaluator = PadEvaluator(
+        keys(PARAMETERS).public, terms, SIGNER, linear_query(base, anchor, BOUNDS, variant)
+    )
     holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, terms, SIGNER.public)
     split = features(own, anchor, BOUNDS).split(variant)
     masked = [mask(split.hidden, split.clear, terms, AGREEMENT.public)]

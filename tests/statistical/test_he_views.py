@@ -10,7 +10,7 @@ from support.tiny_he import BOUNDS, SIGNER, Quiet, keys
 
 from securefl.he import gate
 from securefl.he.parameters import COMPACT, STRONG, Parameters
-from securefl.profiles import Anchor, Profile, Variant, divergence, features, query
+from securefl.profiles import Anchor, Profile, Variant, divergence, features, linear_query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -26,7 +26,7 @@ LARGE = Profile(np.zeros(Q), np.full(Q, 0.25), 50)
 
 
 def terms(parameters: Parameters, scores: int = 5000) -> ScoreTerms:
-    return ScoreTerms(parameters=parameters, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=scores)
+    return ScoreTerms(parameters=parameters, bounds=BOUNDS.linear(Q, Variant.FULL), scores=scores)
 
 
 def integer(reply: bytes) -> int:
@@ -45,7 +45,7 @@ def requests(parameters: Parameters, base: Profile, count: int) -> tuple[bytes, 
     evaluator = ScoreEvaluator(public, made, SIGNER)
     hidden = features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden
     ciphertext = Encryptor(public, made).encrypt(hidden)
-    baseline = evaluator.baseline(query(base, ANCHOR, BOUNDS))
+    baseline = evaluator.baseline(linear_query(base, ANCHOR, BOUNDS))
     return ciphertext, [evaluator.match(ciphertext, baseline).request for _ in range(count)]
 
 
@@ -151,13 +151,13 @@ def test_the_encryption_noise_is_what_t_claims(parameters: Parameters) -> None:
     public = keys(parameters).public
     evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
     opener = Opener(keys(parameters), made, SIGNER.public, rng=Quiet())
-    weights = query(LARGE, ANCHOR, BOUNDS)
+    weights = linear_query(LARGE, ANCHOR, BOUNDS)
     baseline = evaluator.baseline(weights)
     noise = []
     for _ in range(count):
         blinded = evaluator.match(client.encrypt(np.zeros(made.hidden_length)), baseline)
         noise.append(float(parameters.centre(integer(opener.open(blinded.request)) - blinded.masks[0])))
-    share = float(np.linalg.norm(weights.weights)) / made.weight_norm
+    share = float(np.linalg.norm(weights.hidden)) / made.weight_norm
     low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], count)
     assert low < np.sum((np.array(noise) / (share * made.noise_bound / 8)) ** 2) < high
 
@@ -170,7 +170,7 @@ def test_the_error_bound_is_not_loose(parameters: Parameters) -> None:
     evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
     opener = Opener(keys(parameters), made, SIGNER.public)
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
-    baseline = evaluator.baseline(query(SMALL, ANCHOR, BOUNDS))
+    baseline = evaluator.baseline(linear_query(SMALL, ANCHOR, BOUNDS))
     errors = []
     for _ in range(count):
         blinded = evaluator.match(ciphertext, baseline)
@@ -199,7 +199,7 @@ def addressed(base: Profile, count: int) -> list[float]:
     evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
     opener = Opener(keys(COMPACT), made, SIGNER.public, rng=Quiet())
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
-    baseline, truth = evaluator.baseline(query(base, ANCHOR, BOUNDS)), divergence(CLIENT, base)
+    baseline, truth = evaluator.baseline(linear_query(base, ANCHOR, BOUNDS)), divergence(CLIENT, base)
     values = [opener.read(evaluator.addressed(ciphertext, baseline)).value for _ in range(count)]
     return [(value - truth) * Q / (made.sigma * made.unit) for value in values]
 
@@ -218,10 +218,10 @@ def test_no_other_coefficient_can_be_decrypted(kind: str) -> None:
     c1 s, which the key holder can compute, is uniform in every coefficient (false alarm 1e-7 each of two).
     """
     public = keys(COMPACT).public
-    made = ScoreTerms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=50, classes=8)
+    made = ScoreTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.FULL), scores=50, classes=8)
     evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)
     ciphertext = client.encrypt(features(CLIENT, ANCHOR, BOUNDS).split(Variant.FULL).hidden)
-    baseline = evaluator.baseline(query(LARGE, ANCHOR, BOUNDS))
+    baseline = evaluator.baseline(linear_query(LARGE, ANCHOR, BOUNDS))
     match kind:
         case "request":
             raw, integers = evaluator.match(ciphertext, baseline).request, 1

@@ -52,7 +52,7 @@ def pair(parameters: Parameters) -> KeyPair:
 
 def terms(classes: int) -> ScoreTerms:
     return ScoreTerms(
-        parameters=COMPACT, bounds=BOUNDS, length=84, variant=Variant.FULL, scores=1000, classes=classes
+        parameters=COMPACT, bounds=BOUNDS.linear(84, Variant.FULL), scores=1000, classes=classes
     )
 
 
@@ -73,7 +73,7 @@ def opener(classes: int) -> Opener:
 
 def pad() -> bytes:
     own, other = (AgreementKey(SecretKey(bytes([i]) * 32)) for i in (1, 2))
-    made = PadTerms(bounds=BOUNDS, length=84, variant=Variant.FULL, context=b"session|3|0", openings=10**6)
+    made = PadTerms(bounds=BOUNDS.linear(84, Variant.FULL), context=b"session|3|0", openings=10**6)
     there = _pad(own, other.public, own.public, made)
     assert np.array_equal(there, _pad(other, own.public, own.public, made)), "both sides derive it"
     return there.tobytes()

@@ -19,7 +19,7 @@ from securefl.core.grid import Grid
 from securefl.dp.calibration import sigma
 from securefl.engines.door import Door, Given
 from securefl.plan import Plan
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
 from securefl.rounds import Ask, Each, Sends, Sum, Value
 
 CLIENTS, LENGTH = 5, 12
@@ -220,7 +220,7 @@ def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Pa
 
     sends = Sends(name="profile", how="each", reveals="its profile", reveals_encrypted="a score")
     baseline = own(np.random.default_rng(4).normal(size=(40, LENGTH)))
-    each = Each(sends, query(baseline, anchor, Bounds()))
+    each = Each(sends, linear_query(baseline, anchor, Bounds()))
     question = Ask(cohort=EVERYBODY, broadcast=NOTHING, each=(each,))
     plan, ledger = replace(OPEN, scores=scores), tmp_path / "ledger.sqlite"
     with Door(plan, [Given(sends, compute)], records(), ledger=ledger) as door:

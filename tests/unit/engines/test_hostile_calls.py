@@ -16,7 +16,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import SIGNATURE_BYTES
-from securefl.core.wire import Header, encode
+from securefl.core.wire import Header, Limit, encode
 from securefl.engines.calls import AskCall, said
 from securefl.engines.door import Given
 from securefl.engines.drive import Drive, Parcel
@@ -25,9 +25,10 @@ from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.key_holder import KeyHolderParty
 from securefl.messages import Broadcast, Order
 from securefl.plan import Plan
-from securefl.profiles import Anchor, Bounds, Profile, query
+from securefl.profiles import Anchor, Bounds, Profile, Variant, linear_query
 from securefl.rounds import Ask, Each, Sends, Sum, Value
 from securefl.scores import ckks, padded, way_of
+from securefl.scores.way import Questions
 from securefl.storage.journal import Journal
 from securefl.sums.encrypted import way as encrypted
 from securefl.sums.two_server.messages import PadRequest
@@ -150,18 +151,9 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
 # A server that lies to a client about scores --------------------------------------------------------
 
 
-def scores(**changes: Any) -> AskCall:
-    b = Bounds()
-    good: dict[str, Any] = {
-        "most_bytes": 10**6,
-        "most_elements": 10**4,
-        "names": ("profile",),
-        "length": LENGTH,
-        "variant": "full",
-        "bounds": (b.mean, b.variance_low, b.variance_high, b.weight),
-        "cohort": CLIENTS,
-    }
-    return AskCall(**{**good, **changes})
+def scores(length: int = LENGTH, variant: str = "full", **changes: Any) -> AskCall:
+    kind = Questions(("profile",), Bounds().linear(length, Variant(variant)), CLIENTS)
+    return replace(AskCall.of(Limit(10**6, 10**4), kind), **changes)
 
 
 def asked(
@@ -244,9 +236,9 @@ def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, li
     kind = scores().questions()
     assert kind is not None
     way = whole.server._scoring
-    purpose = ckks._purpose(way.terms(kind.kind)) if isinstance(way, ckks.Ckks) else padded._PURPOSE
+    purpose = ckks._purpose(way.terms(kind.bounds)) if isinstance(way, ckks.Ckks) else padded._PURPOSE
     signs(whole, purpose, lie)
-    baseline = query(
+    baseline = linear_query(
         Profile(np.zeros(LENGTH), np.ones(LENGTH), 9), Anchor(np.zeros(LENGTH), np.ones(LENGTH)), Bounds()
     )
     answers, log = whole.ask(

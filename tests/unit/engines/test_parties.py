@@ -157,16 +157,33 @@ def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() ->
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"length": 0}, {"variant": "all"}, {"bounds": (1.0,)}, {"bounds": (np.nan,) * 4}, {"cohort": -1}],
+    [
+        {"hidden": 0},
+        {"hidden": -1},
+        {"runs": (1, 1)},
+        {"runs": (0,)},
+        {"ranges": (1.0,)},
+        {"ranges": (2.0, 1.0)},
+        {"ranges": (np.nan, 1.0)},
+        {"ranges": (0.0, np.inf)},
+        {"bounds": (1.0,)},
+        {"bounds": (np.nan,) * 7},
+        {"bounds": (1.0, 1.0, 1.0, np.inf, 1.0, 0.0, 1.0)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)},
+        {"bounds": (1.0, 1.0, 1.0, 1.0, 1.0, np.nan, 1.0)},
+        {"cohort": -1},
+    ],
 )
 def test_a_call_for_scores_that_nobody_could_make_is_refused(wrong: Any) -> None:
     good: dict[str, Any] = {
         "most_bytes": 99,
         "most_elements": 9,
         "names": ("p",),
-        "length": 2,
-        "variant": "full",
-        "bounds": (1.0, 1.0, 2.0, 1.0),
+        "hidden": 2,
+        "runs": (1,),
+        "ranges": (0.0, 1.0),
+        "bounds": (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, np.inf),
         "cohort": 3,
     }
     assert AskCall(**good).questions() is not None

@@ -15,7 +15,9 @@ NARROW = Bounds(mean=16, variance_high=64, weight=16)
 
 def terms(parameters: Parameters = STRONG, bounds: Bounds | None = None, **changes: object) -> ScoreTerms:
     values = {"length": 84, "variant": Variant.FULL, "scores": 500} | changes
-    return ScoreTerms(parameters=parameters, bounds=bounds or Bounds(), **values)  # type: ignore[arg-type]
+    length, variant = values.pop("length"), values.pop("variant")
+    declared = (bounds or Bounds()).linear(length, variant)  # type: ignore[arg-type]
+    return ScoreTerms(parameters=parameters, bounds=declared, **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -48,9 +50,9 @@ def test_capacity_is_what_the_modulus_holds_less_the_guard() -> None:
 def test_default_bounds_fit_strong_up_to_512_and_beyond_capacity_is_refused() -> None:
     assert terms(length=512).largest < capacity(STRONG) / 16
     assert terms(COMPACT, NARROW, length=512).largest < capacity(COMPACT)
-    with pytest.raises(ConfigError, match="tighten Bounds"):
+    with pytest.raises(ConfigError, match="tighten the query's bounds"):
         terms(COMPACT, length=512)
-    with pytest.raises(ConfigError, match="tighten Bounds"):
+    with pytest.raises(ConfigError, match="tighten the query's bounds"):
         terms(bounds=Bounds(mean=2000))
 
 
@@ -63,9 +65,9 @@ def test_the_edge_of_capacity_does_not_wrap() -> None:
 
 def test_flooding_follows_the_specification() -> None:
     """Section 2: sigma = sqrt(12 tau) 2^20 t; t = 8 sigma_ct sqrt(N/2) W / (q s_x) in units of div."""
-    for made in (terms(scores=77), terms(COMPACT, NARROW, scores=77)):
+    for made, bounds in ((terms(scores=77), Bounds()), (terms(COMPACT, NARROW, scores=77), NARROW)):
         n, s_x = made.parameters.poly_modulus_degree, made.data_scale
-        w = made.bounds.weight * math.sqrt(84)
+        w = bounds.weight * math.sqrt(84)
         t = 8 * math.sqrt((1 + 2 * n / 3) / 12) * math.sqrt(n / 2) * w / (84 * s_x)
         unit = made.unit / 84
         assert made.noise_bound * unit == pytest.approx(t, rel=1e-6)

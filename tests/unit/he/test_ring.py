@@ -36,7 +36,7 @@ def pair(parameters: Parameters) -> KeyPair:
 
 
 def terms(parameters: Parameters) -> ScoreTerms:
-    return ScoreTerms(parameters=parameters, bounds=Bounds(), length=10, variant=Variant.FULL, scores=10)
+    return ScoreTerms(parameters=parameters, bounds=Bounds().linear(10, Variant.FULL), scores=10)
 
 
 def residues(parameters: Parameters) -> gate.Residues:

@@ -34,7 +34,7 @@ from securefl.matching import options as options_of
 from securefl.matching import sealed as sealed_of
 from securefl.matching.document import Document
 from securefl.matching.evaluator_keys import EvaluatorPublic
-from securefl.profiles import Anchor, Bounds, Variant, features, query
+from securefl.profiles import Anchor, Bounds, Variant, features, linear_query
 from securefl.profiles import Profile as Plain
 from securefl.scores import evaluator as match_of
 from securefl.scores import pads as pads_of
@@ -77,13 +77,13 @@ def doors() -> list[Door]:
 
 def ciphertext_doors() -> list[Door]:
     terms = ScoreTerms(
-        parameters=COMPACT, bounds=BOUNDS, length=Q, variant=Variant.MEAN_ONLY, scores=10**6, classes=2
+        parameters=COMPACT, bounds=BOUNDS.linear(Q, Variant.MEAN_ONLY), scores=10**6, classes=2
     )
     keys, anchor = KeyPair.generate(COMPACT), Anchor(np.zeros(Q), np.ones(Q))
     client, evaluator = Encryptor(keys.public, terms), ScoreEvaluator(keys.public, terms, SIGNING)
     opener = Opener(keys, terms, SIGNING.public)
     some = Plain(np.zeros(Q), np.ones(Q), 1)
-    baseline = evaluator.baseline(query(some, anchor, BOUNDS))
+    baseline = evaluator.baseline(linear_query(some, anchor, BOUNDS, Variant.MEAN_ONLY))
     split = features(some, anchor, BOUNDS).split(Variant.MEAN_ONLY)
     ciphertext = client.encrypt(split.hidden)
     one = Arrived(ciphertext, split.clear)
@@ -123,21 +123,19 @@ def ciphertext_doors() -> list[Door]:
 
 
 def encrypted_baseline_doors() -> list[Door]:
-    terms = ScoreTerms(
-        parameters=STRONG_ENCRYPTED, bounds=BOUNDS, length=Q, variant=Variant.FULL, scores=10**6
-    )
+    terms = ScoreTerms(parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(Q, Variant.FULL), scores=10**6)
     keys = KeyPair.generate(STRONG_ENCRYPTED)
     evaluator = ScoreEvaluator(keys.public, terms, SIGNING)
-    asked = query(Plain(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q)), BOUNDS)
+    asked = linear_query(Plain(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q)), BOUNDS)
     message = Encryptor(keys.public, terms).encrypt_baseline(asked)
     return [Door("baseline", evaluator.encrypted_baseline, message, weight=4)]
 
 
 def pad_doors() -> list[Door]:
-    terms = PadTerms(bounds=BOUNDS, length=Q, variant=Variant.FULL, context=b"fuzz", openings=10**6)
+    terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz", openings=10**6)
     keys, agreement = KeyPair.generate(PARAMETERS), AgreementKey.generate()
     some, anchor = Plain(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
-    evaluator = PadEvaluator(keys.public, terms, SIGNING, query(some, anchor, BOUNDS))
+    evaluator = PadEvaluator(keys.public, terms, SIGNING, linear_query(some, anchor, BOUNDS))
     holder = PadKeyHolder(keys, agreement, terms, SIGNING.public)
     split = features(some, anchor, BOUNDS).split(Variant.FULL)
     masked = mask(split.hidden, split.clear, terms, agreement.public)

@@ -12,7 +12,7 @@ from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.signing import SigningKey
 from securefl.he import gate
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
 from securefl.rounds import Each, Sends
 from securefl.scores.batches import combine, cosines, places, rows
 from securefl.scores.ckks import CiphertextScoring
@@ -21,7 +21,7 @@ from securefl.scores.evaluator import Arrived, Baseline, ScoreEvaluator
 from securefl.scores.isolation import MatchBatches, batch_terms
 from securefl.scores.opener import Opener
 from securefl.scores.terms import ScoreTerms
-from securefl.scores.way import Found, Kind, Sent
+from securefl.scores.way import Found, Sent
 
 Q = 10
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
@@ -38,8 +38,9 @@ class Parties:
         scores: int = 500,
         q: int = Q,
     ) -> None:
+        self.variant = variant
         self.terms = ScoreTerms(
-            parameters=parameters, bounds=BOUNDS, length=q, variant=variant, scores=scores, classes=classes
+            parameters=parameters, bounds=BOUNDS.linear(q, variant), scores=scores, classes=classes
         )
         pair = keys(parameters)
         self.public = pair.public
@@ -49,11 +50,11 @@ class Parties:
         self.anchor = Anchor(np.zeros(q), np.ones(q))
 
     def arrived(self, own: Profile, sender: str = "ann") -> Arrived:
-        split = features(own, self.anchor, BOUNDS).split(self.terms.variant)
+        split = features(own, self.anchor, BOUNDS).split(self.variant)
         return Arrived(self.client.encrypt(split.hidden), split.clear, sender)
 
     def baseline(self, base: Profile = BASE) -> Baseline:
-        asked = query(base, self.anchor, BOUNDS)
+        asked = linear_query(base, self.anchor, BOUNDS, self.variant)
         if self.terms.parameters.encrypted_baseline:
             return self.evaluator.encrypted_baseline(self.client.encrypt_baseline(asked))
         return self.evaluator.baseline(asked)
@@ -175,7 +176,7 @@ def test_junk_in_a_batch_is_seen_and_its_members_opened_singly() -> None:
     honest = [parties.arrived(profile(i, Q), f"client {i}") for i in range(3)]
     junk = parties.junk(honest[0])
     blinded = parties.evaluator.match_batch([*honest, junk], baseline)
-    with pytest.raises(RemoteProtocolError, match="no clipped profile"):
+    with pytest.raises(RemoteProtocolError, match="no honest client"):
         parties.evaluator.unblind_batch(blinded, parties.opener.open(blinded.request))
     for i, one in enumerate(honest):
         assert (
@@ -188,7 +189,7 @@ def test_junk_in_a_batch_is_seen_and_its_members_opened_singly() -> None:
 
 def scoring(parties: Parties, clients: int, told: dict[str, str]) -> CiphertextScoring:
     """One exchange under these parties' keys, in batches."""
-    each = Each(Sends(name="profile", how="each", reveals="it"), query(BASE, ANCHOR, BOUNDS), bounds=BOUNDS)
+    each = Each(Sends(name="profile", how="each", reveals="it"), linear_query(BASE, ANCHOR, BOUNDS))
     return CiphertextScoring(
         terms=parties.terms,
         public=parties.public,
@@ -228,7 +229,7 @@ def test_many_are_matched_whatever_some_of_them_send() -> None:
 def test_variances_outside_the_bounds_never_join_a_batch() -> None:
     parties, told = Parties(variant=Variant.MEAN_ONLY), dict[str, str]()
     exchange = scoring(parties, 2, told)
-    each = replace(exchange.each[0], variant=Variant.MEAN_ONLY)
+    each = replace(exchange.each[0], query=linear_query(BASE, ANCHOR, BOUNDS, Variant.MEAN_ONLY))
     exchange = replace(exchange, each=(each,))
     arrived = [parties.arrived(profile(k, Q)) for k in range(2)]
     clear = [np.full(Q + 1, 1e9), np.asarray(arrived[1].clear)]
@@ -256,7 +257,7 @@ def test_a_junk_reply_is_the_key_holders_doing_and_has_nothing_opened_again() ->
 )
 def test_the_size_of_a_batch_follows_from_public_inputs(length: int, clients: int, size: int) -> None:
     """A client sends as much as alone; the count has room for every batch, and its members singly."""
-    kind = Kind(BOUNDS, length, Variant.FULL)
+    kind = BOUNDS.linear(length, Variant.FULL)
     found, alone = batch_terms(kind, STRONG, 3, clients), batch_terms(kind, STRONG, 3, 1)
     assert (found.classes, found.ciphertexts) == (size, alone.ciphertexts)
     batches = -(-clients // size)
@@ -270,7 +271,7 @@ def test_the_size_of_a_batch_follows_from_public_inputs(length: int, clients: in
 def test_wide_bounds_leave_room_for_fewer_in_a_batch(
     parameters: Parameters, bounds: Bounds, size: int
 ) -> None:
-    assert batch_terms(Kind(bounds, 32, Variant.FULL), parameters, 80, 60).classes == size
+    assert batch_terms(bounds.linear(32, Variant.FULL), parameters, 80, 60).classes == size
 
 
 def test_batches_need_a_power_of_two_and_a_plaintext_baseline() -> None:
@@ -288,7 +289,7 @@ def test_requests_are_opened_for_the_evaluator_that_signed_them_alone() -> None:
     parties = Parties()
     other = ScoreEvaluator(keys(COMPACT).public, parties.terms, SigningKey.generate())
     one = parties.arrived(profile(1, Q))
-    foreign = other.match(one.ciphertext, other.baseline(query(BASE, ANCHOR, BOUNDS)), one.clear)
+    foreign = other.match(one.ciphertext, other.baseline(linear_query(BASE, ANCHOR, BOUNDS)), one.clear)
     mine = parties.evaluator.match(one.ciphertext, parties.baseline(), one.clear)
     for request in (foreign.request, mine.request[:-1] + bytes([mine.request[-1] ^ 1])):
         with pytest.raises(RemoteProtocolError, match="signature"):

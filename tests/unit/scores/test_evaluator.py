@@ -8,7 +8,7 @@ from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocol
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT
-from securefl.profiles import Anchor, Profile, Split, Variant, divergence, features, query
+from securefl.profiles import Anchor, Profile, Split, Variant, divergence, features, linear_query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Baseline, Blinded, ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -27,12 +27,12 @@ class Parties:
         self, variant: Variant = Variant.FULL, scores: int = 50, pair: KeyPair | None = None
     ) -> None:
         pair = pair or keys(COMPACT)
-        self.terms = ScoreTerms(parameters=COMPACT, bounds=BOUNDS, length=Q, variant=variant, scores=scores)
+        self.terms = ScoreTerms(parameters=COMPACT, bounds=BOUNDS.linear(Q, variant), scores=scores)
         self.client = Encryptor(pair.public, self.terms)
         self.evaluator = ScoreEvaluator(pair.public, self.terms, SIGNER)
         self.opener = Opener(pair, self.terms, SIGNER.public)
         self.split: Split = features(CLIENT, ANCHOR, BOUNDS).split(variant)
-        self.baseline: Baseline = self.evaluator.baseline(query(BASE, ANCHOR, BOUNDS))
+        self.baseline: Baseline = self.evaluator.baseline(linear_query(BASE, ANCHOR, BOUNDS, variant))
 
     def ciphertext(self) -> bytes:
         return self.client.encrypt(self.split.hidden)
@@ -121,8 +121,8 @@ def test_junk_is_refused_for_its_sender_and_leaves_other_scores_alone() -> None:
 @pytest.mark.parametrize("forged", [-5.0, 4e4])
 def test_scores_that_no_clipped_profile_gives_are_dropped(forged: float) -> None:
     parties = Parties()
-    weights = query(BASE, ANCHOR, BOUNDS).weights
-    wanted = (forged * Q - query(BASE, ANCHOR, BOUNDS).constant) / float(weights @ weights)
+    weights = linear_query(BASE, ANCHOR, BOUNDS).hidden
+    wanted = (forged * Q - linear_query(BASE, ANCHOR, BOUNDS).offset) / float(weights @ weights)
     encoded = parties.evaluator._ring.encode(wanted * weights, parties.terms.data_scale)
     lying = parties.evaluator._ring.encrypt(parties.evaluator._encryptor, encoded)
     blinded = parties.blinded(parties.ciphertext()[:16] + gate.pack(lying, COMPACT.primes))
@@ -191,9 +191,9 @@ def test_weights_beyond_the_declared_norm_are_refused() -> None:
     evaluator, short = Parties().evaluator, Anchor(np.zeros(3), np.ones(3))
     sharp = Profile(np.full(Q, 4.0), np.full(Q, 0.2), 5)
     with pytest.raises(ConfigError, match=r"Bounds.weight"):
-        evaluator.baseline(query(sharp, ANCHOR, BOUNDS))
-    with pytest.raises(ConfigError, match="10 elements, got 3"):
-        evaluator.baseline(query(Profile(np.zeros(3), np.ones(3), 1), short, BOUNDS))
+        evaluator.baseline(linear_query(sharp, ANCHOR, BOUNDS))
+    with pytest.raises(ConfigError, match=r"21 \+ 0 entries\), got one of other bounds \(7 \+ 0"):
+        evaluator.baseline(linear_query(Profile(np.zeros(3), np.ones(3), 1), short, BOUNDS))
 
 
 @pytest.mark.parametrize("hidden", [np.zeros(3), np.full(2 * Q + 1, np.nan), np.full(2 * Q + 1, 1e6)])

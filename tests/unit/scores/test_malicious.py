@@ -48,7 +48,7 @@ def test_a_few_hundred_openings_read_the_whole_key_and_the_cap_allows_them(
 ) -> None:
     """Digits of the key, packed above the flooding: the cap of a round of 500 clients lets them through."""
     pair = KeyPair.generate(parameters)
-    made = ScoreTerms(parameters=parameters, bounds=BOUNDS, length=84, variant=Variant.FULL, scores=openings)
+    made = ScoreTerms(parameters=parameters, bounds=BOUNDS.linear(84, Variant.FULL), scores=openings)
     opener, n = Opener(pair, made, SIGNER.public), parameters.poly_modulus_degree
     step, each = int(12 * made.sigma), 0  # flooding of six sigma leaves a digit as it is
     while step * 3 ** (each + 1) < parameters.modulus:
@@ -68,7 +68,7 @@ def test_a_few_hundred_openings_read_the_whole_key_and_the_cap_allows_them(
 def test_one_request_reads_the_key_of_pads() -> None:
     """Sums are rounded to 2^-64 of the modulus: 38 digits each, 21 further on for the next client."""
     pair, p, each = KeyPair.generate(PARAMETERS), PARAMETERS, 38
-    made = PadTerms(bounds=BOUNDS, length=10, variant=Variant.FULL, context=b"x", openings=390)
+    made = PadTerms(bounds=BOUNDS.linear(10, Variant.FULL), context=b"x", openings=390)
     holder = PadKeyHolder(pair, AgreementKey.generate(), made, SIGNER.public)
     places = [(client + 1) * made.row - 1 for client in range(made.block)]
     items = (place.to_bytes(2, "little") + gate.pack_integer(0, p.modulus) for place in places)

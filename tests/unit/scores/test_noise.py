@@ -16,7 +16,7 @@ from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.integers import coefficient_rows, products
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Anchor, Bounds, Profile, Variant, features, query
+from securefl.profiles import Anchor, Bounds, Profile, Variant, features, linear_query
 from securefl.scores import pad_evaluator
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import ScoreEvaluator
@@ -31,7 +31,7 @@ ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
 
 
 def terms(parameters: Parameters, bounds: Bounds = BOUNDS) -> ScoreTerms:
-    return ScoreTerms(parameters=parameters, bounds=bounds, length=Q, variant=Variant.FULL, scores=500)
+    return ScoreTerms(parameters=parameters, bounds=bounds.linear(Q, Variant.FULL), scores=500)
 
 
 # Mode E ------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def test_the_noise_of_encrypted_weights_is_what_the_bound_takes_it_for() -> None
     client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
     opener = Opener(keys(STRONG_ENCRYPTED), made, SIGNER.public, rng=Quiet())
     far = Profile(np.full(Q, BOUNDS.mean), np.full(Q, BOUNDS.variance_high), 1)
-    asked = query(Profile(np.zeros(Q), np.full(Q, BOUNDS.variance_high), 1), ANCHOR, BOUNDS)
+    asked = linear_query(Profile(np.zeros(Q), np.full(Q, BOUNDS.variance_high), 1), ANCHOR, BOUNDS)
     hidden = features(far, ANCHOR, BOUNDS).split(Variant.FULL).hidden
     opened = []
     for _ in range(60):
@@ -98,7 +98,7 @@ def test_a_request_holds_a_fresh_zero_and_in_mode_e_a_product_of_two_others(
 ) -> None:
     made, public = terms(parameters), keys(parameters).public
     client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
-    asked = query(Profile(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS)
+    asked = linear_query(Profile(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS)
     baseline = (
         evaluator.encrypted_baseline(client.encrypt_baseline(asked))
         if parameters.encrypted_baseline
@@ -129,7 +129,7 @@ def addressed(made: ScoreTerms, value: float) -> bytes:
     """What an evaluator could sign: a request that opens to this score, whatever the key."""
     p = made.parameters
     size = gate.residues_size(p.polynomials - 1, p.primes, p.poly_modulus_degree)
-    integer = round(value * made.length / made.unit) % p.modulus
+    integer = round(value * made.bounds.scale / made.unit) % p.modulus
     tag = gate.tag("addressed", keys(p).public.session, made.digest())
     raw = tag + gate.pack_integer(integer, p.modulus) + bytes(size)
     return raw + SIGNER.sign(raw).raw
@@ -144,7 +144,7 @@ def test_negative_and_too_large_scores_are_not_read(parameters: Parameters) -> N
         score = opener.read(addressed(made, value))
         assert abs(score.value - value) <= score.error_bound
     for value in (-3 * bound, -0.5 * largest, 1.01 * largest, 1.13 * largest):
-        with pytest.raises(RemoteProtocolError, match="no clipped profile"):
+        with pytest.raises(RemoteProtocolError, match="no honest client"):
             opener.read(addressed(made, value))
 
 
@@ -159,9 +159,9 @@ def test_addressed_scores_that_could_wrap_are_not_asked_for() -> None:
     )
     read = 0
     for weight in np.linspace(1, 500, 40):
-        asked = query(Profile(np.full(Q, -512.0 * weight), np.full(Q, 512.0), 1), ANCHOR, bounds)
+        asked = linear_query(Profile(np.full(Q, -512.0 * weight), np.full(Q, 512.0), 1), ANCHOR, bounds)
         baseline = evaluator.baseline(asked)
-        if asked.constant + made.largest > made.capacity:
+        if asked.offset + made.largest > made.capacity:
             with pytest.raises(RemoteProtocolError, match=r"ann in phase score: .* could wrap"):
                 evaluator.addressed(message, baseline, sender="ann")
             continue
@@ -189,9 +189,9 @@ def test_what_the_key_holder_of_pads_sees_beside_a_sum_is_flooded_as_declared(
         return drawn[-1]
 
     monkeypatch.setattr(pad_evaluator, "wide_gaussian", recorded)
-    made = PadTerms(bounds=BOUNDS, length=Q, variant=Variant.FULL, context=b"noise", openings=10**6)
+    made = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"noise", openings=10**6)
     agreement = AgreementKey.generate()
-    asked = query(Profile(np.linspace(-1, 1, Q), np.ones(Q), 1), ANCHOR, BOUNDS)
+    asked = linear_query(Profile(np.linspace(-1, 1, Q), np.ones(Q), 1), ANCHOR, BOUNDS)
     evaluator = PadEvaluator(keys(PARAMETERS).public, made, SIGNER, asked)
     holder = PadKeyHolder(keys(PARAMETERS), agreement, made, SIGNER.public)
     split = features(Profile(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS).split(Variant.FULL)

@@ -18,7 +18,7 @@ from securefl.he.flooding import wide_gaussian
 from securefl.he.integers import coefficient_rows, products
 from securefl.he.ring import Ring
 from securefl.messages import REFUSED
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, query
+from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
 from securefl.scores import pads as module
 from securefl.scores.opener import Score
 from securefl.scores.pad_evaluator import PadEvaluator
@@ -31,17 +31,15 @@ SIGNING, AGREEMENT = SigningKey.generate(), AgreementKey.generate()
 
 class Parties:
     def __init__(self, q: int = 10, variant: Variant = Variant.FULL, context: bytes = b"1") -> None:
-        self.q, self.terms = (
-            q,
-            PadTerms(bounds=BOUNDS, length=q, variant=variant, context=context, openings=10**6),
-        )
+        self.q, self.variant = q, variant
+        self.terms = PadTerms(bounds=BOUNDS.linear(q, variant), context=context, openings=10**6)
         self.anchor, self.base = Anchor(np.zeros(q), np.ones(q)), profile(99, q)
-        asked = query(self.base, self.anchor, BOUNDS)
+        asked = linear_query(self.base, self.anchor, BOUNDS, variant)
         self.evaluator = PadEvaluator(keys(PARAMETERS).public, self.terms, SIGNING, asked)
         self.holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, self.terms, SIGNING.public)
 
     def masked(self, own: Profile) -> Masked:
-        split = features(own, self.anchor, BOUNDS).split(self.terms.variant)
+        split = features(own, self.anchor, BOUNDS).split(self.variant)
         return mask(split.hidden, split.clear, self.terms, AGREEMENT.public)
 
     def scores(
@@ -119,7 +117,7 @@ def below_the_sums(parties: Crowded, base: Profile) -> tuple[list[int], list[int
         keys(PARAMETERS).public,
         parties.terms,
         SIGNING,
-        query(base, parties.anchor, BOUNDS),
+        linear_query(base, parties.anchor, BOUNDS),
         ring=parties.ring,
     )
     body = evaluator.request(parties.pads, 0, parties.crowd).request[:-64]
@@ -236,7 +234,7 @@ def test_openings_of_pads_are_counted_and_capped_and_of_sums_alone() -> None:
     parties = Parties()
     few = replace(parties.terms, openings=3)
     evaluator = PadEvaluator(
-        keys(PARAMETERS).public, few, SIGNING, query(parties.base, parties.anchor, BOUNDS)
+        keys(PARAMETERS).public, few, SIGNING, linear_query(parties.base, parties.anchor, BOUNDS)
     )
     holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, few, SIGNING.public)
     masked = [parties.masked(profile(1, 10)), parties.masked(profile(2, 10))]
@@ -273,20 +271,18 @@ def test_the_flooding_of_pads_hides_every_bit_of_the_noise() -> None:
 def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> None:
     with pytest.raises(ConfigError, match="room for fractions"):
         PadTerms(
-            bounds=Bounds(mean=1e6, variance_high=1e9),
-            length=512,
-            variant=Variant.FULL,
+            bounds=Bounds(mean=1e6, variance_high=1e9).linear(512, Variant.FULL),
             context=b"",
             openings=10**6,
         )
     with pytest.raises(ConfigError, match="at most 8192 masked integers"):
-        PadTerms(bounds=BOUNDS, length=4096, variant=Variant.FULL, context=b"", openings=1)
+        PadTerms(bounds=BOUNDS.linear(4096, Variant.FULL), context=b"", openings=1)
     parties = Parties()
     for hidden in (np.zeros(3), np.full(21, np.nan), np.full(21, 1e6)):
         with pytest.raises(LocalProtocolError, match="inside the declared bounds"):
             mask(hidden, np.zeros(0), parties.terms, AGREEMENT.public)
-    loose = query(Profile(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
-    with pytest.raises(ConfigError, match="larger than declared"):
+    loose = linear_query(Profile(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
+    with pytest.raises(ConfigError, match="declare a larger norm"):
         PadEvaluator(keys(PARAMETERS).public, parties.terms, SIGNING, loose)
 
 
@@ -371,4 +367,4 @@ def test_a_claim_beyond_the_declared_bounds_is_no_score() -> None:
     words[-1] -= np.uint64(int(far))
     refused = parties.scores([replace(made, words=words.tobytes(), sender="ann")])[0]
     assert isinstance(refused, RemoteProtocolError)
-    assert (refused.sender, "no clipped profile" in str(refused)) == ("ann", True)
+    assert (refused.sender, "no honest client" in str(refused)) == ("ann", True)
