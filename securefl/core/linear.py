@@ -133,9 +133,9 @@ class LinearQuery:
     """
 
     bounds: LinearBounds
-    hidden: Floats = field(repr=False)
-    clear: Floats = field(repr=False, default_factory=lambda: np.zeros(0))
-    offset: float = field(repr=False, default=0.0)
+    hidden: Floats
+    clear: Floats = field(default_factory=lambda: np.zeros(0))
+    offset: float = 0.0
 
     def __post_init__(self) -> None:
         wanted = (self.bounds.hidden_length, self.bounds.clear_length)

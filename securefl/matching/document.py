@@ -27,7 +27,7 @@ from securefl.core.legible import is_legible
 from securefl.storage import files
 from securefl.storage.texts import MOST_ELEMENTS, elements
 
-VERSION: Final = 2
+VERSION: Final = 3
 LIMITS: Final[Mapping[str, int]] = {
     "secret-key": 2**20,
     "public-key": 2**20,
@@ -95,7 +95,10 @@ def _check_line(first: bytes, kind: str) -> None:
     if not first.endswith(b"\n") or len(words) != 3 or words[0] != "securefl":
         raise DataError(f"Expected {_article(kind)}, got one that is no file of securefl.")
     if words[1] != str(VERSION):
-        raise DataError(f"Expected version {VERSION} of the format, got version {words[1]!r}.")
+        raise DataError(
+            f"Expected version {VERSION} of the format, got version {words[1]!r}. Make the file again with "
+            "the version of securefl that reads it."
+        )
     if words[2] != kind:
         found = _article(words[2]) if words[2] in LIMITS else "a file of another kind"
         raise DataError(f"Expected {_article(kind)}, got {found}.")

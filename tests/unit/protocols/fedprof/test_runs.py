@@ -93,7 +93,7 @@ def test_the_query_stays_with_the_server(tmp_path: Path) -> None:
     for (mine, _), (theirs, _) in zip(spy.asks, again.asks, strict=True):
         assert set(mine.public) == {"anchor_centre", "anchor_scale"}
         assert all(np.array_equal(mine.public[k], theirs.public[k]) for k in mine.public)
-        assert not np.array_equal(mine.each[0].query.mean, theirs.each[0].query.mean)
+        assert not np.array_equal(mine.each[0].query.hidden, theirs.each[0].query.hidden)
 
 
 def test_theorem_1_asks_for_sizes_too(tmp_path: Path) -> None:
