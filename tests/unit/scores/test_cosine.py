@@ -5,11 +5,13 @@ It can be negative, which no divergence is.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.tiny_he import SIGNER, keys
 
-from securefl.core.errors import RemoteProtocolError
+from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.signing import AgreementKey
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
@@ -79,3 +81,20 @@ def test_cosines_under_pads() -> None:
         score = found[place]
         assert not isinstance(score, RemoteProtocolError)
         assert abs(score.value - own @ QUERY.hidden) <= score.error_bound < 1e-3
+
+
+def test_a_query_of_other_bounds_is_no_query_for_these_pads() -> None:
+    narrow = LinearBounds(hidden_length=LENGTH, norm=1, weight_norm=2, row_norm=2, product=1)
+    terms = PadTerms(bounds=narrow, context=b"c", openings=10**6)
+    with pytest.raises(ConfigError, match="bounds of its pads"):
+        PadEvaluator(keys(PARAMETERS).public, terms, SIGNER, QUERY)
+
+
+def test_the_row_of_an_encrypted_query_is_bounded_by_its_own_norm() -> None:
+    wide = replace(COSINE, row_norm=3)
+    single, encrypted = (
+        ScoreTerms(parameters=parameters, bounds=wide, scores=50) for parameters in (STRONG, STRONG_ENCRYPTED)
+    )
+    assert (single.weight_norm, encrypted.weight_norm) == (1 + 1e-9, 3)
+    before = ScoreTerms(parameters=STRONG_ENCRYPTED, bounds=COSINE, scores=50)
+    assert 1.5 < encrypted.sigma / before.sigma < 3, "noise of features stays as it is"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference.literal import literal_divergence
+from support.literal_divergence import literal_divergence
 
 from securefl.core.errors import ConfigError
 from securefl.profiles import Profile, divergence

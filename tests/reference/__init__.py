@@ -1,1 +1,0 @@
-"""Slow or leaky forms of what the product does otherwise, for tests to compare it with."""
