@@ -68,7 +68,9 @@ else:
 def short(study):
     few = records if study.data.records is None else min(records, study.data.records)
     section = study.study
-    section = replace(section, rounds=min(rounds, section.rounds), seeds=section.seeds[:1])
+    most = min(rounds, section.rounds)
+    often = min(section.evaluate_every, most)
+    section = replace(section, rounds=most, evaluate_every=often, seeds=section.seeds[:1])
     study = replace(study, study=section)
     fewer = replace(study, data=replace(study.data, records=max(few, study.data.clients)))
     try:
