@@ -5,12 +5,14 @@
 Plays the first Ask of a tiny study under a trace. A file counts if one of its functions is given the value or
 gives it back: an object that carries it, or an array or bytes that were made of it. Two ways are followed: a
 profile from its client to the score (FedProf, encrypted scores), and FedLog's phi from its client to the head
-eta (sums in the clear, and masked). A test holds the counts (tests/architecture/test_files_touched.py).
+eta (sums in the clear, and masked). The third is of a word, the least cohort, from TOML to its checks: it
+passes the files whose code has the word. A test holds the counts (tests/architecture/test_files_touched.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import sys
 import tempfile
@@ -74,6 +76,9 @@ WAYS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "phi to eta, masked": (STUDY.format(privacy=MASKED, arm='protocol = "fedlog"'), (*VALUE, *SUM)),
 }
+
+
+WORD = "least_cohort"
 
 
 class Trace:
@@ -155,6 +160,26 @@ def touched(study: str, carriers: Sequence[str]) -> dict[str, set[str]]:
     return dict(sorted(trace.files.items()))
 
 
+def named(word: str) -> dict[str, set[str]]:
+    """By file below the root, the functions and classes whose code has a word: as a name, or as a string."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(path for room in ROOMS for path in room.rglob("*.py")):
+        for outer in ast.parse(path.read_text(encoding="utf-8")).body:
+            if any(_says(node, word) for node in ast.walk(outer)):
+                name = getattr(outer, "name", "(module)")
+                found.setdefault(str(path.resolve().relative_to(ROOT)), set()).add(name)
+    return found
+
+
+def _says(node: ast.AST, word: str) -> bool:
+    match node:
+        case ast.Name(id=said) | ast.Attribute(attr=said) | ast.arg(arg=said) | ast.keyword(arg=said):
+            return said == word
+        case ast.Constant(value=said):
+            return bool(said == word)
+    return False
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -162,6 +187,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     counted = {name: touched(*way) for name, way in WAYS.items()}
+    counted["least cohort to its checks"] = named(WORD)
     if options.json:
         print(json.dumps({name: list(files) for name, files in counted.items()}, indent=2))
         return 0

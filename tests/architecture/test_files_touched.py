@@ -28,6 +28,14 @@ def test_a_value_touches_few_files(way: str, most: int) -> None:
     assert len(found) <= most, "\n".join(found)
 
 
+def test_a_word_of_the_plan_is_read_in_few_files() -> None:
+    """From TOML to the checks of the least cohort."""
+    found = files_touched.named(files_touched.WORD)
+    assert "securefl/weighing.py" in found, "the check of an order was not found"
+    assert "securefl/study/privacy.py" in found
+    assert len(found) <= 9, "\n".join(found)
+
+
 def test_an_encrypted_sum_lives_in_one_folder() -> None:
     """No module outside knows its machines, its messages or its arithmetic."""
     root = Path(__file__).parents[2]
