@@ -26,7 +26,7 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
             return f"{told} ({_held(plan, [s for s in sends if s not in single])})" if summed else told
         case "key-holder":
             way = way_of(plan) if any(s.how == "sum" for s in sends) else None
-            seen = [key_holder_learns(plan)] if encrypted else []
+            seen = [key_holder_learns(plan.scores)] if encrypted else []
             seen += [way.key_holder_learns] if way is not None and way.key_holder_learns else []
             if any(noised(plan, s) and placement(plan, s) == "key-holder" for s in sends):
                 seen.append("the noise that it draws, which it could take off a published total")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
-from securefl.profiles import Bounds, Variant
+from securefl.matching.profiles import Bounds, Variant
 from securefl.protocols.averaging import Aggregation, Averaging, aggregated, check_fraction
 from securefl.protocols.fedprof.selection import Alpha, ByProfile
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile

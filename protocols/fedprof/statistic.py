@@ -11,8 +11,8 @@ import numpy as np
 from securefl.algorithm import Job
 from securefl.core.errors import DataError
 from securefl.core.release import Adjacency, Unit
-from securefl.dp.moments import GRID, Moments
-from securefl.profiles import Anchor, Bounds, Profile, Query, Variant, features
+from securefl.dp.moments import GRID, MeanVariance, Moments
+from securefl.matching.profiles import Anchor, Bounds, Query, Variant, features
 from securefl.protocols.contributions import ADJACENCIES
 from securefl.rounds import Each, Floats, Sends, Value
 from securefl.training import outputs, profile
@@ -90,7 +90,7 @@ def _anchor(public: Mapping[str, Floats]) -> Anchor:
         raise DataError(f"Expected an anchor beside the model, got none: {missing} is missing.") from None
 
 
-def _value(own: Profile, anchor: Anchor, bounds: Bounds, variant: Variant) -> Value:
+def _value(own: MeanVariance, anchor: Anchor, bounds: Bounds, variant: Variant) -> Value:
     found = features(own, anchor, bounds)
     parts = found.split(variant)
     return Value(hidden=parts.hidden, clear=parts.clear, clipped=found.clipped, floored=found.floored)
@@ -122,7 +122,7 @@ class RepresentationProfile:
             return self.compute(job)
         anchor = _anchor(job.public)
         far = anchor.centre + 1e9 * anchor.scale
-        return _value(Profile(far, np.square(anchor.scale), 1), anchor, self.bounds, self.variant)
+        return _value(MeanVariance(far, np.square(anchor.scale), 1), anchor, self.bounds, self.variant)
 
     def compute(self, job: Job) -> Value:
         model, layer = self.problem.to_read(job.broadcast), self.problem.layer

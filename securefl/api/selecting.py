@@ -17,15 +17,15 @@ from securefl.card import learns
 from securefl.core.draws import gumbel_top_k
 from securefl.core.errors import ConfigError, DataError, ProtocolError
 from securefl.core.release import PARTIES
+from securefl.dp.moments import MeanVariance
 from securefl.engines.door import Door, Given
 from securefl.matching import Options, Profile
+from securefl.matching.profiles import Anchor, Bounds
 from securefl.messages import client_name
 from securefl.plan import Plan
-from securefl.profiles import Anchor, Bounds
-from securefl.profiles import Profile as Plain
 from securefl.rounds import Ask, Each, Sends, Value
 
-ProfileLike = Profile | Plain | tuple[Any, Any]
+ProfileLike = Profile | MeanVariance | tuple[Any, Any]
 _NAME: Final = "profile"
 _STEEPEST: Final = 1e100
 """The largest alpha: its product with any score is finite."""
@@ -142,11 +142,11 @@ def select_by_profile(
     return Selected(chosen, found, absent, learnt, epsilon)
 
 
-def _plain(name: str, own: ProfileLike) -> Plain:
+def _plain(name: str, own: ProfileLike) -> MeanVariance:
     """A checked profile. Raises DataError, with the name, for one that is not valid."""
     try:
         match own:
-            case Plain():
+            case MeanVariance():
                 return own
             case Profile():
                 return own.plain
@@ -157,7 +157,9 @@ def _plain(name: str, own: ProfileLike) -> Plain:
     raise DataError(f"{name}: expected a Profile, or a pair of mean and variance, got {type(own).__name__}.")
 
 
-def _require(given: Mapping[str, Plain], middle: Plain, count: int, alpha: float, scores: str) -> None:
+def _require(
+    given: Mapping[str, MeanVariance], middle: MeanVariance, count: int, alpha: float, scores: str
+) -> None:
     if not 1 <= whole("count", count) <= len(given):
         raise ConfigError(f"Expected a count from 1 to {len(given)}, the number of clients, got {count}.")
     if scores not in ("ckks", "pads"):

@@ -10,7 +10,8 @@ import pytest
 
 import securefl
 from securefl.core.errors import ConfigError, DataError
-from securefl.profiles import Profile, divergence
+from securefl.dp.moments import MeanVariance
+from securefl.matching.profiles import divergence
 
 NEAR, FAR = ([0.1, 0.0], [1.0, 1.1]), ([3.0, -2.0], [1.0, 4.0])
 MIDDLE = ([0.0, 0.0], [1.0, 1.0])
@@ -29,7 +30,7 @@ def test_scores_are_the_divergence_and_the_far_one_is_left_out(scores: str) -> N
     found = chosen(scores=scores)
     assert set(found.clients) == {"ann", "bob"}
     for name, (mean, variance) in THREE.items():
-        own, middle = (Profile(np.array(m), np.array(v), 1) for m, v in ((mean, variance), MIDDLE))
+        own, middle = (MeanVariance(np.array(m), np.array(v), 1) for m, v in ((mean, variance), MIDDLE))
         assert found.scores[name] == pytest.approx(divergence(own, middle), abs=1e-3)
     assert found.epsilon == {"server": np.inf, "key-holder": 0.0, "others": np.inf}
     assert found.learns["server"] == "of each client one score, its profile's divergence from the baseline"

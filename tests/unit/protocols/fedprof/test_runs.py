@@ -10,7 +10,7 @@ import pytest
 from support.tiny_study import Spy, same_state, spied, study, world
 
 from securefl.core.errors import ConfigError
-from securefl.profiles import divergence
+from securefl.matching.profiles import divergence
 from securefl.protocols.fedprof import FedProf
 from securefl.study.run import ArmRun
 from securefl.study.world import World
