@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, sqrt
+from typing import Literal
 
 import numpy as np
 
@@ -49,10 +50,16 @@ class Clip:
         return Moments(bound=self.outputs * sqrt(length), square_bound=self.squares * sqrt(length))
 
 
-def profile_sends(variant: Variant = Variant.FULL, clip: Clip | None = None, refresh: int = 1) -> Sends:
+def profile_sends(
+    variant: Variant = Variant.FULL,
+    clip: Clip | None = None,
+    refresh: int = 1,
+    max_releases: int | Literal["schedule"] = "schedule",
+) -> Sends:
     """A profile as a release. The server sees a score of it, and whatever the variant does not hide.
 
     With `clip` its sensitivity is declared, so that a plan can noise it. refresh: as in the options.
+    max_releases: as in `Sends`.
     """
     return Sends(
         name="profile",
@@ -64,6 +71,7 @@ def profile_sends(variant: Variant = Variant.FULL, clip: Clip | None = None, ref
         grid=GRID,
         every=refresh,
         introductions=1,
+        max_releases=max_releases,
     )
 
 
@@ -101,6 +109,7 @@ class RepresentationProfile:
     """A client's profile on the broadcast model, anchored and clipped to public bounds.
 
     The server sees a score of it, and whatever the variant does not hide. clip, refresh: as in the options.
+    max_releases: as in `Sends`.
     """
 
     problem: Problem
@@ -108,10 +117,11 @@ class RepresentationProfile:
     bounds: Bounds
     clip: Clip | None = None
     refresh: int = 1
+    max_releases: int | Literal["schedule"] = "schedule"
 
     @property
     def sends(self) -> Sends:
-        return profile_sends(self.variant, self.clip, self.refresh)
+        return profile_sends(self.variant, self.clip, self.refresh, self.max_releases)
 
     def ask(self, baseline: Query) -> Each:
         return Each(self.sends, baseline.linear(self.variant, self.bounds))

@@ -53,7 +53,7 @@ ASK = Ask(
     sums=(Sum(Sends(name="sum", how="sum", reveals="it", weighs="draws"), 2),),
     each=(
         Each(
-            Sends(name="profile", how="each", reveals="it"),
+            Sends(name="profile", how="each", reveals="it", max_releases=1),
             Query(np.ones(1), np.ones(1)).linear(Variant.FULL, Bounds()),
         ),
     ),

@@ -30,7 +30,7 @@ CLIENTS, LENGTH = 4, 3
 BOUNDS = Bounds(mean=4.0, variance_low=0.1, variance_high=8.0, weight=8.0)
 ANCHOR = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
 BASELINE = MeanVariance(np.array([0.1, 0.2, -0.3]), np.array([1.0, 0.7, 2.0]), 10)
-PROFILE = Sends(name="profile", how="each", reveals="it")
+PROFILE = Sends(name="profile", how="each", reveals="it", max_releases=9)
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 
 

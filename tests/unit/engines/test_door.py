@@ -219,7 +219,9 @@ def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Pa
         parts = features(own(job.x), anchor, Bounds()).split(Variant.FULL)
         return Value(hidden=parts.hidden, clear=parts.clear)
 
-    sends = Sends(name="profile", how="each", reveals="its profile", reveals_encrypted="a score")
+    sends = Sends(
+        name="profile", how="each", reveals="its profile", reveals_encrypted="a score", max_releases=1
+    )
     baseline = own(np.random.default_rng(4).normal(size=(40, LENGTH)))
     each = Each(sends, linear_query(baseline, anchor, Bounds()))
     question = Ask(cohort=EVERYBODY, broadcast=NOTHING, each=(each,))

@@ -35,7 +35,7 @@ from securefl.sums.encrypted import way as encrypted
 from securefl.sums.two_server.messages import PadRequest
 
 LENGTH = 4
-PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a score")
+PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a score", max_releases=9)
 LOSS = Sends(name="loss", how="each", reveals="it")
 OPEN = Plan(delta=1e-5, schedule=9, unprotected=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
 MASKED = hidden(OPEN, CLIENTS, least_cohort=3)
