@@ -10,9 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from securefl.algorithm import Job
+from securefl.charges import allotment
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.linear import LinearBounds, LinearQuery
 from securefl.core.release import ReleaseKey
+from securefl.engines.account import Account
 from securefl.engines.door import Door, Given
 from securefl.plan import Plan
 from securefl.protect import protect
@@ -191,3 +193,20 @@ def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any)
         assert asked.each["vector"] == {}
         assert set(door.log.abstained) == {"client-0000", "client-0001"}
         assert "inside the declared bounds" in door.log.abstained["client-0000"]
+
+
+def test_the_server_asks_nobody_who_lets_nothing_out_any_more() -> None:
+    """It knows from what it asked for: an order would cost the client's other values too."""
+    account = Account(PLAN, {"vector": sends(2)}, clients=2)
+    for asked in ((0, 1), (0,)):
+        assert account.retired(1) == frozenset()
+        account.ask(["vector"], asked, introduction=False)
+    assert account.retired(3) == {0}
+    account.ask(["vector"], (1,), introduction=True)
+    assert account.retired(3) == {0, 1}
+
+
+def test_a_shared_ledger_reserves_no_more_than_the_number() -> None:
+    assert list(allotment(PLAN, [sends(2)]).values()) == [2]
+    for more in ("schedule", PLAN.schedule, PLAN.schedule + 1):
+        assert list(allotment(PLAN, [sends(more)]).values()) == [PLAN.schedule]
