@@ -28,9 +28,10 @@ import tenseal as ts
 from matching_baselines import ElementWise, Paillier, SecretSharing, System
 
 from securefl.core.signing import AgreementKey, SigningKey
+from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
+from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -74,9 +75,9 @@ class Tally:
         }
 
 
-def profiles(q: int, rng: np.random.Generator) -> Iterator[Profile]:
+def profiles(q: int, rng: np.random.Generator) -> Iterator[MeanVariance]:
     while True:
-        yield Profile(rng.normal(size=q), rng.uniform(0.2, 4, q), 100)
+        yield MeanVariance(rng.normal(size=q), rng.uniform(0.2, 4, q), 100)
 
 
 class Ciphertexts:
@@ -99,7 +100,7 @@ class Ciphertexts:
         self.anchor = Anchor(np.zeros(q), np.ones(q))
         self.tally, self.clients = Tally(), clients
 
-    def start(self, base: Profile) -> None:
+    def start(self, base: MeanVariance) -> None:
         self.base, asked = base, linear_query(base, self.anchor, self.bounds)
         if self.terms.parameters.encrypted_baseline:
             message = self.client.encrypt_baseline(asked)
@@ -107,7 +108,7 @@ class Ciphertexts:
         else:
             self.weights = self.tally.spend("server", lambda: self.evaluator.baseline(asked))
 
-    def run(self, owners: list[Profile]) -> None:
+    def run(self, owners: list[MeanVariance]) -> None:
         """One batch, through all three parties."""
         tally = self.tally
         arrived = [tally.spend("client", lambda own=own: self._message(own)) for own in owners]
@@ -122,7 +123,7 @@ class Ciphertexts:
         tally.up += sum(len(one.ciphertext) for one in arrived)
         tally.between += len(blinded.request) + len(reply)
 
-    def _message(self, own: Profile) -> Arrived:
+    def _message(self, own: MeanVariance) -> Arrived:
         return Arrived(
             self.client.encrypt(features(own, self.anchor, self.bounds).split(Variant.FULL).hidden)
         )
@@ -145,14 +146,14 @@ class Pads:
         self.anchor, self.tally = Anchor(np.zeros(q), np.ones(q)), Tally()
         self.key_holder.encrypt(self._evaluator(next(profiles(q, np.random.default_rng(0)))).list([]))
 
-    def _evaluator(self, base: Profile) -> PadEvaluator:
+    def _evaluator(self, base: MeanVariance) -> PadEvaluator:
         return PadEvaluator(self.pair.public, self.terms, SIGNING, linear_query(base, self.anchor, Bounds()))
 
-    def start(self, base: Profile) -> None:
+    def start(self, base: MeanVariance) -> None:
         self.base = base
         self.evaluator = self._evaluator(base)
 
-    def run(self, owners: list[Profile]) -> None:
+    def run(self, owners: list[MeanVariance]) -> None:
         tally = self.tally
         masked = [tally.spend("client", lambda own=own: self._masked(own)) for own in owners]
         listed = tally.spend("server", lambda: self.evaluator.list(masked))
@@ -166,7 +167,7 @@ class Pads:
         tally.up += sum(len(m.words) + len(m.fresh.raw) + len(m.place) + 64 for m in masked)  # and its seal
         tally.between += len(listed) + len(pads) + len(opening.request) + len(reply)
 
-    def _masked(self, own: Profile) -> Any:
+    def _masked(self, own: MeanVariance) -> Any:
         split = features(own, self.anchor, Bounds()).split(Variant.FULL)
         return mask(split.hidden, split.clear, self.terms, self.agreement.public)
 
@@ -179,10 +180,10 @@ class Compared:
         system.setup(q, np.random.default_rng(1))
         self.tally = Tally()
 
-    def start(self, base: Profile) -> None:
+    def start(self, base: MeanVariance) -> None:
         self.base = base
 
-    def run(self, owners: list[Profile]) -> None:
+    def run(self, owners: list[MeanVariance]) -> None:
         (own,), tally = owners, self.tally
         message = tally.spend("client", lambda: self.system.client(own))
         reply = tally.spend("server", lambda: self.system.server(message, self.base))

@@ -28,7 +28,8 @@ import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
 
-from securefl.profiles import VARIANCE_FLOOR, Features, Floats, Profile, Query, Variant, divergence
+from securefl.dp.moments import MeanVariance
+from securefl.matching.profiles import VARIANCE_FLOOR, Features, Floats, Query, Variant, divergence
 
 ROLES = ("client", "server", "holder")
 
@@ -40,8 +41,8 @@ class System(Protocol):
     bytes_to_holder: int
 
     def setup(self, q: int, rng: np.random.Generator) -> None: ...
-    def client(self, profile: Profile) -> bytes: ...
-    def server(self, message: bytes, baseline: Profile) -> bytes: ...
+    def client(self, profile: MeanVariance) -> bytes: ...
+    def server(self, message: bytes, baseline: MeanVariance) -> bytes: ...
     def holder(self, reply: bytes) -> float: ...
 
 
@@ -60,14 +61,14 @@ class ElementWise:
         )
         _warm_up(self, q, rng)
 
-    def client(self, profile: Profile) -> bytes:
+    def client(self, profile: MeanVariance) -> bytes:
         parts = [ts.ckks_vector(self._public, [float(mean)]).serialize() for mean in profile.mean]
         sizes = pack(f"<{len(parts)}I", *map(len, parts))
         message = b"".join([pack("<I", len(parts)), sizes, _floored(profile).tobytes(), *parts])
         self.bytes_up = len(message)
         return message
 
-    def server(self, message: bytes, baseline: Profile) -> bytes:
+    def server(self, message: bytes, baseline: MeanVariance) -> bytes:
         (q,) = unpack_from("<I", message)
         sizes = unpack_from(f"<{q}I", message, 4)
         variances = _floored(baseline)
@@ -109,14 +110,14 @@ class Paillier:
         self._public, self._secret = paillier.generate_paillier_keypair(n_length=2048)
         _warm_up(self, q, rng)
 
-    def client(self, profile: Profile) -> bytes:
+    def client(self, profile: MeanVariance) -> bytes:
         hidden = _features(profile)
         encrypted = [self._public.encrypt(float(v), precision=self._PRECISION) for v in hidden]
         message = b"".join(int(c.ciphertext()).to_bytes(self._SIZE, "big") for c in encrypted)
         self.bytes_up = len(message)
         return message
 
-    def server(self, message: bytes, baseline: Profile) -> bytes:
+    def server(self, message: bytes, baseline: MeanVariance) -> bytes:
         weights, constant = _weights(baseline)
         exponent = self._encode(0.0, self._PRECISION).exponent
         total: Any = None
@@ -153,14 +154,14 @@ class SecretSharing:
         self._q = q
         _warm_up(self, q, rng)
 
-    def client(self, profile: Profile) -> bytes:
+    def client(self, profile: MeanVariance) -> bytes:
         seed = secrets.token_bytes(32)
         values = self._fixed(_features(profile))
         message = seed + (values - self._expand(seed, len(values))).tobytes()
         self.bytes_up = len(message)
         return message
 
-    def server(self, message: bytes, baseline: Profile) -> bytes:
+    def server(self, message: bytes, baseline: MeanVariance) -> bytes:
         weights, constant = _weights(baseline)
         fixed = self._fixed(weights)
         first = fixed @ self._expand(message[:32], len(fixed))
@@ -182,31 +183,31 @@ class SecretSharing:
         return np.frombuffer(shake_256(seed).digest(8 * count), np.uint64)
 
 
-def _floored(profile: Profile) -> Floats:
+def _floored(profile: MeanVariance) -> Floats:
     return np.maximum(profile.variance, VARIANCE_FLOOR)
 
 
-def _features(profile: Profile) -> Floats:
+def _features(profile: MeanVariance) -> Floats:
     """[mu, mu^2 + s, sum log s], without anchor and clipping: the profiles here need neither."""
     return Features(profile.mean, _floored(profile), clipped=0).split(Variant.FULL).hidden
 
 
 @lru_cache(maxsize=4)
-def _weights(baseline: Profile) -> tuple[Floats, float]:
+def _weights(baseline: MeanVariance) -> tuple[Floats, float]:
     """Weights and constant of q * div; kept, since a baseline stays while its clients come."""
     found = Query(baseline.mean, _floored(baseline))
     return found.weights, found.constant
 
 
-def _drawn(q: int, rng: np.random.Generator) -> Profile:
-    return Profile(rng.normal(size=q), rng.uniform(0.5, 4, q), 100)
+def _drawn(q: int, rng: np.random.Generator) -> MeanVariance:
+    return MeanVariance(rng.normal(size=q), rng.uniform(0.5, 4, q), 100)
 
 
 def _warm_up(system: System, q: int, rng: np.random.Generator) -> None:
     run_once(system, _drawn(q, rng), _drawn(q, rng))
 
 
-def run_once(system: System, profile: Profile, baseline: Profile) -> dict[str, float]:
+def run_once(system: System, profile: MeanVariance, baseline: MeanVariance) -> dict[str, float]:
     """One client through all parties: milliseconds per role, and the error of the score."""
     moments = [perf_counter()]
     message = system.client(profile)

@@ -18,7 +18,7 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
     match party:
         case "server":
             single = [s for s in sends if s.how == "each" or not plan.hidden]
-            seen = [_told(plan, s, s.reveals_encrypted if s in encrypted else s.reveals) for s in single]
+            seen = [_score(plan, s) if s in encrypted else _told(plan, s, s.reveals) for s in single]
             summed = [
                 f"the total over the cohort of {_told(plan, s, s.reveals)}" for s in sends if s not in single
             ]
@@ -26,13 +26,22 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
             return f"{told} ({_held(plan, [s for s in sends if s not in single])})" if summed else told
         case "key-holder":
             way = way_of(plan) if any(s.how == "sum" for s in sends) else None
-            seen = [key_holder_learns(plan)] if encrypted else []
+            seen = [key_holder_learns(plan.scores)] if encrypted else []
             seen += [way.key_holder_learns] if way is not None and way.key_holder_learns else []
             if any(noised(plan, s) and placement(plan, s) == "key-holder" for s in sends):
                 seen.append("the noise that it draws, which it could take off a published total")
             return ", and ".join(dict.fromkeys(seen)) or "nothing: it takes no part"
         case _:
             return "the broadcast models, and each client whether it was selected itself"
+
+
+def _score(plan: Plan, sends: Sends) -> str:
+    """What the server sees of a value that answers linear queries concealed, and how often."""
+    often = sends.most_releases(plan.schedule)
+    return (
+        f"{_told(plan, sends, sends.reveals_encrypted)} (one linear function of its vector, at most "
+        f"{often} time{'' if often == 1 else 's'})"
+    )
 
 
 def _held(plan: Plan, summed: Sequence[Sends]) -> str:

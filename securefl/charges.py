@@ -55,6 +55,8 @@ def allotment(plan: Plan, sent: Sequence[Sends]) -> Counter[str]:
     for sends in sent:
         spare = plan.spare if sends.how == "sum" else 0
         rounds = max(0, sends.asked(plan.schedule) - sends.introductions)
+        if (limit := sends.most_releases(plan.schedule)) is not None:
+            rounds = min(rounds, limit)
         # The ledger lets no more noised releases of a name through than were calibrated for.
         most = plan.releases.get(sends.name, rounds + spare) if noised(plan, sends) else rounds + spare
         for charge, often in (

@@ -19,7 +19,7 @@ from securefl.core.release import Release, ReleaseKey
 from securefl.dp.gaussian import TAIL, discrete, rounded
 from securefl.dp.noise import Source
 from securefl.plan import Plan
-from securefl.rounds import Floats, Sends, Value
+from securefl.rounds import Floats, Sends, Value, undeclared
 
 Integers = NDArray[np.int64]
 _EXACT = 2**52
@@ -74,7 +74,8 @@ def protect(
         DataError: the value is not finite or outside its declared bound. The client abstains, or sends what
             it would without records.
         LocalProtocolError: a value that must be noised has no integers of the grid, or the plan hides the
-            value and there is nothing to hide it with.
+            value and there is nothing to hide it with. Or it answers linear queries, and declares no number
+            of releases.
     """
     charge = charge_of(plan, sends, trained=trained)
     told: NDArray[Any]
@@ -87,6 +88,8 @@ def protect(
             hidden = _concealed(sends, conceal, told.astype(np.int64))
     else:
         value = _number(plan, sends, value, source)
+        if value.hidden.size and sends.max_releases is None:
+            raise undeclared(sends.name)
         told = np.concatenate([value.hidden, value.clear])
         # a way that waits for a hidden part is not sent one in the clear: it refuses an empty one
         if plan.scores != "clear" and (value.hidden.size or conceal is not None):

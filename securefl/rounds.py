@@ -58,6 +58,12 @@ class Sends:
             is one whose weights the plan does not name (`Plan.weights`).
         draws: how many draws of clients its protocol makes for one sum that is weighed, 0 if it does not say.
         packed: whether a sum in the clear travels without its zeros. In hidden sums zeros would tell of it.
+        max_releases: of a value that answers a linear query, the most that leave one client: on its ledger,
+            in all rounds, attempts and sessions, noised or not. "schedule" is as many as one run asks for
+            (`asked`). Each release is one linear equation in the client's vector, so as many as the vector
+            has hidden entries can tell all of it. Such a value declares a number. Others have None.
+
+    LocalProtocolError for a number of a value that no query is of, and for none where one is.
     """
 
     name: str
@@ -78,11 +84,21 @@ class Sends:
     weighs: Literal["equal", "draws", "counts"] = "equal"
     draws: int = 0
     packed: bool = False
+    max_releases: int | Literal["schedule"] | None = None
 
     def __post_init__(self) -> None:
         require_legible(self.name, "the name of a value")
         if self.packed and self.how != "sum":
             raise LocalProtocolError(f"Expected a sum to be packed, got {self.name!r}, one number a client.")
+        most = self.max_releases
+        if most is None:
+            if self.how == "each" and self.reveals_encrypted:
+                raise undeclared(self.name)
+        elif self.how != "each" or (most != "schedule" and (type(most) is not int or most < 1)):
+            raise LocalProtocolError(
+                f'Expected `max_releases` as a whole number from 1, or "schedule", of one number a client, '
+                f"got {most!r} of {self.name!r} ({self.how!r})."
+            )
 
     def due(self, number: int) -> bool:
         """Whether it is asked for in this round, from 1."""
@@ -93,6 +109,18 @@ class Sends:
         if self.once:
             return 1
         return (rounds // self.every if self.every else 0) + self.introductions + self.further
+
+    def most_releases(self, rounds: int) -> int | None:
+        """The most releases of one client, in a plan of so many rounds. None if it answers no query."""
+        return self.asked(rounds) if self.max_releases == "schedule" else self.max_releases
+
+
+def undeclared(name: str) -> LocalProtocolError:
+    """Why a value that answers linear queries may not leave without a number of releases."""
+    return LocalProtocolError(
+        f"Expected `max_releases` of {name!r}, which answers linear queries, got none: queries that differ "
+        'at will read the whole vector. Declare a number, or "schedule".'
+    )
 
 
 @dataclass(frozen=True)
@@ -149,13 +177,17 @@ class Each:
     inner product with the query's weights. If the plan hides scores, the hidden part travels concealed, and
     the server learns the number only. The query stays with the server; its bounds are public.
     `least` and `most` are the public range of a number without a query. A client that claims a number outside
-    it is refused.
+    it is refused. LocalProtocolError for a query of a value that declares no `max_releases`.
     """
 
     sends: Sends
     query: LinearQuery | None = None
     least: float = -np.inf
     most: float = np.inf
+
+    def __post_init__(self) -> None:
+        if self.query is not None and self.sends.max_releases is None:
+            raise undeclared(self.sends.name)
 
     def lengths(self) -> tuple[int, int]:
         """Number of values in the hidden and in the clear part."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
-from securefl.profiles import Bounds, Variant
+from securefl.matching.profiles import Bounds, Variant
 from securefl.protocols.averaging import Aggregation, Averaging, aggregated, check_fraction
 from securefl.protocols.fedprof.selection import Alpha, ByProfile
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
@@ -28,6 +29,9 @@ class FedProf:
     clip: public bounds that each record's outputs are clipped to. Without them profiles cannot be noised.
     refresh: chosen clients send a new profile in rounds refresh, 2 refresh and so on. A larger number leaves
         fewer releases to divide the noise among. The papers use 1.
+    max_releases: the most profiles that leave a client, as its ledger counts them over all studies. A score
+        is one linear function of a profile, so enough of them tell all of it. By default as many as one study
+        asks for: a further study on the same ledger declares more.
     """
 
     fraction: float
@@ -38,6 +42,7 @@ class FedProf:
     bounds: Bounds = field(default_factory=Bounds)
     clip: Clip | None = None
     refresh: int = 1
+    max_releases: int | None = None
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
@@ -52,6 +57,8 @@ class FedProf:
             raise ValueError(f"Expected alpha >= 0 and finite, got {self.alpha}.")
         if self.refresh < 1:
             raise ValueError(f"Expected refresh >= 1, got {self.refresh}.")
+        if self.max_releases is not None and self.max_releases < 1:
+            raise ValueError(f"Expected max_releases >= 1, got {self.max_releases}.")
 
     def build(self, problem: Problem) -> Algorithm:
         if isinstance(self.alpha, tuple) and len(self.alpha) != problem.clients:
@@ -59,7 +66,8 @@ class FedProf:
                 f"Expected one alpha for each of {problem.clients} clients, got {len(self.alpha)}."
             )
         # one object, so that what clients offer and what the selection asks for cannot differ
-        profile = RepresentationProfile(problem, self.variant, self.bounds, self.clip, self.refresh)
+        most: int | Literal["schedule"] = "schedule" if self.max_releases is None else self.max_releases
+        profile = RepresentationProfile(problem, self.variant, self.bounds, self.clip, self.refresh, most)
         selection = ByProfile(problem, self.alpha, profile, self.replacement)
         return Averaging(
             problem=problem,

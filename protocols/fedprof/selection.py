@@ -10,13 +10,13 @@ import numpy as np
 
 from securefl.algorithm import Offer, Population, State
 from securefl.core.draws import gumbel_top_k
-from securefl.profiles import Anchor, Query, query
+from securefl.matching.profiles import Anchor, Query, query
 from securefl.protocols.averaging import Chosen, known_or_mean
 from securefl.protocols.contributions import Size
 from securefl.protocols.fedprof.statistic import RepresentationProfile
 from securefl.protocols.selection import admitted, with_replacement
 from securefl.rounds import Each, Floats
-from securefl.training import probe_anchor, profile
+from securefl.training import probe_profile, profile
 from securefl.training.task import Problem
 
 Alpha = float | tuple[float, ...] | Literal["theorem-1"]
@@ -52,7 +52,8 @@ class ByProfile:
         model = problem.to_read(state.broadcast)
         # a model of text puts out a number for each character that it reads
         characters = problem.outputs if problem.model.reads_text else None
-        anchor = probe_anchor(model, problem.layer, problem.shape, problem.seed, characters=characters)
+        probed = probe_profile(model, problem.layer, problem.shape, problem.seed, characters=characters)
+        anchor = Anchor.of(probed)
         return anchor, query(profile(model, problem.layer, problem.server_x), anchor, self.profile.bounds)
 
     def log_weights(self, state: State) -> Floats:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, sqrt
+from typing import Literal
 
 import numpy as np
 
 from securefl.algorithm import Job
 from securefl.core.errors import DataError
 from securefl.core.release import Adjacency, Unit
-from securefl.dp.moments import GRID, Moments
-from securefl.profiles import Anchor, Bounds, Profile, Query, Variant, features
+from securefl.dp.moments import GRID, MeanVariance, Moments
+from securefl.matching.profiles import Anchor, Bounds, Query, Variant, features
 from securefl.protocols.contributions import ADJACENCIES
 from securefl.rounds import Each, Floats, Sends, Value
 from securefl.training import outputs, profile
@@ -49,10 +50,16 @@ class Clip:
         return Moments(bound=self.outputs * sqrt(length), square_bound=self.squares * sqrt(length))
 
 
-def profile_sends(variant: Variant = Variant.FULL, clip: Clip | None = None, refresh: int = 1) -> Sends:
+def profile_sends(
+    variant: Variant = Variant.FULL,
+    clip: Clip | None = None,
+    refresh: int = 1,
+    max_releases: int | Literal["schedule"] = "schedule",
+) -> Sends:
     """A profile as a release. The server sees a score of it, and whatever the variant does not hide.
 
     With `clip` its sensitivity is declared, so that a plan can noise it. refresh: as in the options.
+    max_releases: as in `Sends`.
     """
     return Sends(
         name="profile",
@@ -64,6 +71,7 @@ def profile_sends(variant: Variant = Variant.FULL, clip: Clip | None = None, ref
         grid=GRID,
         every=refresh,
         introductions=1,
+        max_releases=max_releases,
     )
 
 
@@ -90,7 +98,7 @@ def _anchor(public: Mapping[str, Floats]) -> Anchor:
         raise DataError(f"Expected an anchor beside the model, got none: {missing} is missing.") from None
 
 
-def _value(own: Profile, anchor: Anchor, bounds: Bounds, variant: Variant) -> Value:
+def _value(own: MeanVariance, anchor: Anchor, bounds: Bounds, variant: Variant) -> Value:
     found = features(own, anchor, bounds)
     parts = found.split(variant)
     return Value(hidden=parts.hidden, clear=parts.clear, clipped=found.clipped, floored=found.floored)
@@ -101,6 +109,7 @@ class RepresentationProfile:
     """A client's profile on the broadcast model, anchored and clipped to public bounds.
 
     The server sees a score of it, and whatever the variant does not hide. clip, refresh: as in the options.
+    max_releases: as in `Sends`.
     """
 
     problem: Problem
@@ -108,10 +117,11 @@ class RepresentationProfile:
     bounds: Bounds
     clip: Clip | None = None
     refresh: int = 1
+    max_releases: int | Literal["schedule"] = "schedule"
 
     @property
     def sends(self) -> Sends:
-        return profile_sends(self.variant, self.clip, self.refresh)
+        return profile_sends(self.variant, self.clip, self.refresh, self.max_releases)
 
     def ask(self, baseline: Query) -> Each:
         return Each(self.sends, baseline.linear(self.variant, self.bounds))
@@ -122,7 +132,7 @@ class RepresentationProfile:
             return self.compute(job)
         anchor = _anchor(job.public)
         far = anchor.centre + 1e9 * anchor.scale
-        return _value(Profile(far, np.square(anchor.scale), 1), anchor, self.bounds, self.variant)
+        return _value(MeanVariance(far, np.square(anchor.scale), 1), anchor, self.bounds, self.variant)
 
     def compute(self, job: Job) -> Value:
         model, layer = self.problem.to_read(job.broadcast), self.problem.layer

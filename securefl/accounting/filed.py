@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,12 +21,14 @@ class Asked:
     """Which of the declared asks of its value a release answers.
 
     introduction, number: as in `rounds.Ask`. most: how many introductions, or further asks, a holder was
-    promised at most. None is not counted.
+    promised at most. None is not counted. max_releases: how many releases of the value a holder lets out at
+    all, whatever they answer. None is no limit.
     """
 
     introduction: int = 0
     number: int = 0
     most: int | None = None
+    max_releases: int | None = None
 
 
 class Filed:
@@ -80,6 +83,25 @@ class Filed:
             refusal = self._misplaced(key, asked, which) or self._used_up(key, asked, which)
             if refusal is not None:
                 return refusal
+        return None
+
+    def too_many(
+        self, holder: str, keys: Iterable[ReleaseKey], which: Mapping[ReleaseKey, Asked]
+    ) -> BudgetExceeded | None:
+        """Return why a holder lets no more of these new releases out, or None if it does.
+
+        All that is on file counts, of every session, noised or not: what was reserved may have left.
+        """
+        new = [key for key in keys if key in which and which[key].max_releases is not None]
+        for name, more in Counter(key.name for key in new).items():
+            most = min(which[key].max_releases or 0 for key in new if key.name == name)
+            done = sum(count for (own, _), count in self.counted(holder) if own == name)
+            if done + more > most:
+                return BudgetExceeded(
+                    f"{holder}: expected at most {most} releases of {name!r} on this ledger, got {more} more "
+                    f"after {done}. Each tells one linear function of the same vector, and enough of them "
+                    "tell all of it: declare more (`max_releases`), or ask for no further ones."
+                )
         return None
 
     def _misplaced(

@@ -144,7 +144,8 @@ class Ledger:
 
         Returns:
             The refused holders, each with the reason: its budget or schedule does not bear the charges, its
-            introductions or further asks are used up, or one question was put at two places of a round.
+            introductions, further asks or releases of a linear query are used up, or one question was put at
+            two places of a round.
             Nothing is reserved for a refused holder.
 
         Raises:
@@ -156,8 +157,10 @@ class Ledger:
             for holder, own in by_holder(wants).items():
                 charges = [(key, charge) for key, charge in own if not self._stands(key, charge)]
                 which = dict(said.get(holder, ()))
-                refusal = self._filed.misasked(which) or self.refusal(
-                    holder, [(key.name, charge) for key, charge in charges]
+                refusal = (
+                    self._filed.misasked(which)
+                    or self._filed.too_many(holder, [key for key, _ in charges], which)
+                    or self.refusal(holder, [(key.name, charge) for key, charge in charges])
                 )
                 if refusal is not None:
                     refused[holder] = refusal

@@ -17,15 +17,15 @@ from securefl.card import learns
 from securefl.core.draws import gumbel_top_k
 from securefl.core.errors import ConfigError, DataError, ProtocolError
 from securefl.core.release import PARTIES
+from securefl.dp.moments import MeanVariance
 from securefl.engines.door import Door, Given
 from securefl.matching import Options, Profile
+from securefl.matching.profiles import Anchor, Bounds
 from securefl.messages import client_name
 from securefl.plan import Plan
-from securefl.profiles import Anchor, Bounds
-from securefl.profiles import Profile as Plain
 from securefl.rounds import Ask, Each, Sends, Value
 
-ProfileLike = Profile | Plain | tuple[Any, Any]
+ProfileLike = Profile | MeanVariance | tuple[Any, Any]
 _NAME: Final = "profile"
 _STEEPEST: Final = 1e100
 """The largest alpha: its product with any score is finite."""
@@ -64,6 +64,7 @@ def select_by_profile(
     bounds: Bounds | None = None,
     delta: float | None = None,
     ledger: Path | str | None = None,
+    max_releases: int = 1,
 ) -> Selected:
     """Choose clients by how far their profiles are from a baseline, compared under encryption (FedProf).
 
@@ -90,6 +91,8 @@ def select_by_profile(
         anchor: a public centre and scale of every element. By default profiles are taken as they are.
         bounds: what values are clipped to, in units of the anchor.
         ledger, delta: as for `masked_sum`. Calls of both can share a ledger that has no budget.
+        max_releases: the most scores of one client that the ledger lets out, in all calls with it. Each is
+            one linear function of its profile: as many as that has numbers can tell all of it.
 
     Raises ConfigError for a count above the number of clients, and for a baseline that the bounds would
     change; DataError for profiles that are not valid or not alike; ProtocolError if no client has a score.
@@ -98,6 +101,8 @@ def select_by_profile(
     middle = _plain("the baseline", baseline)
     _require(given, middle, count, alpha, scores)
     _require_kinds(rng, bounds)
+    if (max_releases := whole("max_releases", max_releases)) < 1:
+        raise ConfigError(f"Expected max_releases of 1 or more, got {max_releases}.")
     if ledger is not None and delta is None:
         raise ConfigError("Expected `delta` with a ledger, whose terms it is one of.")
     options = Options(bounds=bounds or Bounds(weight=1024), anchor=anchor)
@@ -107,6 +112,7 @@ def select_by_profile(
         reveals="its whole profile",
         reveals_encrypted="one score, its profile's divergence from the baseline",
         on_model=False,
+        max_releases=max_releases,
     )
     plan = Plan(
         scores=scores,
@@ -142,11 +148,11 @@ def select_by_profile(
     return Selected(chosen, found, absent, learnt, epsilon)
 
 
-def _plain(name: str, own: ProfileLike) -> Plain:
+def _plain(name: str, own: ProfileLike) -> MeanVariance:
     """A checked profile. Raises DataError, with the name, for one that is not valid."""
     try:
         match own:
-            case Plain():
+            case MeanVariance():
                 return own
             case Profile():
                 return own.plain
@@ -157,7 +163,9 @@ def _plain(name: str, own: ProfileLike) -> Plain:
     raise DataError(f"{name}: expected a Profile, or a pair of mean and variance, got {type(own).__name__}.")
 
 
-def _require(given: Mapping[str, Plain], middle: Plain, count: int, alpha: float, scores: str) -> None:
+def _require(
+    given: Mapping[str, MeanVariance], middle: MeanVariance, count: int, alpha: float, scores: str
+) -> None:
     if not 1 <= whole("count", count) <= len(given):
         raise ConfigError(f"Expected a count from 1 to {len(given)}, the number of clients, got {count}.")
     if scores not in ("ckks", "pads"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from securefl.core.errors import ConfigError
-from securefl.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
+from securefl.matching.profiles import VARIANCE_FLOOR, Anchor, Bounds, Variant
 
 if TYPE_CHECKING:
     from securefl.matching.options import Options, Word

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.grid import Grid
 from securefl.core.release import Adjacency
 from securefl.dp import clipping
-from securefl.profiles import Profile
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -28,6 +28,54 @@ GRID = Grid(step=STEP, bound=2.0**10)
 WEIGHT = 0.5
 """w: how the count shares the noise with the moments."""
 _COUNT = int(WEIGHT * _UNIT)
+
+
+@dataclass(frozen=True, eq=False)
+class MeanVariance:
+    """Mean and population variance per element, shape (q,) float64, over `count` records.
+
+    A constant element has variance 0, which is allowed. It is floored when two of them are compared.
+    Raises DataError for different shapes, non-finite values, and negative variances.
+    """
+
+    mean: Floats
+    variance: Floats
+    count: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", finite_vector("mean", self.mean))
+        object.__setattr__(self, "variance", finite_vector("variance", self.variance))
+        require_same_length("mean", self.mean, "variance", self.variance)
+        if (negative := int(np.count_nonzero(self.variance < 0))) > 0:
+            raise DataError(
+                f"Expected variances of at least 0, got {negative} of {len(self)} that are negative."
+            )
+        if self.count < 1:
+            raise DataError(f"Expected a profile of at least one record, got count={self.count}.")
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+
+def finite_vector(name: str, values: Any) -> Floats:
+    """A copy that nobody can write to. DataError unless it is a vector of finite entries, one or more."""
+    vector = np.array(values, dtype=np.float64)
+    if vector.ndim != 1 or len(vector) == 0:
+        raise DataError(f"Expected {name} as a vector of at least one element, got shape {vector.shape}.")
+    if (bad := int(np.count_nonzero(~np.isfinite(vector)))) > 0:
+        raise DataError(
+            f"Expected finite entries of {name}, got {bad} of {len(vector)} that are not finite. Look for "
+            "records or model weights that are not."
+        )
+    # checked once, and frozen: nobody can put a nan into a profile afterwards
+    vector.flags.writeable = False
+    return vector
+
+
+def require_same_length(first: str, a: Floats, second: str, b: Floats) -> None:
+    """DataError, with both names, for vectors of two lengths."""
+    if len(a) != len(b):
+        raise DataError(f"Expected {first} and {second} of one length, got {len(a)} and {len(b)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +116,14 @@ class Moments:
         variances = clipping.to_grid(squares / self.square_bound, STEP, _UNIT)
         return _summed(_counted(len(x)), means, variances)
 
-    def profile(self, sums: Floats, *, floor: float = 1e-6) -> Profile:
+    def profile(self, sums: Floats, *, floor: float = 1e-6) -> MeanVariance:
         """The profile in noised sums (times STEP): variances are at least `floor`, the count at least 1."""
         # Noise can make a count or a variance negative; neither may be divided by, or have its root taken.
         q = len(sums) // 2
         count = max(sums[0] / WEIGHT, 1.0)
         mean = sums[1 : q + 1] * self.bound / count
         variance = np.maximum(sums[q + 1 :] * self.square_bound / count - mean**2, floor)
-        return Profile(mean, variance, max(1, round(count)))
+        return MeanVariance(mean, variance, max(1, round(count)))
 
 
 @dataclass(frozen=True, kw_only=True)

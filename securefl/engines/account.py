@@ -81,8 +81,17 @@ class Account:
         for counts, clients in self._counts.groups():  # clients that were asked alike retire alike
             refused = known.get((names, counts))
             if refused is None:  # a history that nobody had when this was asked last
-                refused = self._budget.refusal(str(next(iter(clients))), wants) is not None
+                refused = self._spent(counts, names)
+                refused = refused or self._budget.refusal(str(next(iter(clients))), wants) is not None
             self._refused[names, counts] = refused
             if refused:
                 retired |= clients
         return frozenset(retired)
+
+    def _spent(self, counts: Counts, names: Sequence[str]) -> bool:
+        """Whether a client that was asked so lets no more out of one of these linear queries' values."""
+        for name in names:
+            most = self._offers[name].most_releases(self._plan.schedule)
+            if most is not None and sum(n for (own, _), n in counts if own == name) >= most:
+                return True
+        return False

@@ -111,7 +111,7 @@ class Door:
             if way is not None and given.sends.how == "sum":
                 way.check(given.sends, given.sends.cohort or len(records))
         scoring = scores.way_of(
-            plan,
+            plan.scores,
             parameters=parameters,
             asks=plan.schedule * max(1, sum(given.sends.how == "each" for given in gives)),
             clients=len(records),

@@ -31,7 +31,7 @@ NO_SCORES = Scores()
 
 def begin(side: ServerSide | None, ask: Ask, header: Header, transport: Transport, tell: Tell) -> Scores:
     """What the numbers of this Ask are concealed with. The key holder is called first, for its key."""
-    concealed = [each for each in ask.each if each.query is not None]
+    concealed = {each.sends.name: each.query for each in ask.each if each.query is not None}
     if side is None or not concealed:
         return NO_SCORES
     asked, (told, _) = Questions.of(concealed, len(ask.cohort)), limits(ask, 0)

@@ -296,7 +296,9 @@ class ServerParty:
     def number_bytes(self, each: Each) -> int:
         """Bytes of the answer to one question for a number, headers left out."""
         hidden, clear = each.lengths()
-        sealed = None if self.scores is None or each.query is None else self.scores.sealed_bytes(each)
+        sealed = None
+        if self.scores is not None and each.query is not None:
+            sealed = self.scores.sealed_bytes(each.query.bounds)
         return 8 * (hidden + clear) if sealed is None else sealed + 8 * clear
 
 

@@ -172,7 +172,7 @@ class Server:
 
     def _collected(self, state: Collecting) -> Step[ServerState]:
         sent = tuple(
-            Sent(client, each, came.sealed, came.numbers.astype(np.float64))
+            Sent(client, each.sends.name, came.sealed, came.numbers.astype(np.float64))
             for client in sorted(state.numbers)
             for each in self.ask.each
             if each.sends.name in self._concealed

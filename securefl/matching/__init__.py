@@ -12,13 +12,16 @@ malicious evaluator reads the whole key within a few hundred openings, and with 
 limits the volume, and does not prevent that.
 """
 
-from securefl.matching.admission import NothingLeft
-from securefl.matching.evaluator import Evaluator
-from securefl.matching.evaluator_keys import EvaluatorPublic
-from securefl.matching.key_holder import KeyHolder, Revealed
-from securefl.matching.keys import PublicKeys
-from securefl.matching.options import Options
-from securefl.matching.sealed import Profile, Refused, Scores, Sealed
+TYPE_CHECKING = False  # type checkers take it for true
+
+if TYPE_CHECKING:
+    from securefl.matching.admission import NothingLeft
+    from securefl.matching.evaluator import Evaluator
+    from securefl.matching.evaluator_keys import EvaluatorPublic
+    from securefl.matching.key_holder import KeyHolder, Revealed
+    from securefl.matching.keys import PublicKeys
+    from securefl.matching.options import Options
+    from securefl.matching.sealed import Profile, Refused, Scores, Sealed
 
 __all__ = [
     "Evaluator",
@@ -33,3 +36,31 @@ __all__ = [
     "Scores",
     "Sealed",
 ]
+_HOMES = {
+    "Evaluator": "evaluator",
+    "EvaluatorPublic": "evaluator_keys",
+    "KeyHolder": "key_holder",
+    "NothingLeft": "admission",
+    "Options": "options",
+    "Profile": "sealed",
+    "PublicKeys": "keys",
+    "Refused": "sealed",
+    "Revealed": "key_holder",
+    "Scores": "sealed",
+    "Sealed": "sealed",
+}
+
+
+def __getattr__(name: str) -> object:
+    """What is used is imported then: `profiles`, which protocols need, takes no homomorphic library."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'securefl.matching' has no attribute {name!r}")
+    from importlib import import_module
+
+    found: object = getattr(import_module(f"securefl.matching.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,17 +10,9 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import (
-    Anchor,
-    Bounds,
-    Features,
-    Profile,
-    Query,
-    Variant,
-    features,
-    query,
-)
+from securefl.matching.profiles import Anchor, Bounds, Features, Query, Variant, features, query
 from securefl.scores.terms import ScoreTerms
 
 Word = Literal["strong", "compact"]
@@ -91,11 +83,11 @@ class Options:
             raise ConfigError(f"Expected an anchor of {length} elements, got {len(self.anchor.centre)}.")
         return self.anchor
 
-    def features(self, profile: Profile) -> Features:
+    def features(self, profile: MeanVariance) -> Features:
         """A client's values: floored, anchored, clipped."""
         return features(profile, self._anchor(len(profile)), self.bounds)
 
-    def query(self, baseline: Profile) -> Query:
+    def query(self, baseline: MeanVariance) -> Query:
         """The baseline's values, treated alike. Raises ConfigError if bounds would change the baseline."""
         made = query(baseline, self._anchor(len(baseline)), self.bounds)
         if made.clipped:

@@ -9,10 +9,11 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from securefl import profiles
 from securefl.core.errors import DataError
 from securefl.core.legible import folded, is_legible
+from securefl.core.linear import Floats
 from securefl.core.signing import seal
+from securefl.dp.moments import MeanVariance
 from securefl.matching.document import Document
 from securefl.matching.evaluator_keys import EvaluatorPublic
 from securefl.matching.keys import PublicKeys
@@ -91,17 +92,17 @@ class Profile:
     ('ward 3', 0)
     """
 
-    mean: profiles.Floats
-    variance: profiles.Floats
+    mean: Floats
+    variance: Floats
     count: int = 1
 
     @property
-    def plain(self) -> profiles.Profile:
-        """The profile, checked.
+    def plain(self) -> MeanVariance:
+        """Its mean and variance, checked.
 
         Raises DataError for different shapes, non-finite values or negative variances.
         """
-        return profiles.Profile(np.asarray(self.mean), np.asarray(self.variance), self.count)
+        return MeanVariance(np.asarray(self.mean), np.asarray(self.variance), self.count)
 
     def encrypt(
         self,

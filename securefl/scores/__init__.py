@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from securefl.core.errors import ConfigError
-from securefl.plan import CLEAR, Plan
 from securefl.scores.ckks import Ckks
 from securefl.scores.isolation import Batches
 from securefl.scores.opener import KeyHolder
@@ -42,6 +41,8 @@ __all__ = [
     "way_of",
 ]
 
+CLEAR: Final = "clear"
+"""The word for numbers that the server sees as they are."""
 _WAYS: Final[Mapping[str, type[Ckks] | type[Pads]]] = {"ckks": Ckks, "batches": Batches, "pads": Pads}
 
 
@@ -52,8 +53,8 @@ def require(word: str, parameters: str) -> None:
         _named(word)(parameters, 1, 1)
 
 
-def way_of(plan: Plan, *, parameters: str, asks: int, clients: int) -> Way | None:
-    """The plan's way of scoring; None in the clear.
+def way_of(word: str, *, parameters: str, asks: int, clients: int) -> Way | None:
+    """The way of scoring of this word; None in the clear.
 
     Args:
         parameters: of the key, by name.
@@ -61,12 +62,12 @@ def way_of(plan: Plan, *, parameters: str, asks: int, clients: int) -> Way | Non
 
     Raises ConfigError for parameters that the way cannot use, and for an unknown word.
     """
-    return None if plan.scores == CLEAR else _named(plan.scores)(parameters, asks, clients)
+    return None if word == CLEAR else _named(word)(parameters, asks, clients)
 
 
-def key_holder_learns(plan: Plan) -> str:
-    """What the key holder learns of encrypted scores, in words."""
-    return "" if plan.scores == CLEAR else _named(plan.scores).key_holder_learns
+def key_holder_learns(word: str) -> str:
+    """What the key holder learns of numbers that travel so, in words."""
+    return "" if word == CLEAR else _named(word).key_holder_learns
 
 
 def _named(word: str) -> type[Ckks] | type[Pads]:

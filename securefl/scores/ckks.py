@@ -5,7 +5,7 @@ What batches share with it is here too: client, gate and key holder are the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar, Final
@@ -20,7 +20,6 @@ from securefl.core.wire import Header, Limit
 from securefl.he.keys import EncryptionKey, KeyPair, checked
 from securefl.he.parameters import Parameters, by_name
 from securefl.messages import OVERHEAD, REFUSED
-from securefl.rounds import Each
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Baseline, Blinded, ScoreEvaluator
 from securefl.scores.opener import KeyHolder, Opener, opened_by
@@ -30,12 +29,12 @@ from securefl.scores.way import (
     Asked,
     Found,
     Place,
+    Queries,
     Questions,
     Scoring,
     Sent,
     Tell,
     blaming,
-    bounds_of,
 )
 from securefl.storage.own_record import Own
 
@@ -105,8 +104,8 @@ class CkksServer:
         self._own = own
         self._known: dict[LinearBounds, tuple[bytes, ScoreTerms, EncryptionKey, ScoreEvaluator]] = {}
 
-    def begin(self, each: Sequence[Each], cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
-        bounds = Questions.of(each, cohort).bounds
+    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
+        bounds = Questions.of(queries, cohort).bounds
         known = self._known.get(bounds)
         if known is None or known[0] != key:
             terms = self._way.terms(bounds)
@@ -118,14 +117,14 @@ class CkksServer:
             terms=terms,
             public=public,
             evaluator=evaluator,
-            each=tuple(each),
+            queries=dict(queries),
             cohort=cohort,
             tell=tell,
             first=self._way.first,
         )
 
-    def sealed_bytes(self, each: Each) -> int | None:
-        known = self._known.get(bounds_of(each))
+    def sealed_bytes(self, bounds: LinearBounds) -> int | None:
+        known = self._known.get(bounds)
         return None if known is None else known[1].ciphertext_bytes
 
     def error_bound(self) -> float | None:
@@ -186,14 +185,14 @@ class CiphertextScoring:
     terms: ScoreTerms
     public: EncryptionKey
     evaluator: ScoreEvaluator
-    each: tuple[Each, ...]
+    queries: Queries
     cohort: int
     tell: Tell
     first: Callable[[CiphertextScoring, tuple[Sent, ...]], Work]
 
     @cached_property
     def names(self) -> frozenset[str]:
-        return frozenset(one.sends.name for one in self.each)
+        return frozenset(self.queries)
 
     @property
     def sealed_bytes(self) -> int:
@@ -201,7 +200,7 @@ class CiphertextScoring:
 
     @property
     def replies(self) -> Limit:
-        most = self.cohort * len(self.each)
+        most = self.cohort * len(self.queries)
         return Limit((self.terms.reply_bytes + 8) * most + OVERHEAD, most)
 
     def admit(self, sender: str, sealed: bytes) -> None:
@@ -213,8 +212,7 @@ class CiphertextScoring:
 
     def baselines(self) -> dict[str, Baseline]:
         """What clients are matched with, by the name of the question."""
-        asked = {one.sends.name: one.query for one in self.each}
-        return {name: self._baseline(query) for name, query in asked.items() if query is not None}
+        return {name: self._baseline(query) for name, query in self.queries.items()}
 
     def _baseline(self, query: LinearQuery) -> Baseline:
         """The query as the evaluator multiplies by it. In mode E its owner encrypts it first."""
@@ -245,7 +243,7 @@ class Match:
         prepared = self.baselines or self.part.baselines()
         evaluator, blinded = self.part.evaluator, dict[Place, Blinded]()
         for one in self.sent:
-            baseline = prepared[one.each.sends.name]
+            baseline = prepared[one.name]
             with blaming(self.part.tell):
                 blinded[one.place] = evaluator.match(one.sealed, baseline, one.clear, sender=one.sender)
         if not blinded:

@@ -89,7 +89,7 @@ class MatchBatches:
         size = self.part.terms.classes
         batches = []
         for name, baseline in prepared.items():
-            own = [one for one in fitting if one.each.sends.name == name]
+            own = [one for one in fitting if one.name == name]
             members = (tuple(own[i : i + size]) for i in range(0, len(own), size))
             batches += [Batch(some, self._blinded(some, baseline)) for some in members]
         if not batches:

@@ -22,12 +22,11 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey
 from securefl.he.ring import Ring
 from securefl.messages import OVERHEAD, REFUSED
-from securefl.rounds import Each
 from securefl.scores.opener import Score
 from securefl.scores.pad_evaluator import PadEvaluator, PadOpening
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import Masked, admit
-from securefl.scores.way import Asked, Found, Place, Questions, Sent, Tell, blaming
+from securefl.scores.way import Asked, Found, Place, Queries, Questions, Sent, Tell, blaming
 
 
 def lists_of(asked: Questions, terms: PadTerms) -> int:
@@ -43,13 +42,13 @@ class PadScoring:
     signing: SigningKey
     ring: Ring
     terms: PadTerms
-    each: tuple[Each, ...]
+    queries: Queries
     cohort: int
     tell: Tell
 
     @cached_property
     def names(self) -> frozenset[str]:
-        return frozenset(one.sends.name for one in self.each)
+        return frozenset(self.queries)
 
     @property
     def sealed_bytes(self) -> int:
@@ -58,7 +57,7 @@ class PadScoring:
     @property
     def replies(self) -> Limit:
         ciphertext = gate.residues_size(2, PARAMETERS.primes, PARAMETERS.poly_modulus_degree)
-        lists = lists_of(Questions.of(self.each, self.cohort), self.terms)
+        lists = lists_of(Questions.of(self.queries, self.cohort), self.terms)
         return Limit((ciphertext + 8) * lists + OVERHEAD, lists)
 
     def admit(self, sender: str, sealed: bytes) -> None:
@@ -97,7 +96,7 @@ class ListPads:
                     own.sender, "Expected a fresh key of its own, got one that came in another message too."
                 )
         once = [one for one in self.sent if uses[masked[one.place].fresh.raw] == 1]
-        lists = [own for each in self.part.each for own in self.lists_of(each, once, masked)]
+        lists = [own for name in self.part.queries for own in self.lists_of(name, once, masked)]
         if not lists:
             return Found({})
         items = tuple(own.evaluator.list(own.masked) for own in lists)
@@ -106,12 +105,12 @@ class ListPads:
     def _read(self, one: Sent) -> Masked:
         return admit(one.sealed, one.clear, self.part.terms, sender=one.sender)
 
-    def lists_of(self, each: Each, sent: Sequence[Sent], masked: Mapping[Place, Masked]) -> list[Listed]:
-        own = [one for one in sent if one.each is each]
-        if not own or each.query is None:
+    def lists_of(self, name: str, sent: Sequence[Sent], masked: Mapping[Place, Masked]) -> list[Listed]:
+        own = [one for one in sent if one.name == name]
+        if not own:
             return []
         part, terms = self.part, self.part.terms
-        evaluator = PadEvaluator(part.public, terms, part.signing, each.query, ring=part.ring)
+        evaluator = PadEvaluator(part.public, terms, part.signing, part.queries[name], ring=part.ring)
         blocks = (tuple(own[i : i + terms.block]) for i in range(0, len(own), terms.block))
         return [Listed(evaluator, some, tuple(masked[one.place] for one in some)) for some in blocks]
 

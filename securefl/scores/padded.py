@@ -8,7 +8,7 @@ The parts, and what each party sees, stand in `pads`, and the server's slow work
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -27,12 +27,11 @@ from securefl.he.openings import Openings
 from securefl.he.parameters import STRONG
 from securefl.he.ring import Ring
 from securefl.messages import OVERHEAD
-from securefl.rounds import Each
 from securefl.scores.opener import KeyHolder, opened_by
 from securefl.scores.pad_terms import KEY, PARAMETERS, PadTerms
 from securefl.scores.pad_work import NOTHING_CLEAR, PadScoring, lists_of
 from securefl.scores.pads import PadKeyHolder, mask
-from securefl.scores.way import Questions, Scoring, Tell, bounds_of
+from securefl.scores.way import Queries, Questions, Scoring, Tell
 from securefl.storage.own_record import Own
 
 
@@ -85,21 +84,21 @@ class PadServer:
         self._ring = Ring(PARAMETERS)
         self._terms: dict[LinearBounds, PadTerms] = {}
 
-    def begin(self, each: Sequence[Each], cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
-        bounds = Questions.of(each, cohort).bounds
+    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
+        bounds = Questions.of(queries, cohort).bounds
         self._terms[bounds] = terms = self._way.terms(bounds, header)
         return PadScoring(
             public=_public(self._own.directory, key)[1],
             signing=self._own.identity.signing,
             ring=self._ring,
             terms=terms,
-            each=tuple(each),
+            queries=dict(queries),
             cohort=cohort,
             tell=tell,
         )
 
-    def sealed_bytes(self, each: Each) -> int | None:
-        terms = self._terms.get(bounds_of(each))
+    def sealed_bytes(self, bounds: LinearBounds) -> int | None:
+        terms = self._terms.get(bounds)
         return None if terms is None else terms.message_bytes
 
     def error_bound(self) -> float | None:

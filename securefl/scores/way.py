@@ -13,33 +13,34 @@ Numbers in the clear need no way: the exchange itself takes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from securefl.core.agreement import Directory
-from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.hiding import Conceal
-from securefl.core.linear import Floats, LinearBounds
+from securefl.core.linear import Floats, LinearBounds, LinearQuery
 from securefl.core.machine import Machine, Work
 from securefl.core.wire import Header, Limit
 from securefl.messages import client_name
-from securefl.rounds import Each
 from securefl.storage.own_record import Own
 
 Place = tuple[int, str]
 """Whose number it is, and which: client and name."""
+Queries = Mapping[str, LinearQuery]
+"""The questions of one exchange whose values are concealed, by name."""
 Tell = Callable[[str, str], None]
 """Tells an observer who is to blame for a missing number, and why. No party of the protocol sees it."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What one client sent for one question, through the gate."""
+    """What one client sent for the question of this name, through the gate."""
 
     client: int
-    each: Each
+    name: str
     sealed: bytes = field(repr=False)
     clear: Floats = field(repr=False)
 
@@ -49,7 +50,7 @@ class Sent:
 
     @property
     def place(self) -> Place:
-        return (self.client, self.each.sends.name)
+        return (self.client, self.name)
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,6 @@ class Asked:
     found: Found = NOTHING
 
 
-def bounds_of(each: Each) -> LinearBounds:
-    """What a key is made for. ConfigError for a number without a query."""
-    if each.query is None:
-        raise ConfigError("Expected a number with a query, got one without: it cannot travel encrypted.")
-    return each.query.bounds
-
-
 @dataclass(frozen=True)
 class Questions:
     """What is public of one exchange of scores.
@@ -102,17 +96,17 @@ class Questions:
     cohort: int
 
     @classmethod
-    def of(cls, each: Sequence[Each], cohort: int) -> Questions:
-        """ConfigError for a number without a query, LocalProtocolError for several bounds."""
+    def of(cls, queries: Queries, cohort: int) -> Questions:
+        """LocalProtocolError for queries of several bounds."""
         # A dictionary for its order: the bounds of the questions, each once. The call names one, and so its
         # key.
-        first, *others = {bounds_of(one): None for one in each}
+        first, *others = {query.bounds: None for query in queries.values()}
         if others:
             raise LocalProtocolError(
                 "Expected queries of one set of bounds in one exchange, got several. Ask for the others in "
                 "another one."
             )
-        return cls(tuple(one.sends.name for one in each), first, cohort)
+        return cls(tuple(queries), first, cohort)
 
     @property
     def most(self) -> int:
@@ -161,7 +155,7 @@ class ClientSide(Protocol):
 class ServerSide(Protocol):
     """A way of scoring as the server has it, for one session."""
 
-    def begin(self, each: Sequence[Each], cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
+    def begin(self, queries: Queries, cohort: int, header: Header, key: bytes, tell: Tell) -> Scoring:
         """The scores of one exchange with `cohort` clients. CryptoError as for `ClientSide.conceal`.
 
         ConfigError where no score of these profiles fits the key. LocalProtocolError for questions of
@@ -169,8 +163,8 @@ class ServerSide(Protocol):
         """
         ...
 
-    def sealed_bytes(self, each: Each) -> int | None:
-        """The length of what a client sends for this question; None before any was asked."""
+    def sealed_bytes(self, bounds: LinearBounds) -> int | None:
+        """The length of what a client sends for a query of these bounds; None before any was asked."""
         ...
 
     def error_bound(self) -> float | None:

@@ -47,7 +47,7 @@ class Cast:
     def scores(self) -> ScoreWay | None:
         """The plan's way of scoring, with parameters as all parties work them out."""
         return score_way(
-            self.plan,
+            self.plan.scores,
             parameters=self.study.privacy.parameters,
             asks=2 * self.study.study.rounds,
             clients=self.world.problem.clients,

@@ -14,7 +14,7 @@ from securefl.training.evaluation import (
 from securefl.training.local import LocalTraining, Penalty, train
 from securefl.training.losses import Loss
 from securefl.training.models import ModelConfig
-from securefl.training.profile import outputs, probe_anchor, profile
+from securefl.training.profile import outputs, probe_profile, profile
 from securefl.training.threads import single_thread
 from securefl.training.vector import load_vector, size, to_vector
 
@@ -29,7 +29,7 @@ __all__ = [
     "mean_loss",
     "outputs",
     "pooled",
-    "probe_anchor",
+    "probe_profile",
     "profile",
     "record_losses",
     "relative_accuracy",

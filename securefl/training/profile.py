@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
-from securefl.profiles import Anchor, Profile
+from securefl.dp.moments import MeanVariance
 from securefl.training.chunks import apart
 from securefl.training.devices import computed, device_of, full_precision
 from securefl.training.row_wise import RowHook
@@ -51,14 +51,14 @@ class Moments:
         self.squares = self.squares + squares + apart.square() * (self.count * n / total)
         self.count = total
 
-    def profile(self) -> Profile:
+    def profile(self) -> MeanVariance:
         """The mean and the population variance of all that was added."""
         if self.mean is None or self.squares is None:
             raise DataError("Expected at least one record to make a profile of, got none.")
-        return Profile(self.mean.cpu().numpy(), (self.squares / self.count).cpu().numpy(), self.count)
+        return MeanVariance(self.mean.cpu().numpy(), (self.squares / self.count).cpu().numpy(), self.count)
 
 
-def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) -> Profile:
+def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) -> MeanVariance:
     """Profile of records x (n, *shape) at the module named `layer`, in evaluation mode and one pass.
 
     The result does not depend on `batch` (beyond rounding). The mode of every module is restored, and
@@ -68,7 +68,7 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) ->
     without records and for outputs that are not finite.
     """
 
-    def read() -> Profile:
+    def read() -> MeanVariance:
         moments = Moments()
         for part in _passed(model, layer, x, batch):
             moments.add(part)
@@ -128,7 +128,7 @@ def _reading(model: nn.Module, layer: str) -> Iterator[Callable[[Tensor], Tensor
         handle.remove()
 
 
-def probe_anchor(
+def probe_profile(
     model: nn.Module,
     layer: str,
     shape: tuple[int, ...],
@@ -136,18 +136,18 @@ def probe_anchor(
     samples: int = 256,
     *,
     characters: int | None = None,
-) -> Anchor:
-    """The public anchor of a broadcast model: its profile on inputs uniform in [0, 1]^shape.
+) -> MeanVariance:
+    """Profile of a broadcast model on inputs uniform in [0, 1]^shape, of which a public anchor is made.
 
     characters: for a model that reads text, the size of its vocabulary. Inputs are then uniform codes.
     It depends on the model, which all parties have, and on a public seed. It depends on no data, so every
     party can compute it. Between machines it may differ in the last bits. No divergence changes with the
-    anchor, so that does no harm. Scales are positive, since variances are floored.
+    anchor, so that does no harm.
     """
     rng = stream(seed, "probe-anchor")
     if characters is None:
-        return Anchor.of(profile(model, layer, rng.random((samples, *shape), dtype="float32")))
-    return Anchor.of(profile(model, layer, rng.integers(characters, size=(samples, *shape))))
+        return profile(model, layer, rng.random((samples, *shape), dtype="float32"))
+    return profile(model, layer, rng.integers(characters, size=(samples, *shape)))
 
 
 def named_layer(model: nn.Module, layer: str) -> nn.Module:

@@ -26,9 +26,9 @@ from securefl.core.machine import Step
 from securefl.core.release import Delivered
 from securefl.core.wire import Header, Limit
 from securefl.exchange import Client, Server
+from securefl.matching.profiles import Bounds, Query, Variant
 from securefl.messages import REFUSED, Broadcast, Contribution, OpenReply, OpenRequest, client_name
 from securefl.plan import Plan
-from securefl.profiles import Bounds, Query, Variant
 from securefl.rounds import Ask, Each, Sends, Sum
 from securefl.scores import Asked, Found, KeyHolder
 from securefl.sums import Opened, Unopened
@@ -53,7 +53,7 @@ ASK = Ask(
     sums=(Sum(Sends(name="sum", how="sum", reveals="it", weighs="draws"), 2),),
     each=(
         Each(
-            Sends(name="profile", how="each", reveals="it"),
+            Sends(name="profile", how="each", reveals="it", max_releases=1),
             Query(np.ones(1), np.ones(1)).linear(Variant.FULL, Bounds()),
         ),
     ),

@@ -165,6 +165,7 @@ def test_the_constant_sizes_of_a_preset_are_charged_as_published(tmp_path: Path)
 
 # The privacy card -------------------------------------------------------------------------------
 
+OFTEN = " (one linear function of its vector, at most 2 times)"
 CARD = {
     'protocol = "fedavg"\naggregation = "partial"': "its model update",
     'protocol = "fedavg"': "its model update, its number of records",
@@ -172,12 +173,12 @@ CARD = {
     'protocol = "active_fl"': (
         "its model update, the mean loss of the model on its records, its number of records"
     ),
-    'protocol = "fedprof"': "its model update, one score of its profile",
+    'protocol = "fedprof"': f"its model update, one score of its profile{OFTEN}",
     'protocol = "fedprof"\nvariant = "mean-only"': (
-        "its model update, one score of its profile, and the variances in it"
+        f"its model update, one score of its profile, and the variances in it{OFTEN}"
     ),
     'protocol = "fedprof"\nalpha = "theorem-1"': (
-        "its model update, one score of its profile, its number of records"
+        f"its model update, one score of its profile{OFTEN}, its number of records"
     ),
 }
 

@@ -15,26 +15,27 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Played, Population, State
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.wire import Header, Limit, decode, encode
+from securefl.dp.moments import MeanVariance
 from securefl.engines.drive import Parcel
 from securefl.engines.inprocess import simulated
 from securefl.engines.network import Faults, Network
 from securefl.engines.observer import Log
+from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 from securefl.messages import REFUSED, OpenReply
 from securefl.plan import Plan
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
 from securefl.rounds import Answers, Ask, Each, Sends, Value
 from securefl.scores import Questions, way_of
 
 CLIENTS, LENGTH = 4, 3
 BOUNDS = Bounds(mean=4.0, variance_low=0.1, variance_high=8.0, weight=8.0)
 ANCHOR = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
-BASELINE = Profile(np.array([0.1, 0.2, -0.3]), np.array([1.0, 0.7, 2.0]), 10)
-PROFILE = Sends(name="profile", how="each", reveals="it")
+BASELINE = MeanVariance(np.array([0.1, 0.2, -0.3]), np.array([1.0, 0.7, 2.0]), 10)
+PROFILE = Sends(name="profile", how="each", reveals="it", max_releases=9)
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 
 
-def own(client: int) -> Profile:
-    return Profile(np.array([client, 0.5, -1.0]) / 2, np.array([1.0 + client, 0.5, 2.0]), 5)
+def own(client: int) -> MeanVariance:
+    return MeanVariance(np.array([client, 0.5, -1.0]) / 2, np.array([1.0 + client, 0.5, 2.0]), 5)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def run(
 ) -> tuple[Answers, Log, float]:
     algorithm: Algorithm = Toy((profiles or Profiles(variant=variant),))
     plan = Plan(delta=1e-5, schedule=number, scores=word, unprotected=("profile",))  # type: ignore[arg-type]
-    way = way_of(plan, parameters="strong", asks=asks, clients=clients)
+    way = way_of(plan.scores, parameters="strong", asks=asks, clients=clients)
     with Ledger(":memory:", TERMS) as ledger:
         engine = simulated(
             plan,
@@ -235,15 +236,15 @@ def test_a_copied_message_whose_key_is_written_otherwise_is_no_copy_of_the_score
 @pytest.mark.parametrize("at", ["session", "round", "stage", "attempt"])
 def test_pads_of_another_place_are_refused_at_the_gate(at: str) -> None:
     plan = Plan(delta=1e-5, schedule=1, scores="pads")
-    way = way_of(plan, parameters="strong", asks=1, clients=CLIENTS)
+    way = way_of(plan.scores, parameters="strong", asks=1, clients=CLIENTS)
     assert way is not None
-    here, each = Header(bytes(32), 3, 1, 2), Each(PROFILE, linear_query(BASELINE, ANCHOR, BOUNDS))
+    here, asks = Header(bytes(32), 3, 1, 2), {"profile": linear_query(BASELINE, ANCHOR, BOUNDS)}
     other = {"session": b"\x01" * 32, "round": 4, "stage": 3, "attempt": 2}[at]
     there = replace(here, **{at: other})  # type: ignore[arg-type]
     parties, quiet = session(range(CLIENTS)), lambda sender, why: None
-    key = way.key_holder(parties.key_holder, quiet).machine(Questions.of([each], CLIENTS), here)[1]
-    begun = way.server(parties.server).begin([each], CLIENTS, here, key, quiet)
-    asked, clients = Questions.of([each], CLIENTS), way.clients(parties.directory)
+    key = way.key_holder(parties.key_holder, quiet).machine(Questions.of(asks, CLIENTS), here)[1]
+    begun = way.server(parties.server).begin(asks, CLIENTS, here, key, quiet)
+    asked, clients = Questions.of(asks, CLIENTS), way.clients(parties.directory)
     good, stale = (clients.conceal(asked, place, key)["profile"] for place in (here, there))
     hidden = features(own(0), ANCHOR, BOUNDS).split(Variant.FULL).hidden
     begun.admit("client-0000", good(hidden).sealed)
@@ -420,11 +421,11 @@ def test_numbers_of_any_kind_stay_out_of_the_log(word: str) -> None:
 @EVERY_WORD
 def test_questions_of_two_kinds_are_refused_in_one_exchange(word: str) -> None:
     plan = Plan(delta=1e-5, schedule=1, scores=word)  # type: ignore[arg-type]
-    way = way_of(plan, parameters="strong", asks=1, clients=CLIENTS)
+    way = way_of(plan.scores, parameters="strong", asks=1, clients=CLIENTS)
     assert way is not None
-    both = [
-        Each(PROFILE, linear_query(BASELINE, ANCHOR, BOUNDS)),
-        Each(replace(PROFILE, name="b"), linear_query(BASELINE, ANCHOR, BOUNDS, Variant.MEAN_ONLY)),
-    ]
+    both = {
+        "a": linear_query(BASELINE, ANCHOR, BOUNDS),
+        "b": linear_query(BASELINE, ANCHOR, BOUNDS, Variant.MEAN_ONLY),
+    }
     with pytest.raises(LocalProtocolError, match="queries of one set of bounds"):
         Questions.of(both, CLIENTS)

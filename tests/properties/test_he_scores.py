@@ -14,8 +14,9 @@ from support.tiny_he import BOUNDS as TIGHT
 from support.tiny_he import SIGNER, keys
 
 from securefl.core.errors import ConfigError
+from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters, capacity
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
+from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -44,11 +45,11 @@ def parties(parameters: Parameters, q: int, variant: Variant) -> Parties:
     )
 
 
-def drawn(rng: np.random.Generator, q: int, mean: float, low: float, high: float) -> Profile:
+def drawn(rng: np.random.Generator, q: int, mean: float, low: float, high: float) -> MeanVariance:
     """Log-uniform variances; one element in five is constant on a client."""
     variance = np.exp(rng.uniform(np.log(low), np.log(high), q))
     constant = (rng.random(q) < 0.2) & (low < 1e-5)
-    return Profile(rng.uniform(-mean, mean, q), np.where(constant, 0.0, variance), 50)
+    return MeanVariance(rng.uniform(-mean, mean, q), np.where(constant, 0.0, variance), 50)
 
 
 @pytest.mark.parametrize("variant", Variant)
@@ -84,9 +85,9 @@ def test_scores_at_the_declared_bounds_do_not_wrap(parameters: Parameters, q: in
     terms = ScoreTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=500)
     client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
     anchor, sign = Anchor(np.zeros(q), np.ones(q)), np.where(np.arange(q) % 2, 1.0, -1.0)
-    far = Profile(sign * bounds.mean * 2, np.full(q, bounds.variance_high * 2), 1)
-    edge = Profile(sign * bounds.mean, np.full(q, bounds.variance_high), 1)
-    base = Profile(-sign * 0.05, np.full(q, 0.51 / bounds.weight), 1)
+    far = MeanVariance(sign * bounds.mean * 2, np.full(q, bounds.variance_high * 2), 1)
+    edge = MeanVariance(sign * bounds.mean, np.full(q, bounds.variance_high), 1)
+    base = MeanVariance(-sign * 0.05, np.full(q, 0.51 / bounds.weight), 1)
     split = features(far, anchor, bounds).split(Variant.FULL)
     blinded = evaluator.match(
         client.encrypt(split.hidden), evaluator.baseline(linear_query(base, anchor, bounds))
@@ -147,8 +148,8 @@ def test_narrow_bounds_give_scores(
     bounds, q = Bounds(mean=mean, variance_low=low, variance_high=high, weight=weight), 3
     terms = ScoreTerms(parameters=parameters, bounds=bounds.linear(q, Variant.FULL), scores=50)
     public, anchor = keys(parameters).public, Anchor(np.zeros(q), np.ones(q))
-    own = Profile(np.array([mean, 0.0, -mean]), np.array([low, high, high]), 1)
-    asked = linear_query(Profile(np.zeros(q), np.full(q, high), 1), anchor, bounds)
+    own = MeanVariance(np.array([mean, 0.0, -mean]), np.array([low, high, high]), 1)
+    asked = linear_query(MeanVariance(np.zeros(q), np.full(q, high), 1), anchor, bounds)
     client, evaluator = Encryptor(public, terms), ScoreEvaluator(public, terms, SIGNER)
     if np.linalg.norm(asked.hidden) > bounds.weight_norm(q):
         with pytest.raises(ConfigError, match="weights of norm"):

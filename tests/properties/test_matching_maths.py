@@ -7,8 +7,9 @@ import pytest
 from support.tiny_he import BOUNDS, SIGNER, keys
 
 from securefl.core.signing import AgreementKey
+from securefl.dp.moments import MeanVariance
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Anchor, Bounds, Profile, Split, Variant, divergence, features, linear_query
+from securefl.matching.profiles import Anchor, Bounds, Split, Variant, divergence, features, linear_query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -21,7 +22,7 @@ LENGTHS = (1, 10, 84, 511, 512, 2000)
 AGREEMENT = AgreementKey.generate()
 
 
-def extreme(q: int, seed: int) -> tuple[Profile, Profile, Anchor]:
+def extreme(q: int, seed: int) -> tuple[MeanVariance, MeanVariance, Anchor]:
     """A client, a baseline and a public anchor: |mu| up to 1e3, variances from 1e-8 to 1e4.
 
     The anchor is near both, as statistics of a broadcast model are; it is neither.
@@ -29,16 +30,16 @@ def extreme(q: int, seed: int) -> tuple[Profile, Profile, Anchor]:
     rng = np.random.default_rng(seed)
     centre, spread = rng.uniform(-1e3, 1e3, q), 10 ** rng.uniform(-8, 4, q)
 
-    def near() -> Profile:
+    def near() -> MeanVariance:
         variance = np.clip(spread * rng.uniform(0.3, 3, q), 1e-8, 1e4)
-        return Profile(centre + rng.normal(size=q) * np.sqrt(variance), variance, 50)
+        return MeanVariance(centre + rng.normal(size=q) * np.sqrt(variance), variance, 50)
 
     return near(), near(), Anchor.of(near())
 
 
 def ciphertext_score(
-    own: Profile,
-    base: Profile,
+    own: MeanVariance,
+    base: MeanVariance,
     anchor: Anchor,
     *,
     parameters: Parameters = STRONG,
@@ -68,7 +69,7 @@ def ciphertext_score(
     return score.value, score.error_bound
 
 
-def pad_score(own: Profile, base: Profile, anchor: Anchor, variant: Variant) -> tuple[float, float]:
+def pad_score(own: MeanVariance, base: MeanVariance, anchor: Anchor, variant: Variant) -> tuple[float, float]:
     terms = PadTerms(bounds=BOUNDS.linear(len(own), variant), context=b"maths", openings=10**6)
     evaluator = PadEvaluator(
         keys(PARAMETERS).public, terms, SIGNER, linear_query(base, anchor, BOUNDS, variant)
@@ -112,8 +113,8 @@ def test_the_order_of_elements_does_not_matter(seed: int) -> None:
     own, base, anchor = extreme(84, seed)
     order = np.random.default_rng(seed).permutation(84)
 
-    def moved(profile: Profile) -> Profile:
-        return Profile(profile.mean[order], profile.variance[order], profile.count)
+    def moved(profile: MeanVariance) -> MeanVariance:
+        return MeanVariance(profile.mean[order], profile.variance[order], profile.count)
 
     there = Anchor(anchor.centre[order], anchor.scale[order])
     (one, bound), (other, _) = (
@@ -144,9 +145,9 @@ def test_the_anchor_is_needed() -> None:
 def test_check_values() -> None:
     """KL(0, 1 | 0, 1) = 0 and KL(1, 1 | 0, 1) = 1/2, for (mean, variance)."""
     anchor = Anchor(np.zeros(1), np.ones(1))
-    base = Profile(np.zeros(1), np.ones(1), 1)
+    base = MeanVariance(np.zeros(1), np.ones(1), 1)
     for mean, expected in ((0.0, 0.0), (1.0, 0.5)):
-        own = Profile(np.array([mean]), np.ones(1), 1)
+        own = MeanVariance(np.array([mean]), np.ones(1), 1)
         for parameters in (STRONG, STRONG_ENCRYPTED):
             score, bound = ciphertext_score(own, base, anchor, parameters=parameters)
             assert abs(score - expected) <= bound < 1e-4

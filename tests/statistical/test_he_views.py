@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from scipy import signal, stats
 from support.tiny_he import BOUNDS, SIGNER, Quiet, keys
 
+from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.parameters import COMPACT, STRONG, Parameters
-from securefl.profiles import Anchor, Profile, Variant, divergence, features, linear_query
+from securefl.matching.profiles import Anchor, Variant, divergence, features, linear_query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Arrived, ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -19,10 +20,10 @@ from securefl.scores.terms import ScoreTerms
 Q = 84
 ALARM = 1e-7
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
-CLIENT = Profile(np.linspace(-1, 1, Q), np.ones(Q), 50)
+CLIENT = MeanVariance(np.linspace(-1, 1, Q), np.ones(Q), 50)
 # weights that differ by a factor of ten in norm
-SMALL = Profile(np.zeros(Q), np.full(Q, 2.5), 50)
-LARGE = Profile(np.zeros(Q), np.full(Q, 0.25), 50)
+SMALL = MeanVariance(np.zeros(Q), np.full(Q, 2.5), 50)
+LARGE = MeanVariance(np.zeros(Q), np.full(Q, 0.25), 50)
 
 
 def terms(parameters: Parameters, scores: int = 5000) -> ScoreTerms:
@@ -39,7 +40,7 @@ def uniformity(shares: NDArray[np.float64], bins: int) -> float:
     return float(stats.chisquare(counts).pvalue)
 
 
-def requests(parameters: Parameters, base: Profile, count: int) -> tuple[bytes, list[bytes]]:
+def requests(parameters: Parameters, base: MeanVariance, count: int) -> tuple[bytes, list[bytes]]:
     """One client's ciphertext and `count` requests made of it."""
     public, made = keys(parameters).public, terms(parameters)
     evaluator = ScoreEvaluator(public, made, SIGNER)
@@ -59,7 +60,7 @@ def residue_shares(request: bytes, parameters: Parameters) -> NDArray[np.float64
 
 
 @pytest.mark.parametrize("base", [SMALL, LARGE], ids=["small-weights", "large-weights"])
-def test_the_key_holder_sees_uniform_values_whatever_the_weights(base: Profile) -> None:
+def test_the_key_holder_sees_uniform_values_whatever_the_weights(base: MeanVariance) -> None:
     """Four p-values a case: false alarm 4e-7. The secret key is used, as the key holder would."""
     _, made = requests(COMPACT, base, 320)
     opener = Opener(keys(COMPACT), terms(COMPACT), SIGNER.public, rng=Quiet())
@@ -193,7 +194,7 @@ def test_two_baselines_with_equal_scores_look_alike_to_the_key_holder() -> None:
 # Scores that the key holder reads, and batches -----------------------------------------------------
 
 
-def addressed(base: Profile, count: int) -> list[float]:
+def addressed(base: MeanVariance, count: int) -> list[float]:
     """What the key holder reads, its own flooding taken away, in units of sigma around the true score."""
     public, made = keys(COMPACT).public, terms(COMPACT)
     evaluator, client = ScoreEvaluator(public, made, SIGNER), Encryptor(public, made)

@@ -71,7 +71,9 @@ class Own:
     @property
     def scores(self) -> ScoreWay | None:
         asks, clients = 2 * self.study.study.rounds, self.study.data.clients
-        return score_way(self.plan, parameters=self.study.privacy.parameters, asks=asks, clients=clients)
+        return score_way(
+            self.plan.scores, parameters=self.study.privacy.parameters, asks=asks, clients=clients
+        )
 
     @property
     def sends(self) -> dict[str, Any]:

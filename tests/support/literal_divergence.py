@@ -31,7 +31,8 @@ import tenseal as ts
 from numpy.polynomial import Chebyshev, Polynomial
 
 from securefl.core.errors import ConfigError
-from securefl.profiles import VARIANCE_FLOOR, Floats, Profile
+from securefl.dp.moments import MeanVariance
+from securefl.matching.profiles import VARIANCE_FLOOR, Floats
 
 LARGEST_RATIO: Final = 10.0
 LARGEST_DEGREE: Final = 15
@@ -57,7 +58,7 @@ class _Range:
     half: float
     degree: int
 
-    def prepare(self, profile: Profile) -> tuple[Floats, Floats]:
+    def prepare(self, profile: MeanVariance) -> tuple[Floats, Floats]:
         """Scaled mean and variance, the latter mapped onto [-1, 1]; (q,) each. Both maps are public."""
         mean = profile.mean / np.sqrt(self.unit)
         mapped = (profile.variance / self.unit - self.middle) / self.half
@@ -81,7 +82,9 @@ class _Range:
         return kept
 
 
-def literal_divergence(profile: Profile, baseline: Profile, *, low: float, high: float, degree: int) -> float:
+def literal_divergence(
+    profile: MeanVariance, baseline: MeanVariance, *, low: float, high: float, degree: int
+) -> float:
     """The mean divergence of `profile` from `baseline`, all three parties played in this call.
 
     low, high: declared public range of all variances of both, low < high <= 10 low

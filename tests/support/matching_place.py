@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from click.testing import CliRunner
 
-from securefl import profiles
 from securefl.commands.main import cli
 from securefl.core.errors import SecureFLError
-from securefl.profiles import divergence
+from securefl.dp.moments import MeanVariance
+from securefl.matching.profiles import divergence
 
 CLIENTS = {
     "p1": ([0.1, 0.2, -1.0], [1.0, 2.0, 0.5]),
@@ -37,7 +37,7 @@ def write(path: Path, values: tuple[list[float], list[float]]) -> Path:
 
 
 def kl(label: str) -> float:
-    own, base = (profiles.Profile(np.array(m), np.array(s), 1) for m, s in (CLIENTS[label], BASE))
+    own, base = (MeanVariance(np.array(m), np.array(s), 1) for m, s in (CLIENTS[label], BASE))
     return divergence(own, base)
 
 

@@ -12,10 +12,11 @@ import numpy as np
 from securefl.core.release import SERVER
 from securefl.core.signing import SigningKey
 from securefl.core.wire import Header, Limit
+from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import Parameters
+from securefl.matching.profiles import Bounds
 from securefl.messages import OpenRequest
-from securefl.profiles import Bounds, Profile
 from securefl.scores import Found, KeyHolder, Scoring, Sent
 from securefl.scores.ckks import OpensCiphertexts
 from securefl.scores.opener import Opener
@@ -31,9 +32,9 @@ class Quiet(random.Random):
         return 0.0
 
 
-def profile(seed: int, q: int) -> Profile:
+def profile(seed: int, q: int) -> MeanVariance:
     rng = np.random.default_rng(seed)
-    return Profile(rng.normal(size=q), rng.uniform(0.2, 3, q), 50)
+    return MeanVariance(rng.normal(size=q), rng.uniform(0.2, 3, q), 50)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,3 +55,20 @@ def test_the_card_says_which_server_masks_hold_against() -> None:
 def test_the_card_says_who_may_collude() -> None:
     assert "up to 20 % of a cohort may collude with it" in said()
     assert "none may collude with it" in said(corrupt=0.0)
+
+
+@pytest.mark.parametrize(("most", "often"), [("schedule", "5 times"), (1, "1 time"), (40, "40 times")])
+def test_the_card_says_how_many_linear_functions_of_a_vector_there_are(most: Any, often: str) -> None:
+    own = Sends(
+        name="own",
+        how="each",
+        reveals="its vector",
+        reveals_encrypted="a score",
+        every=2,
+        introductions=1,
+        max_releases=most,
+    )
+    plan = Plan(delta=1e-5, schedule=8, unprotected=("own",))
+    assert learns(plan, [own], "server") == "of each client its vector"
+    concealed = learns(replace(plan, scores="pads"), [own], "server")
+    assert concealed == f"of each client a score (one linear function of its vector, at most {often})"

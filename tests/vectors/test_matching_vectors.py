@@ -23,7 +23,7 @@ from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, Parameters
 from securefl.matching.document import Document
-from securefl.profiles import Variant
+from securefl.matching.profiles import Variant
 from securefl.scores.opener import Opener
 from securefl.scores.pad_terms import PadTerms
 from securefl.scores.pads import _pad

@@ -20,8 +20,8 @@ from securefl.accounting.store import written as ledger_words
 from securefl.engines.apart.updates import Updates
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED
 from securefl.matching.options import Options
+from securefl.matching.profiles import Anchor, Bounds, Variant
 from securefl.plan import Plan
-from securefl.profiles import Anchor, Bounds, Variant
 from securefl.scores.pad_terms import PadTerms
 from securefl.scores.terms import ScoreTerms
 from securefl.storage.folder_lock import Holder

@@ -159,7 +159,12 @@ class Contributing:
             most = sends.further
         elif order.introduction and sends.training is not None:
             most = sends.introductions
-        return Asked(introduction=order.introduction, number=order.number, most=most)
+        return Asked(
+            introduction=order.introduction,
+            number=order.number,
+            most=most,
+            max_releases=sends.most_releases(self._plan.schedule),
+        )
 
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
         """The secrets of noise and private training, by client. Empty if nothing is private or hidden."""

@@ -87,7 +87,9 @@ class Made:
         """The plan's way of scoring; None where numbers are opened in the clear."""
         asks = 2 * self.study.study.rounds
         clients = self.world.problem.clients
-        return score_way(self.plan, parameters=self.study.privacy.parameters, asks=asks, clients=clients)
+        return score_way(
+            self.plan.scores, parameters=self.study.privacy.parameters, asks=asks, clients=clients
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

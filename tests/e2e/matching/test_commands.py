@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 from support.matching_place import BASE, CLIENTS, Place, call, kl, write
 
-from securefl import profiles
 from securefl.accounting.ledger import Ledger, Terms
 from securefl.commands.main import cli
+from securefl.dp.moments import MeanVariance
 from securefl.matching import Evaluator, KeyHolder, Profile
-from securefl.profiles import divergence
+from securefl.matching.profiles import divergence
 
 
 @pytest.mark.parametrize("variant", ["full", "mean-only"])
@@ -113,7 +113,7 @@ def test_an_anchor_brings_far_profiles_into_the_bounds(tmp_path: Path) -> None:
     assert "clipped" not in place.encrypt("p1")
     place.match("p1.enc")
     found = json.loads(place.reveal("--json"))
-    plain = (profiles.Profile(np.array(m), np.array(s), 1) for m, s in (own, base))
+    plain = (MeanVariance(np.array(m), np.array(s), 1) for m, s in (own, base))
     assert abs(found["scores"]["p1"] - divergence(*plain)) <= found["error_bound"] < 1e-5
 
 

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from support.matching_place import BASE, CLIENTS, Place, call, kl, use, write
 
-from securefl import profiles
-from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile
-from securefl.profiles import Bounds
+from securefl.matching import Evaluator, KeyHolder, NothingLeft, Options, Profile, profiles
+from securefl.matching.profiles import Bounds
 
 LOOSE = Options(bounds=Bounds(mean=16, weight=1e6))
 

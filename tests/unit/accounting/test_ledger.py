@@ -23,7 +23,7 @@ from support.tiny_orders import order
 from securefl.accounting.composition import compose
 from securefl.accounting.events import NO_COST, UNPROTECTED, steps_event
 from securefl.accounting.figures import brief
-from securefl.accounting.ledger import Ledger, Terms
+from securefl.accounting.ledger import Asked, Ledger, Terms
 from securefl.core.errors import (
     BudgetExceeded,
     ConfigError,
@@ -358,7 +358,7 @@ _CHILDREN = """
 import os, random, signal, sys, time, traceback
 import numpy as np
 from securefl.accounting.figures import brief
-from securefl.accounting.ledger import Ledger, Terms
+from securefl.accounting.ledger import Asked, Ledger, Terms
 from securefl.messages import Contribution
 from securefl.accounting.events import UNPROTECTED
 from securefl.core.release import Release, ReleaseKey
@@ -571,3 +571,30 @@ def test_near_the_budget_the_exact_figure_decides(path: Path) -> None:
             assert ledger.reserve([(key("a", number), STEPS)]) == {}
         assert ledger.epsilon("a", SERVER) > budget, "choose other steps: the running figure is not above"
         assert "a" in ledger.reserve([(key("a", 5), STEPS)])
+
+
+@pytest.mark.parametrize("charge", [GAUSSIAN, UNPROTECTED, NO_COST])
+def test_releases_of_a_linear_query_are_counted_noised_or_not(path: Path, charge: Charge) -> None:
+    """Over rounds, attempts, sessions and restarts. Other holders and names count apart, and a retry once."""
+    most = Asked(max_releases=3)
+
+    def reserved(ledger: Ledger, *keys: ReleaseKey, asked: Asked = most) -> set[str]:
+        return set(ledger.reserve([(one, charge) for one in keys], dict.fromkeys(keys, asked)))
+
+    first, attempt = key(), replace(key(), attempt=1)
+    with Ledger(path, TERMS) as ledger:
+        # on file before anybody declared a number
+        assert ledger.reserve([(first, charge)]) == {}
+        assert reserved(ledger, first) == set(), "it stands already"
+        assert reserved(ledger, attempt) == set()
+    with Ledger(path, TERMS) as ledger:
+        both = key(number=2), key(number=3)
+        assert reserved(ledger, *both) == {"a"}, "a wave counts together"
+        assert reserved(ledger, replace(key(), session=bytes(32))) == set()
+        (why,) = ledger.reserve([(both[0], charge)], {both[0]: most}).values()
+        assert "expected at most 3 releases of 'update' on this ledger, got 1 more after 3" in str(why)
+        assert "declare more (`max_releases`)" in str(why)
+        assert reserved(ledger, key("b", 2), key(number=2, name="other")) == set()
+        assert reserved(ledger, both[0], asked=Asked(max_releases=4)) == set()
+        assert reserved(ledger, both[1], asked=Asked(max_releases=4)) == {"a"}
+        assert reserved(ledger, both[1], asked=Asked()) == set(), "what answers no query has no number"

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import securefl
-from securefl.core.errors import ConfigError, DataError
-from securefl.profiles import Profile, divergence
+from securefl.core.errors import BudgetExceeded, ConfigError, DataError
+from securefl.dp.moments import MeanVariance
+from securefl.matching.profiles import divergence
 
 NEAR, FAR = ([0.1, 0.0], [1.0, 1.1]), ([3.0, -2.0], [1.0, 4.0])
 MIDDLE = ([0.0, 0.0], [1.0, 1.0])
@@ -29,10 +30,11 @@ def test_scores_are_the_divergence_and_the_far_one_is_left_out(scores: str) -> N
     found = chosen(scores=scores)
     assert set(found.clients) == {"ann", "bob"}
     for name, (mean, variance) in THREE.items():
-        own, middle = (Profile(np.array(m), np.array(v), 1) for m, v in ((mean, variance), MIDDLE))
+        own, middle = (MeanVariance(np.array(m), np.array(v), 1) for m, v in ((mean, variance), MIDDLE))
         assert found.scores[name] == pytest.approx(divergence(own, middle), abs=1e-3)
     assert found.epsilon == {"server": np.inf, "key-holder": 0.0, "others": np.inf}
-    assert found.learns["server"] == "of each client one score, its profile's divergence from the baseline"
+    said = "of each client one score, its profile's divergence from the baseline"
+    assert found.learns["server"] == f"{said} (one linear function of its vector, at most 1 time)"
 
 
 def test_the_draw_is_the_callers_stream() -> None:
@@ -48,9 +50,22 @@ def test_profiles_come_as_objects_too(tmp_path: Path) -> None:
     assert (tmp_path / "ledger").is_file()
 
 
+def test_a_ledger_lets_as_many_scores_out_as_were_declared(tmp_path: Path) -> None:
+    """Baselines that differ at will would read a profile, a number a call."""
+    own: dict[str, Any] = {"ledger": tmp_path / "ledger", "delta": 1e-5, "scores": "pads"}
+    chosen(**own)
+    with pytest.raises(BudgetExceeded, match=r"at most 1 releases of 'profile' .* declare more"):
+        chosen(**own)
+    chosen(**own, max_releases=2)
+    with pytest.raises(BudgetExceeded, match="1 more after 2"):
+        chosen(**own, max_releases=2)
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
+        ({"max_releases": 0}, "max_releases of 1 or more"),
+        ({"max_releases": 1.5}, "`max_releases` as a whole number"),
         ({"count": 4}, "a count from 1 to 3"),
         ({"count": 0}, "a count from 1 to 3"),
         ({"count": 1.5}, "`count` as a whole number"),

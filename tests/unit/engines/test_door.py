@@ -17,9 +17,10 @@ from securefl.algorithm import Job
 from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.dp.calibration import sigma
+from securefl.dp.moments import MeanVariance
 from securefl.engines.door import Door, Given
+from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 from securefl.plan import Plan
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
 from securefl.rounds import Ask, Each, Sends, Sum, Value
 
 CLIENTS, LENGTH = 5, 12
@@ -211,14 +212,16 @@ def test_the_noise_is_in_the_sum(tmp_path: Path) -> None:
 def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Path, scores: Any) -> None:
     anchor = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
 
-    def own(x: NDArray[Any]) -> Profile:
-        return Profile(x.mean(0), x.var(0), len(x))
+    def own(x: NDArray[Any]) -> MeanVariance:
+        return MeanVariance(x.mean(0), x.var(0), len(x))
 
     def compute(job: Job) -> Value:
         parts = features(own(job.x), anchor, Bounds()).split(Variant.FULL)
         return Value(hidden=parts.hidden, clear=parts.clear)
 
-    sends = Sends(name="profile", how="each", reveals="its profile", reveals_encrypted="a score")
+    sends = Sends(
+        name="profile", how="each", reveals="its profile", reveals_encrypted="a score", max_releases=1
+    )
     baseline = own(np.random.default_rng(4).normal(size=(40, LENGTH)))
     each = Each(sends, linear_query(baseline, anchor, Bounds()))
     question = Ask(cohort=EVERYBODY, broadcast=NOTHING, each=(each,))

@@ -17,15 +17,16 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.core.wire import Header, Limit, encode
+from securefl.dp.moments import MeanVariance
 from securefl.engines.calls import AskCall, said
 from securefl.engines.door import Given
 from securefl.engines.drive import Drive, Parcel
 from securefl.engines.inprocess import InProcess, simulated
 from securefl.engines.party.clients import ClientParty
 from securefl.engines.party.key_holder import KeyHolderParty
+from securefl.matching.profiles import Anchor, Bounds, Variant, linear_query
 from securefl.messages import Broadcast, Order
 from securefl.plan import Plan
-from securefl.profiles import Anchor, Bounds, Profile, Variant, linear_query
 from securefl.rounds import Ask, Each, Sends, Sum, Value
 from securefl.scores import ckks, padded, way_of
 from securefl.scores.way import Questions
@@ -34,7 +35,7 @@ from securefl.sums.encrypted import way as encrypted
 from securefl.sums.two_server.messages import PadRequest
 
 LENGTH = 4
-PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a score")
+PROFILE = Sends(name="profile", how="each", reveals="it", reveals_encrypted="a score", max_releases=9)
 LOSS = Sends(name="loss", how="each", reveals="it")
 OPEN = Plan(delta=1e-5, schedule=9, unprotected=("own", "profile", "loss"), corrupt=0.25, dropout=0.25)
 MASKED = hidden(OPEN, CLIENTS, least_cohort=3)
@@ -50,7 +51,7 @@ GIVES = [
 
 def engine(plan: Plan, own: Any = None, gives: Any = GIVES) -> tuple[InProcess, ClientParty]:
     """All clients as one party, and their engine, in the session."""
-    scores = way_of(plan, parameters="strong", asks=9, clients=CLIENTS)
+    scores = way_of(plan.scores, parameters="strong", asks=9, clients=CLIENTS)
     rng = lambda number, client, ask: np.random.default_rng(0)  # noqa: E731
     ledger = Ledger(":memory:", plan.terms())
     whole = simulated(plan, gives, ledger, own or records(), rng=rng, scores=scores)
@@ -239,7 +240,9 @@ def test_a_signed_key_that_is_none_costs_the_numbers_and_no_process(how: Any, li
     purpose = ckks._purpose(way.terms(kind.bounds)) if isinstance(way, ckks.Ckks) else padded._PURPOSE
     signs(whole, purpose, lie)
     baseline = linear_query(
-        Profile(np.zeros(LENGTH), np.ones(LENGTH), 9), Anchor(np.zeros(LENGTH), np.ones(LENGTH)), Bounds()
+        MeanVariance(np.zeros(LENGTH), np.ones(LENGTH), 9),
+        Anchor(np.zeros(LENGTH), np.ones(LENGTH)),
+        Bounds(),
     )
     answers, log = whole.ask(
         Ask(cohort=(0, 1), broadcast=np.zeros(2, np.float32), each=(Each(PROFILE, baseline),)), PLACE

@@ -21,7 +21,7 @@ from securefl.he import gate
 from securefl.he import ring as ring_of
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, STRONG, Parameters
-from securefl.profiles import Bounds, Variant
+from securefl.matching.profiles import Bounds, Variant
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import ScoreEvaluator
 from securefl.scores.opener import Opener

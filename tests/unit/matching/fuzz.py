@@ -25,6 +25,7 @@ import tenseal as ts
 from securefl.core.errors import SecureFLError
 from securefl.core.keys import PublicKey
 from securefl.core.signing import AgreementKey, SigningKey, unseal
+from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
@@ -34,8 +35,7 @@ from securefl.matching import options as options_of
 from securefl.matching import sealed as sealed_of
 from securefl.matching.document import Document
 from securefl.matching.evaluator_keys import EvaluatorPublic
-from securefl.profiles import Anchor, Bounds, Variant, features, linear_query
-from securefl.profiles import Profile as Plain
+from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
 from securefl.scores import evaluator as match_of
 from securefl.scores import pads as pads_of
 from securefl.scores.encryptor import Encryptor
@@ -82,7 +82,7 @@ def ciphertext_doors() -> list[Door]:
     keys, anchor = KeyPair.generate(COMPACT), Anchor(np.zeros(Q), np.ones(Q))
     client, evaluator = Encryptor(keys.public, terms), ScoreEvaluator(keys.public, terms, SIGNING)
     opener = Opener(keys, terms, SIGNING.public)
-    some = Plain(np.zeros(Q), np.ones(Q), 1)
+    some = MeanVariance(np.zeros(Q), np.ones(Q), 1)
     baseline = evaluator.baseline(linear_query(some, anchor, BOUNDS, Variant.MEAN_ONLY))
     split = features(some, anchor, BOUNDS).split(Variant.MEAN_ONLY)
     ciphertext = client.encrypt(split.hidden)
@@ -126,7 +126,7 @@ def encrypted_baseline_doors() -> list[Door]:
     terms = ScoreTerms(parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(Q, Variant.FULL), scores=10**6)
     keys = KeyPair.generate(STRONG_ENCRYPTED)
     evaluator = ScoreEvaluator(keys.public, terms, SIGNING)
-    asked = linear_query(Plain(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q)), BOUNDS)
+    asked = linear_query(MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q)), BOUNDS)
     message = Encryptor(keys.public, terms).encrypt_baseline(asked)
     return [Door("baseline", evaluator.encrypted_baseline, message, weight=4)]
 
@@ -134,7 +134,7 @@ def encrypted_baseline_doors() -> list[Door]:
 def pad_doors() -> list[Door]:
     terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz", openings=10**6)
     keys, agreement = KeyPair.generate(PARAMETERS), AgreementKey.generate()
-    some, anchor = Plain(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
+    some, anchor = MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
     evaluator = PadEvaluator(keys.public, terms, SIGNING, linear_query(some, anchor, BOUNDS))
     holder = PadKeyHolder(keys, agreement, terms, SIGNING.public)
     split = features(some, anchor, BOUNDS).split(Variant.FULL)

@@ -23,15 +23,15 @@ from securefl.core.errors import ConfigError, DataError, LocalProtocolError
 from securefl.core.release import ReleaseKey
 from securefl.core.streams import stream
 from securefl.dp.moments import Losses, Moments
+from securefl.matching.profiles import Anchor, Bounds, Variant
 from securefl.plan import Plan
-from securefl.profiles import Bounds, Variant
 from securefl.protect import protect
 from securefl.protocols.contributions import Loss, Size, size_sends
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.rounds import Sends, Value
 from securefl.study.composition import composition
 from securefl.study.run import arm_folder
-from securefl.training import probe_anchor
+from securefl.training import probe_profile
 from securefl.training.task import Problem
 
 CLIP = Clip(outputs=20.0, squares=400.0)
@@ -39,7 +39,7 @@ ODD = (np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-40)
 
 
 def job(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> Job:
-    anchor = probe_anchor(problem.module(problem.initial), problem.layer, problem.shape, 1)
+    anchor = Anchor.of(probe_profile(problem.module(problem.initial), problem.layer, problem.shape, 1))
     return Job(
         client=0,
         round=1,

@@ -10,10 +10,10 @@ from support.tiny_he import BOUNDS, SIGNER, converse, keys, profile
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.signing import SigningKey
+from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
-from securefl.rounds import Each, Sends
+from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 from securefl.scores.batches import combine, cosines, places, rows
 from securefl.scores.ckks import CiphertextScoring
 from securefl.scores.encryptor import Encryptor, of_class, spread
@@ -25,7 +25,7 @@ from securefl.scores.way import Found, Sent
 
 Q = 10
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
-BASE = Profile(np.linspace(1, -1, Q), np.linspace(2, 0.5, Q), 50)
+BASE = MeanVariance(np.linspace(1, -1, Q), np.linspace(2, 0.5, Q), 50)
 
 
 class Parties:
@@ -49,11 +49,11 @@ class Parties:
         self.opener = Opener(pair, self.terms, SIGNER.public)
         self.anchor = Anchor(np.zeros(q), np.ones(q))
 
-    def arrived(self, own: Profile, sender: str = "ann") -> Arrived:
+    def arrived(self, own: MeanVariance, sender: str = "ann") -> Arrived:
         split = features(own, self.anchor, BOUNDS).split(self.variant)
         return Arrived(self.client.encrypt(split.hidden), split.clear, sender)
 
-    def baseline(self, base: Profile = BASE) -> Baseline:
+    def baseline(self, base: MeanVariance = BASE) -> Baseline:
         asked = linear_query(base, self.anchor, BOUNDS, self.variant)
         if self.terms.parameters.encrypted_baseline:
             return self.evaluator.encrypted_baseline(self.client.encrypt_baseline(asked))
@@ -145,7 +145,7 @@ def test_a_baseline_with_weights_in_some_ciphertexts_alone_gives_scores_too(vari
     """Where its means are the anchor's, as of units that are dead, the weights of means are zero."""
     q = 512
     parties = Parties(variant=variant, q=q)
-    base = Profile(np.zeros(q), np.full(q, 0.5), 50)
+    base = MeanVariance(np.zeros(q), np.full(q, 0.5), 50)
     baseline, owners = parties.baseline(base), [profile(i, q) for i in range(2)]
     arrived = [parties.arrived(own) for own in owners]
     blinded = parties.evaluator.match_batch(arrived, baseline)
@@ -189,12 +189,11 @@ def test_junk_in_a_batch_is_seen_and_its_members_opened_singly() -> None:
 
 def scoring(parties: Parties, clients: int, told: dict[str, str]) -> CiphertextScoring:
     """One exchange under these parties' keys, in batches."""
-    each = Each(Sends(name="profile", how="each", reveals="it"), linear_query(BASE, ANCHOR, BOUNDS))
     return CiphertextScoring(
         terms=parties.terms,
         public=parties.public,
         evaluator=parties.evaluator,
-        each=(each,),
+        queries={"profile": linear_query(BASE, ANCHOR, BOUNDS)},
         cohort=clients,
         tell=told.__setitem__,
         first=MatchBatches,
@@ -205,7 +204,6 @@ def test_many_are_matched_whatever_some_of_them_send() -> None:
     """Junk has its batch opened singly, and costs its sender alone."""
     parties, told = Parties(), dict[str, str]()
     exchange, owners = scoring(parties, 7, told), [profile(i, Q) for i in range(6)]
-    (each,) = exchange.each
     arrived = [parties.arrived(own) for own in owners]
     good, junk = [one.ciphertext for one in arrived], parties.junk(arrived[0]).ciphertext
     spent = parties.opener.opened
@@ -215,7 +213,7 @@ def test_many_are_matched_whatever_some_of_them_send() -> None:
         exchange,
         parties.opener,
         told.__setitem__,
-        [Sent(k, each, one, np.zeros(0)) for k, one in enumerate(crowd)],
+        [Sent(k, "profile", one, np.zeros(0)) for k, one in enumerate(crowd)],
         turns,
     )
     assert turns == [2, 4], "two batches; the members of the first one singly"
@@ -229,13 +227,14 @@ def test_many_are_matched_whatever_some_of_them_send() -> None:
 def test_variances_outside_the_bounds_never_join_a_batch() -> None:
     parties, told = Parties(variant=Variant.MEAN_ONLY), dict[str, str]()
     exchange = scoring(parties, 2, told)
-    each = replace(exchange.each[0], query=linear_query(BASE, ANCHOR, BOUNDS, Variant.MEAN_ONLY))
-    exchange = replace(exchange, each=(each,))
+    query = linear_query(BASE, ANCHOR, BOUNDS, Variant.MEAN_ONLY)
+    exchange = replace(exchange, queries={"profile": query})
     arrived = [parties.arrived(profile(k, Q)) for k in range(2)]
     clear = [np.full(Q + 1, 1e9), np.asarray(arrived[1].clear)]
     turns: list[int] = []
     sent = [
-        Sent(k, each, one.ciphertext, own) for k, (one, own) in enumerate(zip(arrived, clear, strict=True))
+        Sent(k, "profile", one.ciphertext, own)
+        for k, (one, own) in enumerate(zip(arrived, clear, strict=True))
     ]  # type: ignore[arg-type]
     assert set(converse(exchange, parties.opener, told.__setitem__, sent, turns).numbers) == {(1, "profile")}
     assert (turns, set(told)) == ([1], {"client-0000"})
@@ -244,9 +243,8 @@ def test_variances_outside_the_bounds_never_join_a_batch() -> None:
 def test_a_junk_reply_is_the_key_holders_doing_and_has_nothing_opened_again() -> None:
     parties, told = Parties(), dict[str, str]()
     exchange = scoring(parties, 3, told)
-    (each,) = exchange.each
     owners = [parties.arrived(profile(k, Q)).ciphertext for k in range(3)]
-    asked = exchange.score(tuple(Sent(k, each, one, np.zeros(0)) for k, one in enumerate(owners))).run()
+    asked = exchange.score(tuple(Sent(k, "profile", one, np.zeros(0)) for k, one in enumerate(owners))).run()
     assert asked.then((b"junk",)).run() == Found({})
     assert set(told) == {"key-holder"}
 

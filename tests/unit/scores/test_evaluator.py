@@ -5,10 +5,11 @@ import pytest
 from support.tiny_he import BOUNDS, SIGNER, keys
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT
-from securefl.profiles import Anchor, Profile, Split, Variant, divergence, features, linear_query
+from securefl.matching.profiles import Anchor, Split, Variant, divergence, features, linear_query
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import Baseline, Blinded, ScoreEvaluator
 from securefl.scores.opener import Opener
@@ -16,8 +17,8 @@ from securefl.scores.terms import ScoreTerms
 
 Q = 10
 ANCHOR = Anchor(np.zeros(Q), np.ones(Q))
-CLIENT = Profile(np.linspace(-2, 2, Q), np.linspace(0.2, 3, Q), 50)
-BASE = Profile(np.linspace(1, -1, Q), np.linspace(2, 0.5, Q), 50)
+CLIENT = MeanVariance(np.linspace(-2, 2, Q), np.linspace(0.2, 3, Q), 50)
+BASE = MeanVariance(np.linspace(1, -1, Q), np.linspace(2, 0.5, Q), 50)
 
 
 class Parties:
@@ -189,11 +190,11 @@ def test_plaintext_parts_are_checked() -> None:
 
 def test_weights_beyond_the_declared_norm_are_refused() -> None:
     evaluator, short = Parties().evaluator, Anchor(np.zeros(3), np.ones(3))
-    sharp = Profile(np.full(Q, 4.0), np.full(Q, 0.2), 5)
+    sharp = MeanVariance(np.full(Q, 4.0), np.full(Q, 0.2), 5)
     with pytest.raises(ConfigError, match=r"Bounds.weight"):
         evaluator.baseline(linear_query(sharp, ANCHOR, BOUNDS))
     with pytest.raises(ConfigError, match=r"21 \+ 0 entries\), got one of other bounds \(7 \+ 0"):
-        evaluator.baseline(linear_query(Profile(np.zeros(3), np.ones(3), 1), short, BOUNDS))
+        evaluator.baseline(linear_query(MeanVariance(np.zeros(3), np.ones(3), 1), short, BOUNDS))
 
 
 @pytest.mark.parametrize("hidden", [np.zeros(3), np.full(2 * Q + 1, np.nan), np.full(2 * Q + 1, 1e6)])

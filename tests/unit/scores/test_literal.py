@@ -5,14 +5,15 @@ import pytest
 from support.literal_divergence import literal_divergence
 
 from securefl.core.errors import ConfigError
-from securefl.profiles import Profile, divergence
+from securefl.dp.moments import MeanVariance
+from securefl.matching.profiles import divergence
 
 # measured: 1.3e-5 at divergence 1, 2.8e-4 where every variance sits at an end of the range; times 3
 RANDOM, WORST = 4e-5, 9e-4
 
 
-def drawn(rng: np.random.Generator, low: float, high: float, q: int = 84) -> Profile:
-    return Profile(np.sqrt(low) * rng.normal(size=q), rng.uniform(low, high, q), 100)
+def drawn(rng: np.random.Generator, low: float, high: float, q: int = 84) -> MeanVariance:
+    return MeanVariance(np.sqrt(low) * rng.normal(size=q), rng.uniform(low, high, q), 100)
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 10.0), (2e-3, 2e-2)])
@@ -24,8 +25,8 @@ def test_the_literal_route_agrees_with_the_plain_divergence(low: float, high: fl
 
 
 def test_every_end_of_the_range_and_which_side_is_the_baseline() -> None:
-    client = Profile(np.zeros(1), np.full(1, 10.0), 10)
-    base = Profile(np.ones(1), np.full(1, 1.0), 10)
+    client = MeanVariance(np.zeros(1), np.full(1, 10.0), 10)
+    base = MeanVariance(np.ones(1), np.full(1, 1.0), 10)
     for a, b in ((client, base), (base, client)):
         got = literal_divergence(a, b, low=1.0, high=10.0, degree=15)
         assert got == pytest.approx(divergence(a, b), abs=WORST)
@@ -34,8 +35,8 @@ def test_every_end_of_the_range_and_which_side_is_the_baseline() -> None:
 
 def test_the_largest_declared_means_do_not_wrap_around() -> None:
     mean = np.array([24.0, -24.0])  # the bound itself, low * high = 1
-    client = Profile(mean, np.array([0.8, 1.25]), 10)
-    base = Profile(-mean, np.array([0.8, 1.25]), 10)
+    client = MeanVariance(mean, np.array([0.8, 1.25]), 10)
+    base = MeanVariance(-mean, np.array([0.8, 1.25]), 10)
     got = literal_divergence(client, base, low=0.8, high=1.25, degree=15)
     assert got == pytest.approx(divergence(client, base), rel=1e-5)
 
@@ -43,10 +44,14 @@ def test_the_largest_declared_means_do_not_wrap_around() -> None:
 def refused(
     variance: float, *, mean: float = 0.0, low: float = 1.0, high: float = 10.0, degree: int = 15
 ) -> str:
-    inside = Profile(np.zeros(1), np.array([low]), 10)
+    inside = MeanVariance(np.zeros(1), np.array([low]), 10)
     with pytest.raises(ConfigError) as caught:
         literal_divergence(
-            Profile(np.array([mean]), np.array([variance]), 10), inside, low=low, high=high, degree=degree
+            MeanVariance(np.array([mean]), np.array([variance]), 10),
+            inside,
+            low=low,
+            high=high,
+            degree=degree,
         )
     return str(caught.value)
 
@@ -57,7 +62,7 @@ def test_a_variance_outside_the_range_is_refused(variance: float) -> None:
 
 
 def test_a_baseline_outside_the_range_is_refused() -> None:
-    client, base = (Profile(np.zeros(1), np.array([s]), 10) for s in (2.0, 11.0))
+    client, base = (MeanVariance(np.zeros(1), np.array([s]), 10) for s in (2.0, 11.0))
     with pytest.raises(ConfigError, match="lie outside"):
         literal_divergence(client, base, low=1.0, high=10.0, degree=15)
 
@@ -79,6 +84,6 @@ def test_means_that_could_wrap_around_are_refused() -> None:
 
 
 def test_profiles_of_different_lengths_are_refused() -> None:
-    client, base = (Profile(np.zeros(q), np.ones(q), 10) for q in (1, 2))
+    client, base = (MeanVariance(np.zeros(q), np.ones(q), 10) for q in (1, 2))
     with pytest.raises(ConfigError, match="one length"):
         literal_divergence(client, base, low=1.0, high=10.0, degree=15)

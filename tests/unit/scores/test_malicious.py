@@ -10,7 +10,7 @@ from securefl.core.signing import AgreementKey
 from securefl.he import gate
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Variant
+from securefl.matching.profiles import Variant
 from securefl.scores.opener import Opener
 from securefl.scores.pad_terms import PARAMETERS, PadTerms
 from securefl.scores.pads import PadKeyHolder, framed

@@ -12,11 +12,12 @@ from support.tiny_he import BOUNDS, SIGNER, Quiet, keys
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.signing import AgreementKey
+from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.integers import coefficient_rows, products
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED, Parameters
-from securefl.profiles import Anchor, Bounds, Profile, Variant, features, linear_query
+from securefl.matching.profiles import Anchor, Bounds, Variant, features, linear_query
 from securefl.scores import pad_evaluator
 from securefl.scores.encryptor import Encryptor
 from securefl.scores.evaluator import ScoreEvaluator
@@ -46,8 +47,8 @@ def test_the_noise_of_encrypted_weights_is_what_the_bound_takes_it_for() -> None
     made, public = terms(STRONG_ENCRYPTED), keys(STRONG_ENCRYPTED).public
     client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
     opener = Opener(keys(STRONG_ENCRYPTED), made, SIGNER.public, rng=Quiet())
-    far = Profile(np.full(Q, BOUNDS.mean), np.full(Q, BOUNDS.variance_high), 1)
-    asked = linear_query(Profile(np.zeros(Q), np.full(Q, BOUNDS.variance_high), 1), ANCHOR, BOUNDS)
+    far = MeanVariance(np.full(Q, BOUNDS.mean), np.full(Q, BOUNDS.variance_high), 1)
+    asked = linear_query(MeanVariance(np.zeros(Q), np.full(Q, BOUNDS.variance_high), 1), ANCHOR, BOUNDS)
     hidden = features(far, ANCHOR, BOUNDS).split(Variant.FULL).hidden
     opened = []
     for _ in range(60):
@@ -98,14 +99,14 @@ def test_a_request_holds_a_fresh_zero_and_in_mode_e_a_product_of_two_others(
 ) -> None:
     made, public = terms(parameters), keys(parameters).public
     client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
-    asked = linear_query(Profile(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS)
+    asked = linear_query(MeanVariance(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS)
     baseline = (
         evaluator.encrypted_baseline(client.encrypt_baseline(asked))
         if parameters.encrypted_baseline
         else evaluator.baseline(asked)
     )
     message = client.encrypt(
-        features(Profile(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS).split(Variant.FULL).hidden
+        features(MeanVariance(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS).split(Variant.FULL).hidden
     )
     ring = Watched(evaluator._ring)
     evaluator._ring = ring
@@ -155,11 +156,11 @@ def test_addressed_scores_that_could_wrap_are_not_asked_for() -> None:
     client, evaluator = Encryptor(public, made), ScoreEvaluator(public, made, SIGNER)
     opener = Opener(keys(COMPACT), made, SIGNER.public)
     message = client.encrypt(
-        features(Profile(np.ones(Q), np.full(Q, 512.0), 1), ANCHOR, bounds).split(Variant.FULL).hidden
+        features(MeanVariance(np.ones(Q), np.full(Q, 512.0), 1), ANCHOR, bounds).split(Variant.FULL).hidden
     )
     read = 0
     for weight in np.linspace(1, 500, 40):
-        asked = linear_query(Profile(np.full(Q, -512.0 * weight), np.full(Q, 512.0), 1), ANCHOR, bounds)
+        asked = linear_query(MeanVariance(np.full(Q, -512.0 * weight), np.full(Q, 512.0), 1), ANCHOR, bounds)
         baseline = evaluator.baseline(asked)
         if asked.offset + made.largest > made.capacity:
             with pytest.raises(RemoteProtocolError, match=r"ann in phase score: .* could wrap"):
@@ -191,10 +192,10 @@ def test_what_the_key_holder_of_pads_sees_beside_a_sum_is_flooded_as_declared(
     monkeypatch.setattr(pad_evaluator, "wide_gaussian", recorded)
     made = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"noise", openings=10**6)
     agreement = AgreementKey.generate()
-    asked = linear_query(Profile(np.linspace(-1, 1, Q), np.ones(Q), 1), ANCHOR, BOUNDS)
+    asked = linear_query(MeanVariance(np.linspace(-1, 1, Q), np.ones(Q), 1), ANCHOR, BOUNDS)
     evaluator = PadEvaluator(keys(PARAMETERS).public, made, SIGNER, asked)
     holder = PadKeyHolder(keys(PARAMETERS), agreement, made, SIGNER.public)
-    split = features(Profile(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS).split(Variant.FULL)
+    split = features(MeanVariance(np.zeros(Q), np.ones(Q), 1), ANCHOR, BOUNDS).split(Variant.FULL)
     masked = [mask(split.hidden, split.clear, made, agreement.public) for _ in range(made.block)]
     (pads,) = holder.encrypt(evaluator.list(masked))
     opening = evaluator.request(pads, 0, masked)

@@ -13,12 +13,13 @@ from support.tiny_he import BOUNDS, keys, profile
 
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.signing import AgreementKey, SigningKey
+from securefl.dp.moments import MeanVariance
 from securefl.he import gate
 from securefl.he.flooding import wide_gaussian
 from securefl.he.integers import coefficient_rows, products
 from securefl.he.ring import Ring
+from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 from securefl.messages import REFUSED
-from securefl.profiles import Anchor, Bounds, Profile, Variant, divergence, features, linear_query
 from securefl.scores import pads as module
 from securefl.scores.opener import Score
 from securefl.scores.pad_evaluator import PadEvaluator
@@ -38,7 +39,7 @@ class Parties:
         self.evaluator = PadEvaluator(keys(PARAMETERS).public, self.terms, SIGNING, asked)
         self.holder = PadKeyHolder(keys(PARAMETERS), AGREEMENT, self.terms, SIGNING.public)
 
-    def masked(self, own: Profile) -> Masked:
+    def masked(self, own: MeanVariance) -> Masked:
         split = features(own, self.anchor, BOUNDS).split(self.variant)
         return mask(split.hidden, split.clear, self.terms, AGREEMENT.public)
 
@@ -111,7 +112,7 @@ class Crowded(Parties):
         (self.pads,) = self.holder.encrypt(self.evaluator.list(self.crowd))
 
 
-def below_the_sums(parties: Crowded, base: Profile) -> tuple[list[int], list[int]]:
+def below_the_sums(parties: Crowded, base: MeanVariance) -> tuple[list[int], list[int]]:
     """What the key holder has when it opens a full list for this baseline: sums, and what it rounds off."""
     evaluator = PadEvaluator(
         keys(PARAMETERS).public,
@@ -144,8 +145,8 @@ def test_what_the_key_holder_rounds_off_is_as_wide_whatever_the_baseline() -> No
     Two baselines whose norms differ by a factor above ten; 390 draws each; false alarm below 1e-6.
     """
     parties = Crowded()
-    near = Profile(np.zeros(10), np.ones(10), 50)
-    far = Profile(np.full(10, 3.0), np.full(10, 0.3), 50)
+    near = MeanVariance(np.zeros(10), np.ones(10), 50)
+    far = MeanVariance(np.full(10, 3.0), np.full(10, 0.3), 50)
     widths = [float(np.std(np.array(below_the_sums(parties, base)[1], dtype=float))) for base in (near, far)]
     assert widths[0] / widths[1] == pytest.approx(1, abs=0.3)
 
@@ -281,7 +282,7 @@ def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> No
     for hidden in (np.zeros(3), np.full(21, np.nan), np.full(21, 1e6)):
         with pytest.raises(LocalProtocolError, match="inside the declared bounds"):
             mask(hidden, np.zeros(0), parties.terms, AGREEMENT.public)
-    loose = linear_query(Profile(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
+    loose = linear_query(MeanVariance(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
     with pytest.raises(ConfigError, match="declare a larger norm"):
         PadEvaluator(keys(PARAMETERS).public, parties.terms, SIGNING, loose)
 

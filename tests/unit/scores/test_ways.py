@@ -90,10 +90,10 @@ def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
 def test_a_word_that_is_no_way_is_refused_with_those_that_are() -> None:
     plan = Plan(delta=1e-5, schedule=1, scores="pad")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Expected scores among clear, ckks, batches, pads, got 'pad'"):
-        way_of(plan, parameters="strong", asks=1, clients=1)
+        way_of(plan.scores, parameters="strong", asks=1, clients=1)
 
 
 def test_an_unknown_name_of_parameters_is_refused_with_those_that_are() -> None:
     plan = Plan(delta=1e-5, schedule=1, scores="ckks")
     with pytest.raises(ConfigError, match="'strong', 'compact' or 'strong-encrypted'"):
-        way_of(plan, parameters="stronger", asks=1, clients=1)
+        way_of(plan.scores, parameters="stronger", asks=1, clients=1)

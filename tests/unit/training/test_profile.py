@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.profiles import VARIANCE_FLOOR
-from securefl.training import ModelConfig, probe_anchor, profile
+from securefl.matching.profiles import VARIANCE_FLOOR, Anchor
+from securefl.training import ModelConfig, probe_profile, profile
 
 
 def records(n: int, *shape: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -122,20 +122,20 @@ def test_the_anchor_depends_on_model_and_public_seed_alone() -> None:
     model = ModelConfig(kind="mlp").build((9,), 2, 0)
     other = ModelConfig(kind="mlp").build((9,), 2, 1)
     np.random.seed(0)  # noqa: NPY002  # the global generator must not matter
-    anchor = probe_anchor(model, "fc1", (9,), seed=4)
+    anchor = Anchor.of(probe_profile(model, "fc1", (9,), seed=4))
     torch.manual_seed(9)
-    again = probe_anchor(model, "fc1", (9,), seed=4)
+    again = Anchor.of(probe_profile(model, "fc1", (9,), seed=4))
     assert np.array_equal(anchor.centre, again.centre)
     assert np.array_equal(anchor.scale, again.scale)
-    assert not np.array_equal(anchor.centre, probe_anchor(model, "fc1", (9,), seed=5).centre)
-    assert not np.array_equal(anchor.centre, probe_anchor(other, "fc1", (9,), seed=4).centre)
+    assert not np.array_equal(anchor.centre, Anchor.of(probe_profile(model, "fc1", (9,), seed=5)).centre)
+    assert not np.array_equal(anchor.centre, Anchor.of(probe_profile(other, "fc1", (9,), seed=4)).centre)
 
 
 def test_the_anchor_standardises_uniform_inputs() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False))
     with torch.no_grad():
         model.get_parameter("0.weight").copy_(torch.tensor([[1.0, 0.0], [0.0, -2.0]]))
-    anchor = probe_anchor(model, "0", (2,), seed=0, samples=4096)
+    anchor = Anchor.of(probe_profile(model, "0", (2,), seed=0, samples=4096))
     np.testing.assert_allclose(anchor.centre, [0.5, -1.0], atol=0.05)
     np.testing.assert_allclose(anchor.scale, [12**-0.5, 2 * 12**-0.5], rtol=0.05)
 
@@ -144,4 +144,4 @@ def test_a_constant_element_still_has_a_positive_scale() -> None:
     model = nn.Sequential(nn.Linear(2, 1))
     with torch.no_grad():
         model.get_parameter("0.weight").zero_()
-    assert probe_anchor(model, "0", (2,), seed=0).scale[0] == pytest.approx(VARIANCE_FLOOR**0.5)
+    assert Anchor.of(probe_profile(model, "0", (2,), seed=0)).scale[0] == pytest.approx(VARIANCE_FLOOR**0.5)

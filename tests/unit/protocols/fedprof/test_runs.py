@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.tiny_study import Spy, same_state, spied, study, world
+from support.tiny_study import Spy, run, same_state, spied, study, world
 
 from securefl.core.errors import ConfigError
-from securefl.profiles import divergence
+from securefl.matching.profiles import divergence
 from securefl.protocols.fedprof import FedProf
 from securefl.study.run import ArmRun
 from securefl.study.world import World
@@ -128,3 +128,24 @@ def test_one_alpha_a_client() -> None:
     with pytest.raises(ConfigError, match="6 clients, got 2"):
         FedProf(fraction=0.5, alpha=(1.0, 2.0)).build(here.problem)
     FedProf(fraction=0.5, alpha=(1.0,) * 6).build(here.problem)
+
+
+@pytest.mark.parametrize(("most", "rounds", "found"), [(None, 6, 3 + 1), (9, 6, 9), (1, 6, 1)])
+def test_profiles_declare_how_many_leave(most: int | None, rounds: int, found: int) -> None:
+    """By default as many as one study asks for: in every second round, and once before the first."""
+    options = FedProf(fraction=0.5, refresh=2, max_releases=most)
+    offers = options.build(world(study(arm())).problem).offers
+    (own,) = (offer for offer in offers if offer.sends.name == "profile")
+    assert own.sends.most_releases(rounds) == found
+
+
+def test_a_number_of_profiles_that_no_study_can_use_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_releases >= 1, got 0"):
+        FedProf(fraction=0.5, max_releases=0)
+
+
+def test_a_client_abstains_once_its_profiles_are_given(tmp_path: Path) -> None:
+    """The introduction is one. Whoever was chosen in round 1 gave a second, and is asked no more."""
+    found = run(study(arm(ALPHA + "max_releases = 2\n"), rounds=6), tmp_path)
+    chosen = [client for record in found.records for client in record["selected"]]
+    assert len(chosen) == len(set(chosen)) > 0

@@ -8,17 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.profiles import Anchor, Bounds, Features, Profile, Query, Variant, divergence, features, query
+from securefl.dp.moments import MeanVariance
+from securefl.matching.profiles import Anchor, Bounds, Features, Query, Variant, divergence, features, query
 
 WIDE = Bounds(mean=1e6, variance_low=1e-12, variance_high=1e9)
 
 
-def profile(mean: list[float], variance: list[float]) -> Profile:
-    return Profile(np.array(mean), np.array(variance), 10)
+def profile(mean: list[float], variance: list[float]) -> MeanVariance:
+    return MeanVariance(np.array(mean), np.array(variance), 10)
 
 
-def drawn(rng: np.random.Generator, q: int) -> Profile:
-    return Profile(rng.normal(size=q) * 3, rng.uniform(0.01, 5, size=q), 100)
+def drawn(rng: np.random.Generator, q: int) -> MeanVariance:
+    return MeanVariance(rng.normal(size=q) * 3, rng.uniform(0.01, 5, size=q), 100)
 
 
 def expanded(f: Features, w: Query, variant: Variant) -> float:
@@ -50,9 +51,9 @@ def test_divergence_is_not_negative_and_blind_to_order_and_anchor(seed: int, q: 
     c, t = rng.normal(size=q), rng.uniform(0.1, 10, q)
     value = divergence(client, base)
     assert value >= 0
-    shuffled = [Profile(p.mean[order], p.variance[order], p.count) for p in (client, base)]
+    shuffled = [MeanVariance(p.mean[order], p.variance[order], p.count) for p in (client, base)]
     assert divergence(*shuffled) == pytest.approx(value, rel=1e-12)
-    moved = [Profile((p.mean - c) / t, p.variance / t**2, p.count) for p in (client, base)]
+    moved = [MeanVariance((p.mean - c) / t, p.variance / t**2, p.count) for p in (client, base)]
     assert divergence(*moved) == pytest.approx(value, rel=1e-9)
 
 
@@ -109,8 +110,8 @@ def test_weights_are_those_of_the_specification() -> None:
 def test_bounds_contain_what_clipping_lets_through(seed: int, q: int) -> None:
     rng = np.random.default_rng(seed)
     bounds, anchor = Bounds(mean=8, variance_high=32, weight=4), Anchor(np.zeros(q), np.ones(q))
-    client = Profile(rng.choice([-99.0, 0, 99], q), rng.choice([0.0, 1, 99], q), 1)
-    base = Profile(rng.normal(size=q), rng.uniform(0.5, 9, q), 1)
+    client = MeanVariance(rng.choice([-99.0, 0, 99], q), rng.choice([0.0, 1, 99], q), 1)
+    base = MeanVariance(rng.normal(size=q), rng.uniform(0.5, 9, q), 1)
     f, w = features(client, anchor, bounds), query(base, anchor, bounds)
     assert np.linalg.norm(w.weights) <= bounds.weight_norm(q)
     for variant in Variant:
@@ -129,7 +130,7 @@ def test_bad_profiles_are_refused_with_the_reason() -> None:
     with pytest.raises(DataError, match="at least one element"):
         profile([], [])
     with pytest.raises(DataError, match="count=0"):
-        Profile(np.zeros(1), np.ones(1), 0)
+        MeanVariance(np.zeros(1), np.ones(1), 0)
     with pytest.raises(DataError, match="scales above 0, got 1"):
         Anchor(np.zeros(2), np.array([1.0, 0.0]))
     with pytest.raises(DataError, match="one length"):
@@ -140,7 +141,7 @@ def test_bad_profiles_are_refused_with_the_reason() -> None:
 
 def test_a_profile_keeps_its_own_unchangeable_values() -> None:
     mean = np.zeros(2)
-    kept = Profile(mean, np.ones(2), 1)
+    kept = MeanVariance(mean, np.ones(2), 1)
     mean[:] = 7
     assert kept.mean.tolist() == [0, 0]
     with pytest.raises(ValueError, match="read-only"):

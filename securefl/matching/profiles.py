@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.linear import LinearBounds, LinearQuery, Range
+from securefl.dp.moments import MeanVariance, finite_vector, require_same_length
 
 VARIANCE_FLOOR = 1e-6
 _SMALLEST_BOUND, _LARGEST_BOUND = 1e-18, 1e18
@@ -40,33 +40,6 @@ class Variant(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
-    """Mean and population variance per element, shape (q,) float64, over `count` records.
-
-    A constant element has variance 0, which is allowed. It is floored when profiles are compared.
-    Raises DataError for different shapes, non-finite values, and negative variances.
-    """
-
-    mean: Floats
-    variance: Floats
-    count: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", _vector("mean", self.mean))
-        object.__setattr__(self, "variance", _vector("variance", self.variance))
-        _same_length("mean", self.mean, "variance", self.variance)
-        if (negative := int(np.count_nonzero(self.variance < 0))) > 0:
-            raise DataError(
-                f"Expected variances of at least 0, got {negative} of {len(self)} that are negative."
-            )
-        if self.count < 1:
-            raise DataError(f"Expected a profile of at least one record, got count={self.count}.")
-
-    def __len__(self) -> int:
-        return len(self.mean)
-
-
-@dataclass(frozen=True, eq=False)
 class Anchor:
     """The public affine map x -> (x - centre) / scale of every element. Shapes (q,), scale > 0.
 
@@ -78,9 +51,9 @@ class Anchor:
     scale: Floats
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "centre", _vector("centre", self.centre))
-        object.__setattr__(self, "scale", _vector("scale", self.scale))
-        _same_length("centre", self.centre, "scale", self.scale)
+        object.__setattr__(self, "centre", finite_vector("centre", self.centre))
+        object.__setattr__(self, "scale", finite_vector("scale", self.scale))
+        require_same_length("centre", self.centre, "scale", self.scale)
         if not np.all(self.scale > 0):
             raise DataError(f"Expected scales above 0, got {int(np.sum(self.scale <= 0))} that are not.")
 
@@ -91,7 +64,7 @@ class Anchor:
         return np.asarray((outputs - self.centre) / self.scale)
 
     @classmethod
-    def of(cls, public: Profile) -> Anchor:
+    def of(cls, public: MeanVariance) -> Anchor:
         """The anchor that standardises a public profile."""
         return cls(public.mean, np.sqrt(np.maximum(public.variance, VARIANCE_FLOOR)))
 
@@ -252,9 +225,9 @@ class Query:
                 return Split(np.concatenate([linear, half]), np.concatenate([half, logs]))
 
 
-def divergence(profile: Profile, baseline: Profile) -> float:
+def divergence(profile: MeanVariance, baseline: MeanVariance) -> float:
     """Mean over q of KL(N(mu, s) || N(mu_B, s_B)), both variances floored (FedProf v2, eqs. 3 and 58)."""
-    _same_length("profile", profile.mean, "baseline", baseline.mean)
+    require_same_length("profile", profile.mean, "baseline", baseline.mean)
     s = np.maximum(profile.variance, VARIANCE_FLOOR)
     s_b = np.maximum(baseline.variance, VARIANCE_FLOOR)
     # The logarithm is of the ratio: a difference of two large logarithms would lose digits.
@@ -262,7 +235,7 @@ def divergence(profile: Profile, baseline: Profile) -> float:
     return 0.5 * float(np.mean(ratio - np.log(ratio) - 1.0 + (profile.mean - baseline.mean) ** 2 / s_b))
 
 
-def features(profile: Profile, anchor: Anchor, bounds: Bounds) -> Features:
+def features(profile: MeanVariance, anchor: Anchor, bounds: Bounds) -> Features:
     """The values that a client encrypts: floored in original units, anchored, clipped to the bounds."""
     # Floored before the anchor: the floor is the same number for client and baseline, whatever the scale.
     mean, variance = _anchored(profile, anchor)
@@ -272,7 +245,7 @@ def features(profile: Profile, anchor: Anchor, bounds: Bounds) -> Features:
     return Features(inside_mean, inside_variance, int(moved), _floored(profile))
 
 
-def query(baseline: Profile, anchor: Anchor, bounds: Bounds) -> Query:
+def query(baseline: MeanVariance, anchor: Anchor, bounds: Bounds) -> Query:
     """The baseline's anchored mean and variance, floored and clipped like those of the clients."""
     mean, variance = _anchored(baseline, anchor)
     inside = np.clip(variance, bounds.variance_low, bounds.variance_high)
@@ -280,36 +253,17 @@ def query(baseline: Profile, anchor: Anchor, bounds: Bounds) -> Query:
 
 
 def linear_query(
-    baseline: Profile, anchor: Anchor, bounds: Bounds, variant: Variant = Variant.FULL
+    baseline: MeanVariance, anchor: Anchor, bounds: Bounds, variant: Variant = Variant.FULL
 ) -> LinearQuery:
     """The query of which a client's divergence from this baseline is the number."""
     return query(baseline, anchor, bounds).linear(variant, bounds)
 
 
-def _floored(profile: Profile) -> int:
+def _floored(profile: MeanVariance) -> int:
     return int(np.count_nonzero(profile.variance < VARIANCE_FLOOR))
 
 
-def _anchored(profile: Profile, anchor: Anchor) -> tuple[Floats, Floats]:
-    _same_length("profile", profile.mean, "anchor", anchor.centre)
+def _anchored(profile: MeanVariance, anchor: Anchor) -> tuple[Floats, Floats]:
+    require_same_length("profile", profile.mean, "anchor", anchor.centre)
     variance = np.maximum(profile.variance, VARIANCE_FLOOR)
     return (profile.mean - anchor.centre) / anchor.scale, variance / anchor.scale**2
-
-
-def _vector(name: str, values: Any) -> Floats:
-    vector = np.array(values, dtype=np.float64)
-    if vector.ndim != 1 or len(vector) == 0:
-        raise DataError(f"Expected {name} as a vector of at least one element, got shape {vector.shape}.")
-    if (bad := int(np.count_nonzero(~np.isfinite(vector)))) > 0:
-        raise DataError(
-            f"Expected finite entries of {name}, got {bad} of {len(vector)} that are not finite. Look for "
-            "records or model weights that are not."
-        )
-    # checked once, and frozen: nobody can put a nan into a profile afterwards
-    vector.flags.writeable = False
-    return vector
-
-
-def _same_length(first: str, a: Floats, second: str, b: Floats) -> None:
-    if len(a) != len(b):
-        raise DataError(f"Expected {first} and {second} of one length, got {len(a)} and {len(b)}.")
