@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor
 
-from securefl.charges import noised, placement
+from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.mechanisms import mechanism_of
 from securefl.plan import CLEAR, Plan
 from securefl.rounds import Sends
 from securefl.scores import key_holder_learns
@@ -28,8 +29,7 @@ def learns(plan: Plan, sends: Sequence[Sends], party: str) -> str:
             way = way_of(plan) if any(s.how == "sum" for s in sends) else None
             seen = [key_holder_learns(plan.scores)] if encrypted else []
             seen += [way.key_holder_learns] if way is not None and way.key_holder_learns else []
-            if any(noised(plan, s) and placement(plan, s) == "key-holder" for s in sends):
-                seen.append("the noise that it draws, which it could take off a published total")
+            seen += [noise for s in sends if (noise := mechanism_of(plan, s).learns(KEY_HOLDER))]
             return ", and ".join(dict.fromkeys(seen)) or "nothing: it takes no part"
         case _:
             return "the broadcast models, and each client whether it was selected itself"
@@ -56,7 +56,7 @@ def _held(plan: Plan, summed: Sequence[Sends]) -> str:
     )
     if plan.fixed_batch is not None:
         words.append(f"differences of rounds tell sums of fixed batches of {plan.fixed_batch}, and no client")
-    elif not all(noised(plan, sends) for sends in summed):
+    elif not all(mechanism_of(plan, sends).noised for sends in summed):
         words.append("sums of several rounds are not held against each other")
     if plan.sum == "masked" and plan.secagg == "semi-honest":
         words.append("a server that lies opens a single one: it must follow the protocol")
@@ -65,19 +65,7 @@ def _held(plan: Plan, summed: Sequence[Sends]) -> str:
 
 def _told(plan: Plan, sends: Sends, reveals: str) -> str:
     """`reveals`, and its protection."""
-    if not noised(plan, sends):
+    mechanism = mechanism_of(plan, sends)
+    if not mechanism.noised:
         return reveals if sends.training is None else f"{reveals}, trained privately"
-    match placement(plan, sends):
-        case "local":
-            return f"{reveals}, with noise"
-        case "distributed" if plan.hidden:
-            return f"{reveals}, noise of the honest clients' shares included"
-        case "key-holder":
-            return f"{reveals}, with the key holder's noise"
-        case "distributed":
-            return (
-                f"{reveals}, with its own share of the noise (a stand-in for secure "
-                "aggregation: trusted to sum before it looks)"
-            )
-        case _:
-            return f"{reveals} (trusted to sum them and add the noise before anybody sees the sum)"
+    return f"{reveals}{mechanism.learns(SERVER)}"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from math import ceil, isinf, sqrt
+from math import ceil, isinf
 
-from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED, dump_charge
 from securefl.core.cohort import exact
 from securefl.core.errors import ConfigError
-from securefl.core.release import KEY_HOLDER, OTHERS, SERVER, Charge
-from securefl.dp.gaussian import TAIL, discrete_event, share
+from securefl.core.release import OTHERS, SERVER, Charge
+from securefl.mechanisms import mechanism_of
 from securefl.plan import Plan
 from securefl.rounds import Sends
 
@@ -24,8 +24,8 @@ def charge_of(plan: Plan, sends: Sends, *, trained: bool = True) -> Charge:
     trained: whether a model was broadcast, so that the training before the release took place.
 
     Raises:
-        ConfigError: the value is neither noised, nor public, nor named as unprotected; or the grid is too
-            coarse for distributed noise.
+        ConfigError: the value is neither noised, nor public, nor named as unprotected; or its mechanism has
+            not what it needs of the plan, or of the grid.
     """
     own = _own_charge(plan, sends)
     if own in (UNPROTECTED, EXPOSED) or sends.training is None or not trained or not _accounted(plan):
@@ -58,7 +58,11 @@ def allotment(plan: Plan, sent: Sequence[Sends]) -> Counter[str]:
         if (limit := sends.most_releases(plan.schedule)) is not None:
             rounds = min(rounds, limit)
         # The ledger lets no more noised releases of a name through than were calibrated for.
-        most = plan.releases.get(sends.name, rounds + spare) if noised(plan, sends) else rounds + spare
+        most = (
+            plan.releases.get(sends.name, rounds + spare)
+            if mechanism_of(plan, sends).noised
+            else rounds + spare
+        )
         for charge, often in (
             (charge_of(plan, sends), rounds and min(rounds + spare, most)),
             (charge_of(plan, sends, trained=False), sends.introductions and sends.introductions + spare),
@@ -74,32 +78,23 @@ def _both(own: DpEvent, training: DpEvent) -> DpEvent:
 
 def _own_charge(plan: Plan, sends: Sends) -> Charge:
     """The charge of the value alone, given the model that was trained before."""
+    mechanism = mechanism_of(plan, sends)
     # A declared 0 says that no neighbour changes the value, such as a count under replace-one.
     if sends.sensitivity.get((plan.unit, plan.adjacency)) == 0:
         return NO_COST
     if sends.reads == "nothing" and _accounted(plan):
         return NO_COST
-    if noised(plan, sends) and not _voided(plan, sends):
-        event = GaussianDpEvent(plan.noise_multiplier)
-        match placement(plan, sends):
-            case "local":
-                return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
-            case "distributed":
-                _check_grid(plan, sends)
-                seen = event if plan.hidden else _own_share(plan, sends)
-                return Charge(server=seen, key_holder=NoOpDpEvent(), others=_others(plan, sends))
-            case "central" if SERVER not in plan.against:
-                return Charge(server=NonPrivateDpEvent(), key_holder=NoOpDpEvent(), others=event)
-            case "key-holder" if KEY_HOLDER not in plan.against:
-                # The key holder sees no total. But it knows the noise, and can take it off a published total.
-                return Charge(server=event, key_holder=NonPrivateDpEvent(), others=event)
+    if mechanism.noised and not _voided(plan, sends):
+        mechanism.check()
+        if (charge := mechanism.charge()) is not None:
+            return charge
     if sends.name not in plan.unprotected:
         remedy = _remedy(plan, sends)
         raise ConfigError(
             f"{_why(plan, sends)}.{remedy} {'Or name' if remedy else 'Name'} it in [privacy] "
             f'unprotected = ["{sends.name}"] to allow that (epsilon is then infinite, and reported so).'
         )
-    return EXPOSED if noised(plan, sends) and placement(plan, sends) == "key-holder" else UNPROTECTED
+    return mechanism.exposed
 
 
 def _accounted(plan: Plan) -> bool:
@@ -107,24 +102,10 @@ def _accounted(plan: Plan) -> bool:
     return plan.unit == "record" and plan.adjacency == "add-remove"
 
 
-def noised(plan: Plan, sends: Sends) -> bool:
-    """Whether this plan adds noise to these values. It does if their sensitivity in its unit is declared."""
-    return plan.noise != "none" and sends.sensitivity.get((plan.unit, plan.adjacency), 0.0) > 0
-
-
 def fewest_contributions(plan: Plan, cohort: int, sends: Sequence[Sends]) -> int:
-    """The least number of contributions that a sum of these values over so many clients may have.
-
-    Shares of noise were sized for the declared cohorts. In a smaller cohort a larger part must answer. In a
-    larger cohort more clients may be corrupt.
-    """
-    declared = max((s.cohort for s in sends if noised(plan, s)), default=0)
-    if plan.noise != "distributed" or not declared:
-        return plan.survivors(cohort)
-    # The first bound is for smaller cohorts than declared, the second for larger ones.
-    enough = plan.survivors(max(cohort, declared))
-    honest = plan.survivors(declared) - plan.knowing(declared)
-    return max(enough, honest + plan.knowing(cohort))
+    """The least number of contributions that a sum of these values over so many clients may have."""
+    promised = (mechanism_of(plan, own).min_contributions(cohort) for own in sends)
+    return max([plan.survivors(cohort), *promised])
 
 
 def fewest_behind_an_entry(plan: Plan, cohort: int) -> int:
@@ -169,19 +150,7 @@ def sparse(plan: Plan, sends: Sends) -> bool:
 
 def post_processed(plan: Plan, sends: Sends) -> bool:
     """Whether a value, or the model that it is computed from, comes of a mechanism that is charged."""
-    return noised(plan, sends) or (sends.training is not None and _accounted(plan))
-
-
-def placement(plan: Plan, sends: Sends) -> str:
-    """Where noise is added to these values. A client noises a value that nobody sums."""
-    return "local" if sends.how == "each" else plan.noise
-
-
-def room(plan: Plan, sends: Sends) -> int:
-    """How far the key holder's noise reaches beyond a sum, in grid units. 0 if it adds none."""
-    if placement(plan, sends) != "key-holder" or not noised(plan, sends):
-        return 0
-    return ceil(TAIL * plan.noise_multiplier * reach(plan, sends)) + 1
+    return mechanism_of(plan, sends).noised or (sends.training is not None and _accounted(plan))
 
 
 def _voided(plan: Plan, sends: Sends) -> bool:
@@ -190,59 +159,6 @@ def _voided(plan: Plan, sends: Sends) -> bool:
     if plan.unit == "client":
         return False
     return not _accounted(plan) if sends.training is not None else sends.reads == "trained"
-
-
-def _check_grid(plan: Plan, sends: Sends) -> None:
-    """Raises ConfigError for a grid that is too coarse for the noise, or too fine or narrow for a share of
-    it.
-
-    If the grid's bound cut shares off, the sum would have less noise than is charged.
-    """
-    discrete_event(_total(plan, sends), reach(plan, sends))
-    farthest = reach(plan, sends) + TAIL * own_sigma(plan, sends)
-    if farthest > sends.grid.limit:
-        raise ConfigError(
-            f"Expected {sends.name!r} and its share of the noise within {sends.grid.limit} grid units, got "
-            f"{farthest:.3g}: the bound would cut the noise off. Take a coarser grid, or less noise."
-        )
-
-
-def _own_share(plan: Plan, sends: Sends) -> DpEvent:
-    """The event against a server that sums in the clear, and sees values with one share of noise each."""
-    return GaussianDpEvent(sqrt(own_sigma(plan, sends) ** 2 - 4) / reach(plan, sends))
-
-
-def _others(plan: Plan, sends: Sends) -> DpEvent:
-    """The event against another client, which knows its own share of the noise in the sum."""
-    # If shares were sized with one known share to spare, the promised noise remains; otherwise one share
-    # less.
-    honest = plan.survivors(sends.cohort) - max(plan.colluding(sends.cohort), 1)
-    if plan.knowing(sends.cohort) >= 1:
-        return GaussianDpEvent(plan.noise_multiplier)
-    if not honest:
-        return NonPrivateDpEvent()
-    return GaussianDpEvent(sqrt(honest * own_sigma(plan, sends) ** 2 - 4) / reach(plan, sends))
-
-
-def reach(plan: Plan, sends: Sends) -> float:
-    """The sensitivity in grid units."""
-    return sends.sensitivity[plan.unit, plan.adjacency] / sends.grid.step
-
-
-def _total(plan: Plan, sends: Sends) -> float:
-    """Sigma of the sum of the honest shares, in grid units."""
-    # `discrete_event` takes 4 off sigma^2 for discreteness; added here, the event has the plan's multiplier
-    return sqrt((plan.noise_multiplier * reach(plan, sends)) ** 2 + 4)
-
-
-def own_sigma(plan: Plan, sends: Sends) -> float:
-    """Sigma of a client's share of the noise, in grid units. Raises ConfigError if no share can be sized."""
-    if not sends.cohort:
-        raise ConfigError(
-            f"Expected a least size of the cohorts of {sends.name!r} to size shares of noise from, got none. "
-            "Noise them otherwise."
-        )
-    return share(_total(plan, sends), plan.survivors(sends.cohort), plan.knowing(sends.cohort))
 
 
 def open_to(plan: Plan, sends: Sends) -> list[str]:
@@ -258,9 +174,9 @@ def endless(plan: Plan, sent: Sequence[Sends]) -> str:
         parties = open_to(plan, sends)
         if not parties:
             continue
-        if plan.noise == "none":
+        if not plan.noisy:
             reasons.append(f"the {sends.name} leaves without noise")
-        elif not noised(plan, sends):
+        elif not mechanism_of(plan, sends).noised:
             reasons.append(f"one {plan.unit} moves the {sends.name} without bound, so it is not noised")
         elif plan.unit == "record" and sends.reads == "trained":
             reasons.append(f"the {sends.name} reads what the records have trained: no bound for a record")
@@ -277,26 +193,21 @@ def _why(plan: Plan, sends: Sends) -> str:
             f"The private training before {sends.name!r} is accounted for adding or removing one record, not "
             f"for one {plan.unit} under {plan.adjacency}"
         )
-    if plan.noise == "none":
+    if not plan.noisy:
         return bare
-    if not noised(plan, sends):
+    if not mechanism_of(plan, sends).noised:
         return f"{bare}: one {plan.unit} moves it without bound ({plan.adjacency})"
     if _voided(plan, sends):
         return (
             f"No noise bounds what {sends.name!r} tells of a record: it reads state that was trained on the "
             "records, which each of them moves without bound"
         )
-    if placement(plan, sends) == "key-holder":
-        return (
-            f"{bare} for the key holder, which draws that noise and could take it off a published total: "
-            "leave it out of `against`"
-        )
-    return f"{bare} for the server, which central noise trusts: leave it out of `against`"
+    return f"{bare} {mechanism_of(plan, sends).trusts}: leave it out of `against`"
 
 
 def _remedy(plan: Plan, sends: Sends) -> str:
     """What a study could set so that these values are bounded, as their protocol declares it; a sentence."""
-    if noised(plan, sends) and not _voided(plan, sends):
+    if mechanism_of(plan, sends).noised and not _voided(plan, sends):
         return ""  # the trust is what is missing, and `_why` says so
     ways, unit = sends.bounded_by, plan.unit
     if sends.training is not None and not _accounted(plan):

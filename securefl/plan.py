@@ -18,7 +18,8 @@ from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_m
 
 CLEAR: Final = "clear"
 """The word for sums in which the server sees each contribution."""
-_NOISES: Final = ("none", "local", "distributed", "central", "key-holder")
+NO_NOISE: Final = "none"
+"""The word for no noise. Every other word is that of a mechanism (`mechanisms`)."""
 Weighing = Literal["equal", "draws", "counts"]
 """How the values of a sum weigh against each other."""
 _EXAMPLES: Final = {
@@ -58,11 +59,12 @@ class Plan:
             "masked", "ckks" or "two-server" (`sums`).
         scores: how `each` numbers are opened: "clear", or a way by which the server learns the numbers and
             the key holder nothing: "ckks", "batches" or "pads" (`scores`).
-        noise: where noise is added to sums that declare a sensitivity. "local": by each client.
-            "distributed": in shares, of which those of the honest survivors add up to enough. "central": once
-            by the server that sums, which is trusted. "key-holder": once by the key holder of a two-server
-            sum, which alone is trusted. Sigma is `noise_multiplier` times the sensitivity. An `each` of
-            declared sensitivity is always noised by its client, since nobody sums it.
+        noise: the mechanism that noises sums which declare a sensitivity (`mechanisms`). "local": by each
+            client. "distributed": in shares, of which those of the honest survivors add up to enough.
+            "central": once by the server that sums, which is trusted. "key-holder": once by the key holder of
+            a two-server sum, which alone is trusted. Sigma is `noise_multiplier` times the sensitivity. An
+            `each` of declared sensitivity is always noised by its client, since nobody sums it. What a
+            mechanism needs of a plan is checked by `mechanisms.require_mechanism`, before a ledger opens.
         dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that fall
             silent (rounded down), and that collude with the server (rounded up). `corrupt` has no default
             there.
@@ -102,7 +104,7 @@ class Plan:
 
     sum: str = CLEAR
     scores: Literal["clear", "ckks", "batches", "pads"] = "clear"
-    noise: Literal["none", "local", "distributed", "central", "key-holder"] = "none"
+    noise: str = NO_NOISE
     noise_multiplier: float = 0.0
     dropout: float = 0.0
     corrupt: float | None = None
@@ -133,26 +135,20 @@ class Plan:
         require_delta(self.delta)
         if (said := neighbours_missing(self.unit, self.adjacency)) is not None:
             raise ConfigError(said)
-        if self.corrupt is None and (self.hidden or self.noise == "distributed"):
+        if self.corrupt is None and self.hidden:
             raise ConfigError(
                 "Expected `corrupt`, the largest share of a cohort that may collude with the server, got "
-                "none, though sums are hidden or noise is shared among clients. State it; 0 says that none "
-                "may collude."
+                "none, though sums are hidden. State it; 0 says that none may collude."
             )
         if not (0 <= self.dropout < 1 and 0 <= (self.corrupt or 0.0) <= 1):
             raise ConfigError(
                 f"Expected dropout from 0 to below 1 and corrupt from 0 to 1, shares of a cohort, got "
                 f"{self.dropout} and {self.corrupt}."
             )
-        if self.noise not in _NOISES or not 0 <= self.noise_multiplier < inf:
+        if not isinstance(self.noise, str) or not 0 <= self.noise_multiplier < inf:
             raise ConfigError(
-                f"Expected noise among {', '.join(_NOISES)} and a finite noise_multiplier >= 0, got "
-                f"{self.noise!r} and {self.noise_multiplier}."
-            )
-        if self.noise == "key-holder" and self.sum != "two-server":
-            raise ConfigError(
-                'Expected sum = "two-server" with noise = "key-holder", got '
-                f"{self.sum!r}: only there does the key holder add what it can put noise on."
+                f"Expected noise as a word and a finite noise_multiplier >= 0, got {self.noise!r} and "
+                f"{self.noise_multiplier}."
             )
         self._check_weights()
         if self.hidden:
@@ -307,6 +303,11 @@ class Plan:
         """Whether the server learns the totals of sums alone."""
         return self.sum != CLEAR
 
+    @property
+    def noisy(self) -> bool:
+        """Whether a mechanism noises values that declare a sensitivity."""
+        return self.noise != NO_NOISE
+
     def survivors(self, cohort: int) -> int:
         """The least number of contributions in a sum over this many clients. With fewer there is no sum."""
         return cohort - dropping(self.dropout, cohort)
@@ -366,7 +367,7 @@ class Plan:
             budget=self.budget,
             against=self.against,
             # Without noise nothing was calibrated, so there is no count to hold the releases to.
-            schedule=None if self.noise == "none" or not self.releases else self.releases,
+            schedule=None if not self.noisy or not self.releases else self.releases,
         )
 
     def session(self, clients: Sequence[str], nonce: bytes) -> bytes:

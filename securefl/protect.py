@@ -9,28 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.charges import charge_of, noised, own_sigma, placement, reach, sparse
+from securefl.charges import charge_of, sparse
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.entropy import derived, fingerprint
 from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.hiding import Conceal, Concealed
 from securefl.core.keys import SecretKey
 from securefl.core.release import Release, ReleaseKey
-from securefl.dp.gaussian import TAIL, discrete, rounded
+from securefl.dp.gaussian import Integers
 from securefl.dp.noise import Source
+from securefl.mechanisms import mechanism_of
 from securefl.plan import Plan
 from securefl.rounds import Floats, Sends, Value, undeclared
 
-Integers = NDArray[np.int64]
 _EXACT = 2**52
 """A float64 holds integers up to it exactly, and the noise on them."""
-
-
-def noise(plan: Plan, sends: Sends, size: int, source: Source) -> NDArray[np.int64]:
-    """One draw of the plan's noise for `size` grid integers: all of it, or one client's share of it."""
-    if placement(plan, sends) == "distributed":
-        return discrete(size, own_sigma(plan, sends), source)
-    return rounded(size, plan.noise_multiplier * reach(plan, sends), source)
 
 
 def protect(
@@ -108,7 +101,7 @@ def protect(
 
 def _require_integers(plan: Plan, sends: Sends, value: Value) -> None:
     """LocalProtocolError for floats where noise is charged."""
-    if value.integers is None and noised(plan, sends):
+    if value.integers is None and mechanism_of(plan, sends).noised:
         raise LocalProtocolError(
             f"Expected integers of the grid for {sends.name!r}, which is charged as noised, got floats. "
             "Rounded afterwards, they would move by more than was declared. Send Value(integers=...), each "
@@ -122,7 +115,7 @@ def _summand(
     """What a client adds to a sum: its weighted value on the grid, with its part of the noise."""
     if not 0 < weight <= 1:
         raise LocalProtocolError(f"Expected a weight in (0, 1], got {weight}.")
-    if value.integers is not None and noised(plan, sends):
+    if value.integers is not None and mechanism_of(plan, sends).noised:
         return _noised_sum(plan, sends, value.integers, weight, source)
     floats = value.floats(sends.grid)
     if speaks:  # nan stays, and is refused: the client then sends what it would without records
@@ -137,7 +130,7 @@ def _number(plan: Plan, sends: Sends, value: Value, source: Source) -> Value:
         try:
             value = Value(clear=sums) if value.after_noise is None else value.after_noise(sums)
         except DataError as error:
-            if not noised(plan, sends):
+            if not mechanism_of(plan, sends).noised:
                 raise
             raise Abstains(Reason.NOISED, str(error)) from None
     if not (np.isfinite(value.clear).all() and np.isfinite(value.hidden).all()):
@@ -164,7 +157,9 @@ def _content(
     """A fingerprint of a value that is noised, hidden or privately trained. Others have none."""
     # Two versions of such a value under one draw of noise, or under one mask, would show their difference.
     # The ledger compares fingerprints, and sends one version only.
-    if secret is None or (not plan.hidden and not noised(plan, sends) and sends.training is None):
+    if secret is None or (
+        not plan.hidden and not mechanism_of(plan, sends).noised and sends.training is None
+    ):
         return b""
     return fingerprint(secret, b"content" + _place(key), np.ascontiguousarray(numbers).tobytes())
 
@@ -176,14 +171,15 @@ def _noised_sum(
 
     A sum beyond the grid is clipped to it. To abstain would tell of the records, without a charge.
     """
-    room = sends.grid.limit
-    numbers = _weighted(np.clip(value, -room, room), weight)
-    if plan.noise == "distributed":  # a share that the grid cuts off would be missing in the sum
-        room -= ceil(TAIL * own_sigma(plan, sends))
-    numbers = np.clip(numbers, -room, room)
-    if plan.noise not in ("central", "key-holder"):
-        numbers += noise(plan, sends, len(numbers), source)
-    clipped: NDArray[np.int64] = np.clip(numbers, -sends.grid.limit, sends.grid.limit)
+    limit, mechanism = sends.grid.limit, mechanism_of(plan, sends)
+    numbers = _weighted(np.clip(value, -limit, limit), weight)
+    # A share that the grid cuts off would be missing in the sum.
+    inside = limit - (mechanism.headroom().share or 0)
+    numbers = np.clip(numbers, -inside, inside)
+    drawn = mechanism.client_noise(len(numbers), source)
+    if drawn is not None:
+        numbers += drawn
+    clipped: NDArray[np.int64] = np.clip(numbers, -limit, limit)
     return clipped.astype(np.int32)
 
 
@@ -200,7 +196,7 @@ def _weighted(numbers: Integers, weight: float) -> Integers:
 
 def _with_noise(plan: Plan, sends: Sends, integers: Integers, source: Source) -> Floats:
     """Sums on the grid as floats, with a client's own noise on them if the plan says so."""
-    if noised(plan, sends):
-        inside = np.clip(integers, -_EXACT, _EXACT)
-        integers = inside + noise(plan, sends, len(integers), source)
+    drawn = mechanism_of(plan, sends).client_noise(len(integers), source)
+    if drawn is not None:
+        integers = np.clip(integers, -_EXACT, _EXACT) + drawn
     return integers.astype(np.float64) * sends.grid.step

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from securefl.algorithm import Device, Evaluation, Played, Population, State
 from securefl.core.errors import DataError
 from securefl.core.logs import logger
-from securefl.protocols.heads.noise import deviation
+from securefl.mechanisms import mechanism_of
 from securefl.protocols.heads.solvers import Kind, solve
 from securefl.protocols.heads.statistic import Statistic
 from securefl.protocols.once import absent, including
@@ -85,7 +85,7 @@ class ClosedForm:
         if self.problem.planned is None:
             return 0.0
         sends = self.statistic.sends
-        return deviation(self.problem.planned((sends,)), sends, survivors)
+        return mechanism_of(self.problem.planned((sends,)), sends).deviation(survivors)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         head = state.broadcast.astype(np.float64).reshape(self.statistic.blocks.classes, -1)

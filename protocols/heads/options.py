@@ -7,10 +7,10 @@ from typing import Literal
 
 from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
+from securefl.mechanisms import mechanism_of
 from securefl.protocols.heads.algorithm import ClosedForm
 from securefl.protocols.heads.blocks import Blocks, grid_of
 from securefl.protocols.heads.bounding import Bounding
-from securefl.protocols.heads.noise import deviation
 from securefl.protocols.heads.rule import MOST_VALUES, Choice, choose
 from securefl.protocols.heads.statistic import Statistic
 from securefl.training.heads import last_dense
@@ -111,7 +111,7 @@ class Heads:
             return 0.0
         one = Choice(head="prototypes", width=features)
         sends = self._statistic(problem, features, one).sends
-        return deviation(problem.planned((sends,)), sends, problem.clients)
+        return mechanism_of(problem.planned((sends,)), sends).deviation(problem.clients)
 
     def _statistic(self, problem: Problem, features: int, chosen: Choice) -> Statistic:
         # features that the rule leaves out without an order are left out at random

@@ -23,8 +23,9 @@ from securefl.core.grid import Grid
 from securefl.core.release import PARTIES
 from securefl.dp.clipping import to_grid
 from securefl.engines.door import Door, Given
+from securefl.mechanisms.distributed import Distributed
 from securefl.messages import client_name
-from securefl.plan import Plan
+from securefl.plan import NO_NOISE, Plan
 from securefl.rounds import Ask, Sends, Sum, Value
 
 _FINE: Final = 2.0**-30
@@ -193,7 +194,7 @@ def _plan(
         raise ConfigError(f"Expected a finite noise_multiplier >= 0, got {noise}.")
     return Plan(
         sum="masked",
-        noise="distributed" if noise else "none",
+        noise=Distributed.word if noise else NO_NOISE,
         noise_multiplier=noise,
         dropout=dropout,
         corrupt=corrupt,

@@ -30,6 +30,7 @@ from securefl.data.identity import digest_of_records
 from securefl.engines.inprocess import simulated
 from securefl.engines.observer import Log
 from securefl.engines.party.computing import Records
+from securefl.mechanisms import require_mechanism
 from securefl.messages import client_name
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, Sends, Value
@@ -103,6 +104,7 @@ class Door:
         names = [given.sends.name for given in gives]
         if len(set(names)) < len(names):
             raise ConfigError(f"Expected each name once, got {', '.join(names)}.")
+        require_mechanism(plan)
         way = sums.way_of(plan)
         for given in gives:
             # Before the ledger is opened: a value that can never leave must not put the plan's terms into a

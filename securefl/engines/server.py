@@ -13,20 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from securefl.charges import fewest_contributions, noised, sparse
+from securefl.charges import fewest_contributions, sparse
 from securefl.core.agreement import Directory, Identity, Member
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header, encode
 from securefl.engines.account import Account
 from securefl.engines.calls import AskCall, SumCall, said
-from securefl.engines.central import with_noise
 from securefl.engines.drive import Drive
 from securefl.engines.observer import Log
 from securefl.engines.scoring import NO_SCORES, Scores, begin
 from securefl.engines.transport import Transport
 from securefl.exchange import Server, limits
 from securefl.exchange.server import broadcast_of, order_of
+from securefl.mechanisms import mechanism_of, require_mechanism
+from securefl.mechanisms.totals import with_noise
 from securefl.messages import client_name, task
 from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, Each, Sends
@@ -66,6 +67,7 @@ class ServerParty:
         culprits: Iterable[int] = (),
         spare: int | None = None,
     ) -> None:
+        require_mechanism(plan)
         self.account = Account(plan, offers, clients)
         self.log = Log()
         self.spare = plan.spare if spare is None else spare
@@ -199,7 +201,7 @@ class ServerParty:
             found, header, final = self._attempts(ask, header, told, again, transport)
             if found is not None:
                 return replace(found, each=each)
-            anew = final and all(noised(self._plan, question.sends) for question in ask.sums)
+            anew = final and all(mechanism_of(self._plan, question.sends).noised for question in ask.sums)
             if not anew or not self.spare:
                 return replace(nobody(ask), each=each)
             self.spare -= 1
@@ -272,9 +274,9 @@ class ServerParty:
 
     def _enough(self, ask: Ask, answers: Answers) -> Answers:
         """The answers, without the sums if too few shares of noise came."""
-        promised = [question.sends for question in ask.sums if noised(self._plan, question.sends)]
-        enough = fewest_contributions(self._plan, len(ask.cohort), promised)
-        if self._plan.noise != "distributed" or not promised or len(answers.survivors) >= enough:
+        promised = (mechanism_of(self._plan, question.sends) for question in ask.sums)
+        enough = max((one.min_contributions(len(ask.cohort)) for one in promised), default=0)
+        if len(answers.survivors) >= enough:
             return answers
         short = f"Expected at least {enough} contributions, got {len(answers.survivors)}"
         self.log.tell(SERVER, f"{short}: the noise would fall short, so the sum is thrown away.")

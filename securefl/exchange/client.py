@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from securefl.charges import noised
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Conceal
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import SERVER, Release
 from securefl.core.wire import Header, Limit
+from securefl.mechanisms import mechanism_of
 from securefl.messages import Broadcast, Contribution, Order
 from securefl.plan import CLEAR, Plan
 from securefl.rounds import Sends
@@ -135,7 +135,9 @@ class Client:
                 f"Expected {sends.name!r} to be asked for as declared, got introduction {introduction}, "
                 f"number {number} in round {self.header.round}."
             )
-        if not 0 <= order.again <= self.plan.spare or (order.again and not noised(self.plan, sends)):
+        if not 0 <= order.again <= self.plan.spare or (
+            order.again and not mechanism_of(self.plan, sends).noised
+        ):
             raise _refusal(
                 f"Expected {sends.name!r} to be put anew at most {self.plan.spare} times, and only with "
                 "noise: another sum of the same values would tell one of them."

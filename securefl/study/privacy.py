@@ -10,12 +10,13 @@ from typing import Literal
 
 from dp_accounting import DpEvent
 
+from securefl import mechanisms
 from securefl.accounting.store import require_delta
 from securefl.core.errors import ConfigError
 from securefl.core.reading import near
-from securefl.core.release import Adjacency, Unit, neighbours_missing
+from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.dp.calibration import check_training, multiplier_beside, sigma
-from securefl.plan import Plan
+from securefl.plan import NO_NOISE, Plan
 from securefl.rounds import Sends
 from securefl.scores import require as require_scores
 from securefl.sums import words
@@ -32,13 +33,6 @@ _SCORES = {
     "ckks": "encrypted scores",
     "batches": "encrypted scores in batches",
     "pads": "scores under pads",
-}
-_NOISES = {
-    "none": "no noise",
-    "local": "noise by each client",
-    "distributed": "noise in shares of the clients",
-    "central": "noise by the server",
-    "key-holder": "noise by the key holder",
 }
 _ADJACENCIES = {
     "add-remove": "one added or removed",
@@ -83,9 +77,7 @@ class PrivacySection:
 
     sum: str = field(metadata={"words": _SUMS.get})
     scores: Literal["clear", "ckks", "batches", "pads"] = field(metadata={"words": _SCORES.get})
-    noise: Literal["none", "local", "distributed", "central", "key-holder"] = field(
-        metadata={"words": _NOISES.get}
-    )
+    noise: str = field(metadata={"words": mechanisms.legend})
     unit: Unit = field(metadata={"words": _UNITS.get})
     adjacency: Adjacency = field(metadata={"words": _ADJACENCIES.get})
     delta: float
@@ -124,23 +116,15 @@ class PrivacySection:
                 f"got {self.ledger!r} and budget = {self.budget:g}. Set the largest epsilon that these "
                 "records may ever be charged."
             )
-        if (self.noise == "none") != (self.epsilon is None):
-            raise ValueError(
-                f"Expected `epsilon` with noise, and none without, got {self.epsilon} with noise = "
-                f"{self.noise!r}."
-            )
-        if self.epsilon is not None and not self.epsilon > 0:
-            raise ValueError(f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}.")
+        together = self.sum != "clear" or self._noised_together()
         if self.fixed_batch is not None and self.sum == "clear":
             raise ValueError("Expected fixed_batch with hidden sums alone: in the clear it holds nothing.")
-        together = self.noise == "distributed" or self.sum != "clear"
         if together != (self.dropout is not None):
+            others = {self.noise} - {NO_NOISE, *mechanisms.OURS}
+            shared = [w for w in (*mechanisms.OURS, *others) if mechanisms.kind_of(w).mutual]
+            or_noise = " or ".join(f'noise = "{word}"' for word in shared)
             raise ValueError(
-                'Expected `dropout` with a `sum` other than "clear", or noise = "distributed", and else none.'
-            )
-        if self.noise == "key-holder" and self.sum != "two-server":
-            raise ValueError(
-                'Expected noise = "key-holder" with sum = "two-server" alone, where it sums pads.'
+                f'Expected `dropout` with a `sum` other than "clear", or {or_noise}, and else none.'
             )
         if together:
             self._check_together()
@@ -154,6 +138,31 @@ class PrivacySection:
                 f"Expected 0 < largest_share < 1, a squared share of a hidden sum, got {self.largest_share}: "
                 "with 1 a sum may tell one client's value. Take 0.5 or less."
             )
+
+    def _noised_together(self) -> bool:
+        """Whether a client's privacy hangs on the noise of others. Refuse noise that has no meaning here."""
+        known = mechanisms.words()
+        if self.noise not in known:
+            raise ValueError(
+                f"Expected noise among {', '.join(map(repr, known))}, got {self.noise!r}"
+                f"{near(self.noise, known)}."
+            )
+        if (self.noise == NO_NOISE) != (self.epsilon is None):
+            raise ValueError(
+                f"Expected `epsilon` with noise, and none without, got {self.epsilon} with noise = "
+                f"{self.noise!r}."
+            )
+        if self.epsilon is not None and not self.epsilon > 0:
+            raise ValueError(f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}.")
+        if self.noise == NO_NOISE:
+            return False
+        kind = mechanisms.kind_of(self.noise)
+        if kind.total_by == KEY_HOLDER and self.sum != mechanisms.KEY_HOLDER_ADDS:
+            raise ValueError(
+                f'Expected noise = "{self.noise}" with sum = "{mechanisms.KEY_HOLDER_ADDS}" alone, where it '
+                "sums pads."
+            )
+        return kind.mutual
 
     def _check_together(self) -> None:
         """Refuse to assume what clients must state when they stand in for each other's privacy."""
@@ -208,7 +217,7 @@ class PrivacySection:
         return Plan(
             sum=self.sum,
             scores=self.scores,
-            noise="none" if self.epsilon == inf else self.noise,
+            noise=NO_NOISE if self.epsilon == inf else self.noise,
             noise_multiplier=self._multiplier(sum(releases[s.name] for s in noised), spent),
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,

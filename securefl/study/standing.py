@@ -91,7 +91,7 @@ def require_new(plan: Plan, session: bytes, ledger: Ledger, journal: Journal, fi
             "run elsewhere."
         )
     known, charged = journal.newest(session), ledger.newest(session)
-    if (plan.hidden or plan.noise != "none") and known < charged:
+    if (plan.hidden or plan.noisy) and known < charged:
         raise DataError(
             "The journal beside this run's ledger is an older copy: it does not know the round that the "
             "ledger has releases of, and another sum of it could be opened. Restore it, or begin a new "

@@ -25,10 +25,10 @@ from support.combinations import (
     allowed,
     study,
 )
+from support.noises import noised, reach
 from support.tiny_study import run, world
 from support.watched_sums import Watched
 
-from securefl.charges import noised, reach
 from securefl.core.errors import ConfigError
 from securefl.study.composition import composition
 from securefl.sums import words

@@ -133,7 +133,9 @@ def test_updates_of_an_app_keep_to_their_bound(bound: float) -> None:
 def test_a_vector_in_a_masked_sum_keeps_to_its_clip(clip: float) -> None:
     rng = np.random.default_rng(0)
     for direction in (np.ones(5), np.eye(5)[0], *rng.normal(size=(6, 5))):
-        with mock.patch("securefl.protect.noise", lambda plan, sends, size, source: np.zeros(size, np.int64)):
+        with mock.patch(
+            "securefl.mechanisms.distributed.discrete", lambda *drawn: np.zeros(drawn[0], np.int64)
+        ):
             found = securefl.masked_sum(
                 [direction * clip * 1e3, np.zeros(5)],
                 clip=clip, noise_multiplier=2.0, delta=1e-5, corrupt=0.0, least_honest=1, largest_share=0.5,

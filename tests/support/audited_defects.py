@@ -157,10 +157,10 @@ class Plant:
 
 
 def _less_noise(patch: Patch) -> None:
-    from securefl import protect
+    from securefl.mechanisms import local
 
-    rounded = protect.rounded
-    patch.setattr(protect, "rounded", lambda count, sigma, source: rounded(count, 0.9 * sigma, source))
+    rounded = local.rounded
+    patch.setattr(local, "rounded", lambda count, sigma, source: rounded(count, 0.9 * sigma, source))
 
 
 def _no_clip(patch: Patch) -> None:
@@ -295,16 +295,16 @@ def _no_beginning(patch: Patch) -> None:
 
 
 def _bare_entry(patch: Patch) -> None:
-    from securefl import protect
+    from securefl.mechanisms import local
 
-    noise = protect.noise
+    rounded = local.rounded
 
     def partly(*given: Any) -> Any:
-        drawn = noise(*given).copy()
+        drawn = rounded(*given).copy()
         drawn[0] = 0
         return drawn
 
-    patch.setattr(protect, "noise", partly)
+    patch.setattr(local, "rounded", partly)
 
 
 PLANTS: Final[Mapping[str, Plant]] = {

@@ -252,8 +252,8 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
     Some noise follows from what it is put on too, or from the model before it, so that a replayed round
     repeats it and no other does. Under a key it does not, since two neighbours shall be noised alike here.
     """
-    from securefl.engines import central
     from securefl.engines.party.computing import Computing
+    from securefl.mechanisms import totals
     from securefl.storage.journal import Journal
     from securefl.study.seats import OneProcess
     from securefl.sums.two_server.way import KeyHolderPart
@@ -275,7 +275,7 @@ def couple(patch: pytest.MonkeyPatch, key: bytes) -> None:
     patch.setattr(Journal, "_lasting", of_session)
     patch.setattr(OneProcess, "session", lambda seats, cast: drawn("name").reveal())
     patch.setattr(
-        central,
+        totals,
         "_source",
         lambda record, question, total, header: Source(
             drawn("central", header.round, header.stage, question.sends.name)

@@ -162,7 +162,7 @@ def noised(sends: Sends, pair: Pair, value: Value, weight: float) -> Integers:
     )
     key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, sends.name)
     bare = replace(value, after_noise=None)
-    with mock.patch("securefl.protect.noise", lambda plan, sends, size, source: np.zeros(size, np.int64)):
+    with mock.patch("securefl.mechanisms.local.rounded", lambda *drawn: np.zeros(drawn[0], np.int64)):
         numbers = protect(plan, sends, bare, key=key, weight=weight)._numbers
     # a number leaves as a float: the integer times a power of two
     return np.asarray(numbers / sends.grid.step if sends.how == "each" else numbers).astype(np.int64)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from support.hidden_plans import hidden
+from support.noises import noised, own_sigma, reach, room
 
 from securefl.accounting.events import EXPOSED, NO_COST, UNPROTECTED
 from securefl.charges import (
@@ -18,18 +19,18 @@ from securefl.charges import (
     events_of,
     fewest_behind_an_entry,
     fewest_contributions,
-    noised,
     open_to,
-    own_sigma,
-    placement,
-    reach,
-    room,
     sparse,
     unbounded,
 )
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.core.release import PARTIES, Charge
+from securefl.mechanisms import NoNoise, mechanism_of
+from securefl.mechanisms.central import Central
+from securefl.mechanisms.distributed import Distributed
+from securefl.mechanisms.key_holder import KeyHolder
+from securefl.mechanisms.local import Local
 from securefl.plan import Plan
 from securefl.rounds import Sends
 
@@ -319,10 +320,10 @@ def test_the_room_of_the_key_holder_s_noise() -> None:
 
 
 def test_the_place_is_the_client_for_what_nobody_sums() -> None:
-    assert [placement(plan, SUM) for plan in (PLAN, SHARED, CENTRAL, HOLDER, BARE)] == [
-        "local", "distributed", "central", "key-holder", "none",
-    ]  # fmt: skip
-    assert {placement(plan, EACH) for plan in (PLAN, SHARED, CENTRAL, HOLDER, BARE)} == {"local"}
+    kinds = [Local, Distributed, Central, KeyHolder, NoNoise]
+    assert [type(mechanism_of(plan, SUM)) for plan in (PLAN, SHARED, CENTRAL, HOLDER, BARE)] == kinds
+    assert {type(mechanism_of(plan, EACH)) for plan in (PLAN, SHARED, CENTRAL, HOLDER)} == {Local}
+    assert mechanism_of(BARE, EACH) == NoNoise()
 
 
 # What is told ------------------------------------------------------------------------------------

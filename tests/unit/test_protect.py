@@ -11,8 +11,9 @@ import pytest
 from dp_accounting import GaussianDpEvent
 from scipy import stats
 from support.hidden_plans import hidden
+from support.noises import own_sigma
 
-from securefl.charges import charge_of, own_sigma
+from securefl.charges import charge_of
 from securefl.core.errors import LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.hiding import Concealed

@@ -22,6 +22,7 @@ from securefl.engines.party.computing import Computing, Records, Streams, Task
 from securefl.engines.party.contributing import Contributing
 from securefl.engines.party.fitting import of_kind, of_size
 from securefl.exchange import Client, Contribute
+from securefl.mechanisms import require_mechanism
 from securefl.messages import client_name, task
 from securefl.plan import Plan
 from securefl.rounds import Kept, Sum
@@ -56,7 +57,7 @@ class ClientParty:
         enrolled: by name, lasting keys that a roster has; others have keys of their own for every session.
         trainer: runs the local training of the clients at hand.
 
-    ConfigError for a ledger of another plan.
+    ConfigError for a ledger of another plan, and for a plan without what its mechanism needs.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ClientParty:
         enrolled: Mapping[str, Identity] | None = None,
         trainer: Trainer = one_by_one,
     ) -> None:
+        require_mechanism(plan)
         if not ledger.terms.bears(plan.terms()):
             raise ConfigError(
                 f"Expected a ledger of this plan's terms, {plan.terms()}, got one of {ledger.terms}. "

@@ -169,7 +169,7 @@ class Contributing:
     def _secrets(self, tasks: Sequence[Task]) -> dict[int, SecretKey | None]:
         """The secrets of noise and private training, by client. Empty if nothing is private or hidden."""
         offers = self._offers.values()
-        private = self._plan.noise != "none" or any(s.sends.training is not None for s in offers)
+        private = self._plan.noisy or any(s.sends.training is not None for s in offers)
         if not tasks or (not self._plan.hidden and not private):
             return {}
         at = tasks[0].header

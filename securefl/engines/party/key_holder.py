@@ -14,6 +14,7 @@ from securefl.core.wire import Header, encode
 from securefl.engines.calls import AskCall, SumCall, beyond, heard
 from securefl.engines.drive import Drive
 from securefl.engines.observer import Log
+from securefl.mechanisms import require_mechanism
 from securefl.messages import client_name
 from securefl.plan import Plan
 from securefl.rounds import Sends
@@ -37,6 +38,7 @@ class KeyHolderParty:
     def __init__(
         self, plan: Plan, offers: Mapping[str, Sends], record: OwnRecord, *, scores: ScoreWay | None = None
     ) -> None:
+        require_mechanism(plan)
         self._plan = plan
         self._offers = dict(offers)
         self._record = record

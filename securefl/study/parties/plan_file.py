@@ -25,6 +25,7 @@ from securefl.accounting.store import Terms
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert
 from securefl.core.release import KEY_HOLDER, SERVER, Adjacency, Unit
+from securefl.mechanisms import require_mechanism
 from securefl.plan import Plan
 from securefl.storage.files import write as write_file
 from securefl.storage.texts import read_text, toml
@@ -106,6 +107,7 @@ class PlanFile:
                 f"Expected name = {SERVER!r}, {KEY_HOLDER!r} or a client's, such as 'client-0000', got "
                 f"{self.name!r}."
             )
+        require_mechanism(self.plan)
         if self.roster and not re.fullmatch(r"[0-9a-f]{64}", self.roster):
             raise ValueError(
                 f"Expected a roster's digest of 64 hexadecimal digits, got {self.roster[:80]!r}."

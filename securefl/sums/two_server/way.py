@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.charges import noised, placement, room
 from securefl.core.agreement import Directory, Identity, Question, fields, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.keys import SecretKey
 from securefl.core.machine import Machine
+from securefl.core.release import KEY_HOLDER
 from securefl.core.signing import AgreementKey, seal
 from securefl.dp.noise import Source
+from securefl.mechanisms import mechanism_of
 from securefl.plan import Plan
-from securefl.protect import noise
 from securefl.rounds import Sends
 from securefl.storage.own_record import Own
 from securefl.sums.two_server.agreement import Agreement
@@ -63,7 +63,7 @@ class TwoServer:
             header=attempt.header,
             roster=directory.roster(attempt.cohort),
             # Room for the noise too: a total that wraps is wrong, and nothing shows it.
-            vectors=attempt.vectors(lambda sends: room(self._plan, sends)),
+            vectors=attempt.vectors(lambda sends: mechanism_of(self._plan, sends).headroom().total),
             plan=self._plan.digest(),
             task=attempt.task,
             holder=directory.key_holder.channel,
@@ -158,18 +158,15 @@ class KeyHolderPart:
         another set would get noise that has nothing to do with this one's: under the same noise, the
         difference of two totals would be bare.
         """
-        noised_ones = [
-            s for s in self.sends if noised(self.plan, s) and placement(self.plan, s) == "key-holder"
-        ]
         lengths = {vector.name: vector.length for vector in agreed.vectors}
         # As openings: a value that cannot change is one question in the session, with one draw of noise.
         questions = {question.name: question for question in agreed.openings}
-        return {
-            sends.name: noise(
-                self.plan, sends, lengths[sends.name], self._source(questions[sends.name], asked)
-            )
-            for sends in noised_ones
-        }
+        drawn = {}
+        for name, mechanism in ((own.name, mechanism_of(self.plan, own)) for own in self.sends):
+            if mechanism.total_by == KEY_HOLDER:
+                row = self._source(questions[name], asked)
+                drawn[name] = mechanism.total_noise(KEY_HOLDER, lengths[name], [row])
+        return {name: noise for name, noise in drawn.items() if noise is not None}
 
     def _source(self, question: Question, asked: bytes) -> Source:
         numbers = u32(question.round, question.ask, question.again)

@@ -11,12 +11,13 @@ import pytest
 from click.testing import CliRunner
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from support.hidden_plans import hidden
+from support.noises import own_sigma, reach
 from support.tiny_study import text
 
 from securefl.accounting.composition import Running, compose, epsilon, rdp_epsilon, within
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger, Terms
-from securefl.charges import charge_of, own_sigma, reach
+from securefl.charges import charge_of
 from securefl.commands.ledger import ledger as ledger_command
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid

@@ -87,7 +87,6 @@ def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) 
         ({"dropout": 2.0}, "dropout from 0 to below 1"),
         ({"dropout": float("nan")}, "dropout from 0 to below 1"),
         ({"corrupt": -0.5}, "corrupt from 0 to 1"),
-        ({"noise": "key_holder"}, "noise among none, local, distributed, central, key-holder"),
         ({"noise": "local", "noise_multiplier": float("nan")}, "a finite noise_multiplier"),
         ({"noise": "local", "noise_multiplier": -1.0}, "a finite noise_multiplier"),
     ],

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.hidden_plans import hidden
+from support.noises import reach
 
 from securefl.accounting.events import NO_COST, steps_event
 from securefl.accounting.ledger import Asked, Ledger, Terms
 from securefl.algorithm import Job
-from securefl.charges import reach
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import ReleaseKey

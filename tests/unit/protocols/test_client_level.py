@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from support.hidden_plans import hidden
+from support.noises import noise
 from support.private_studies import DISTRIBUTED, KEY_HOLDER
 from support.private_studies import client_level as study
 from support.tiny_study import run, spied, world
@@ -28,7 +29,7 @@ from securefl.core.wire import Header
 from securefl.dp.noise import Source
 from securefl.engines.inprocess import simulated
 from securefl.plan import Plan
-from securefl.protect import noise, protect
+from securefl.protect import protect
 from securefl.protocols.contributions import Sampling, Update
 from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.study.composition import composition

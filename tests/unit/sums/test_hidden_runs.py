@@ -29,6 +29,7 @@ from securefl.engines.network import Network
 from securefl.engines.party.clients import ClientParty
 from securefl.exchange import client as exchange
 from securefl.exchange import server
+from securefl.mechanisms import require_mechanism
 from securefl.messages import Order, client_name
 from securefl.plan import Plan
 from securefl.protocols import averaging
@@ -442,7 +443,7 @@ def test_a_plan_without_corrupt_is_refused() -> None:
         with pytest.raises(ConfigError, match="Expected `corrupt`"):
             Plan(delta=1e-5, schedule=1, sum=sums)
     with pytest.raises(ConfigError, match="Expected `corrupt`"):
-        Plan(delta=1e-5, schedule=1, noise="distributed")
+        require_mechanism(Plan(delta=1e-5, schedule=1, noise="distributed"))
     written = study().text
     for word in ("corrupt = 0.15", "least_cohort = 3", "least_honest = 1", "largest_share = 0.51"):
         assert f"\n{word}\n" in written

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from scipy import stats
+from support.noises import noise
 from support.tiny_fedlog import BOUNDED, UNIT, study, world
 from support.tiny_study import plain
 
@@ -19,7 +20,6 @@ from securefl.algorithm import Job
 from securefl.charges import charge_of
 from securefl.core.errors import ConfigError
 from securefl.plan import Plan
-from securefl.protect import noise
 from securefl.protocols.fedlog.bodies import Public
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import GRID, Clipping, Statistic

@@ -12,8 +12,8 @@ from support.tiny_heads import study, world
 from support.tiny_study import plain, spied, with_privacy
 
 from securefl.core.errors import ConfigError
+from securefl.mechanisms import mechanism_of
 from securefl.protocols.heads import algorithm, solvers
-from securefl.protocols.heads.noise import deviation
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
@@ -74,7 +74,7 @@ def test_the_solver_knows_the_noise_that_is_in_the_total(where: str, tmp_path: P
         * made.sends.grid.step
     )
     noise = answers.totals["statistic"].value - exact
-    wanted = deviation(plan, made.sends, len(asked.cohort))
+    wanted = mechanism_of(plan, made.sends).deviation(len(asked.cohort))
     assert np.sqrt(np.mean(noise**2)) == pytest.approx(wanted, rel=0.07)
     assert spy.states[-1].memory["variance"][0] == pytest.approx(wanted**2)
 
@@ -113,7 +113,9 @@ def test_noise_of_two_exchanges_adds_up(tmp_path: Path) -> None:
     (made,) = of.arms[0].options.build(world().problem).offers
     answered = sum(len(answers.survivors) for _, answers in lost.asks)
     assert len(lost.asks) > 1
-    assert lost.states[-1].memory["variance"][0] == pytest.approx(deviation(plan, made.sends, answered) ** 2)
+    assert lost.states[-1].memory["variance"][0] == pytest.approx(
+        mechanism_of(plan, made.sends).deviation(answered) ** 2
+    )
 
 
 def test_one_client_and_a_class_that_nobody_holds(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 from scipy import stats
 from support import tiny_parties
+from support.noises import room
 from support.tiny_parties import attempt, session
 from support.tiny_secagg import identity, told
 from support.tiny_two_server import (
@@ -41,7 +42,7 @@ from support.tiny_two_server import (
     summed,
 )
 
-from securefl.charges import charge_of, room
+from securefl.charges import charge_of
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Roster, Vector, fields, u32
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError, RemoteProtocolError
@@ -941,7 +942,7 @@ def test_an_exception_by_name_costs_no_less_against_the_key_holder(trained: bool
 @pytest.mark.parametrize("how", ["clear", "masked", "ckks"])
 def test_no_other_sum_has_a_key_holder_that_adds_noise(how: Any) -> None:
     with pytest.raises(ConfigError, match='sum = "two-server" with noise = "key-holder"'):
-        replace(NOISED, sum=how)
+        charge_of(replace(NOISED, sum=how), NOISED_SENDS[0])
 
 
 def test_numbers_beside_the_sums_are_noised_by_their_client() -> None:

@@ -1,32 +1,34 @@
-"""Central noise: what the server that sums adds before anybody else sees a total."""
+"""What the server adds to totals before anybody else sees them, where a mechanism trusts it with that."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
 
-from securefl.charges import noised
 from securefl.core.agreement import fields, u32
 from securefl.core.entropy import derived
 from securefl.core.errors import LocalProtocolError
+from securefl.core.release import SERVER
 from securefl.core.wire import Header
 from securefl.dp.noise import Source
+from securefl.mechanisms.registry import mechanism_of
 from securefl.plan import Plan
-from securefl.protect import noise
 from securefl.rounds import Answers, Ask, Sum, Total
 from securefl.storage.own_record import OwnRecord
 
 
 def with_noise(plan: Plan, record: OwnRecord, ask: Ask, answers: Answers, header: Header) -> Answers:
     """The answers with the server's noise on each total, where the plan says so."""
-    if plan.noise != "central" or not answers.totals:  # nothing was opened
+    if not answers.totals:  # nothing was opened
         return answers
     totals = dict(answers.totals)
     for question in ask.sums:
-        if noised(plan, question.sends):
-            total = totals[question.sends.name]
-            drawn = noise(plan, question.sends, question.size, _source(record, question, total, header))
-            totals[question.sends.name] = replace(total, value=total.value + drawn * question.sends.grid.step)
+        mechanism, total = mechanism_of(plan, question.sends), totals[question.sends.name]
+        if mechanism.total_by != SERVER:
+            continue
+        drawn = mechanism.total_noise(SERVER, question.size, [_source(record, question, total, header)])
+        assert drawn is not None
+        totals[question.sends.name] = replace(total, value=total.value + drawn * question.sends.grid.step)
     return replace(answers, totals=totals)
 
 

@@ -1,0 +1,108 @@
+"""`noise = "distributed"`: each client adds a share; those of the honest survivors add up to the noise.
+
+The proof stands in PROOF.md beside this file.
+"""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+from typing import ClassVar, Final
+
+from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+
+from securefl.core.errors import ConfigError
+from securefl.core.release import SERVER, Charge
+from securefl.dp.gaussian import TAIL, Integers, discrete, discrete_event, share
+from securefl.dp.noise import Source
+from securefl.mechanisms.base import GaussianMechanism, Headroom
+
+
+class Distributed(GaussianMechanism):
+    """Discrete Gaussian shares, sized for the fewest honest survivors of the declared cohort."""
+
+    word: Final = "distributed"
+    legend: ClassVar[str] = "noise in shares of the clients"
+    mutual: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """ConfigError for a grid that is too coarse for the noise, or too fine or narrow for a share of it.
+
+        If the grid's bound cut shares off, the sum would have less noise than is charged.
+        """
+        discrete_event(self._total_sigma(), self.sensitivity_on_grid)
+        farthest = self.sensitivity_on_grid + TAIL * self.share_sigma()
+        limit = self.spec.grid.limit
+        if farthest > limit:
+            raise ConfigError(
+                f"Expected {self.spec.name!r} and its share of the noise within {limit} grid units, got "
+                f"{farthest:.3g}: the bound would cut the noise off. Take a coarser grid, or less noise."
+            )
+
+    def charge(self) -> Charge:
+        seen = GaussianDpEvent(self.plan.noise_multiplier) if self.plan.hidden else self._one_share()
+        return Charge(server=seen, key_holder=NoOpDpEvent(), others=self._others())
+
+    def min_contributions(self, cohort: int) -> int:
+        """Shares were sized for the declared cohort.
+
+        In a smaller cohort a larger part must answer. In a larger cohort more clients may be corrupt.
+        """
+        declared, plan = self.spec.cohort, self.plan
+        if not declared:
+            return plan.survivors(cohort)
+        # The first bound is for smaller cohorts than declared, the second for larger ones.
+        enough = plan.survivors(max(cohort, declared))
+        honest = plan.survivors(declared) - plan.knowing(declared)
+        return max(enough, honest + plan.knowing(cohort))
+
+    def headroom(self) -> Headroom:
+        return Headroom(share=ceil(TAIL * self.share_sigma()))
+
+    def client_noise(self, size: int, source: Source) -> Integers:
+        return discrete(size, self.share_sigma(), source)
+
+    def deviation(self, contributions: int) -> float:
+        """Shares are sized for the fewest honest survivors, so the others' come on top."""
+        return self.share_sigma() * self.spec.grid.step * sqrt(contributions)
+
+    def learns(self, party: str) -> str:
+        if party != SERVER:
+            return ""
+        if self.plan.hidden:
+            return ", noise of the honest clients' shares included"
+        return (
+            ", with its own share of the noise (a stand-in for secure aggregation: trusted to sum before it "
+            "looks)"
+        )
+
+    def share_sigma(self) -> float:
+        """Sigma of a client's share, in grid units. ConfigError if no share can be sized."""
+        if not self.spec.cohort:
+            raise ConfigError(
+                f"Expected a least size of the cohorts of {self.spec.name!r} to size shares of noise from, "
+                "got none. Noise them otherwise."
+            )
+        cohort = self.spec.cohort
+        return share(self._total_sigma(), self.plan.survivors(cohort), self.plan.knowing(cohort))
+
+    def _total_sigma(self) -> float:
+        """Sigma of the sum of the honest shares, in grid units."""
+        # `discrete_event` takes 4 off sigma^2 for discreteness; added here, the event has the plan's
+        # multiplier.
+        return sqrt(self.sigma_on_grid**2 + 4)
+
+    def _one_share(self) -> DpEvent:
+        """The event against a server that sums in the clear, and sees values with one share of noise each."""
+        return GaussianDpEvent(sqrt(self.share_sigma() ** 2 - 4) / self.sensitivity_on_grid)
+
+    def _others(self) -> DpEvent:
+        """The event against another client, which knows its own share of the noise in the sum."""
+        # If shares were sized with one known share to spare, the promised noise remains; otherwise one share
+        # less.
+        cohort, plan = self.spec.cohort, self.plan
+        honest = plan.survivors(cohort) - max(plan.colluding(cohort), 1)
+        if plan.knowing(cohort) >= 1:
+            return GaussianDpEvent(plan.noise_multiplier)
+        if not honest:
+            return NonPrivateDpEvent()
+        return GaussianDpEvent(sqrt(honest * self.share_sigma() ** 2 - 4) / self.sensitivity_on_grid)

@@ -1,0 +1,50 @@
+"""`noise = "key-holder"`: the key holder of a two-server sum adds the noise once, and alone is trusted.
+
+The proof stands in PROOF.md beside this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import ClassVar, Final
+
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
+
+from securefl.accounting.events import EXPOSED
+from securefl.core.release import KEY_HOLDER, SERVER, Charge
+from securefl.dp.gaussian import TAIL, Integers, rounded
+from securefl.dp.noise import Source
+from securefl.mechanisms.base import GaussianMechanism, Headroom
+
+
+class KeyHolder(GaussianMechanism):
+    """Rounded Gaussian noise by the key holder, on the sum of pads that it tells the server."""
+
+    word: Final = "key-holder"
+    legend: ClassVar[str] = "noise by the key holder"
+    exposed: ClassVar[Charge] = EXPOSED
+    trusts: ClassVar[str] = (
+        "for the key holder, which draws that noise and could take it off a published total"
+    )
+    total_by: ClassVar[str | None] = KEY_HOLDER
+
+    def charge(self) -> Charge | None:
+        if KEY_HOLDER in self.plan.against:
+            return None
+        event = GaussianDpEvent(self.plan.noise_multiplier)
+        # The key holder sees no total. But it knows the noise, and can take it off a published total.
+        return Charge(server=event, key_holder=NonPrivateDpEvent(), others=event)
+
+    def headroom(self) -> Headroom:
+        # From left to right: another order of the product could round up to one unit more, and so ask for
+        # another modulus than a peer does.
+        return Headroom(total=ceil(TAIL * self.plan.noise_multiplier * self.sensitivity_on_grid) + 1)
+
+    def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
+        return rounded(size, self.sigma_on_grid, rows[0]) if party == KEY_HOLDER else None
+
+    def learns(self, party: str) -> str:
+        if party == KEY_HOLDER:
+            return "the noise that it draws, which it could take off a published total"
+        return ", with the key holder's noise" if party == SERVER else ""

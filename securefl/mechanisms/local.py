@@ -1,0 +1,39 @@
+"""`noise = "local"`: each client adds all of the noise to its own value. It trusts nobody.
+
+The proof stands in PROOF.md beside this file.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import ClassVar, Final
+
+from dp_accounting import GaussianDpEvent, NoOpDpEvent
+
+from securefl.core.release import SERVER, Charge
+from securefl.dp.gaussian import Integers, rounded
+from securefl.dp.noise import Source
+from securefl.mechanisms.base import GaussianMechanism, Headroom
+
+
+class Local(GaussianMechanism):
+    """Rounded Gaussian noise by each client. A number that nobody sums is always noised so."""
+
+    word: Final = "local"
+    legend: ClassVar[str] = "noise by each client"
+
+    def charge(self) -> Charge:
+        event = GaussianDpEvent(self.plan.noise_multiplier)
+        return Charge(server=event, key_holder=NoOpDpEvent(), others=event)
+
+    def headroom(self) -> Headroom:
+        return Headroom(share=None)
+
+    def client_noise(self, size: int, source: Source) -> Integers:
+        return rounded(size, self.sigma_on_grid, source)
+
+    def deviation(self, contributions: int) -> float:
+        return super().deviation(contributions) * sqrt(contributions)
+
+    def learns(self, party: str) -> str:
+        return ", with noise" if party == SERVER else ""

@@ -1,0 +1,201 @@
+"""A mechanism of another distribution, held to what it declares before anything hangs on it.
+
+Its charge cannot be checked here: that takes a statistical test of its noise, such as that of
+`tests/contracts/test_mechanisms.py`, which every mechanism should pass. What is refused here is
+
+- what is not of the declared type or shape: a sum would be wrong, or the ledger could not add it up;
+- noise beyond its own head-room: the grid would cut it off, or a total would wrap, and nothing would show it;
+- noise that nobody draws, or that another party draws than is declared: less would be added than is charged;
+- a participation that no ledger enforces.
+
+Each refusal names the mechanism. None depends on a record: declarations and noise do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import Any, NoReturn
+
+import numpy as np
+
+from securefl.accounting.events import EXPOSED, UNPROTECTED, dump_charge
+from securefl.core.errors import ConfigError, LocalProtocolError, UnsupportedEvent
+from securefl.core.release import KEY_HOLDER, SERVER, Charge
+from securefl.dp.gaussian import Integers
+from securefl.dp.noise import Source
+from securefl.mechanisms.base import Headroom, Kind, Mechanism, Participation
+from securefl.plan import Plan
+from securefl.rounds import Sends
+
+
+def require_kind(word: str, kind: Any) -> Kind:
+    """What an entry point gave. ConfigError if it does not declare what a plan is checked by."""
+    legend, mutual = getattr(kind, "legend", None), getattr(kind, "mutual", None)
+    if not (isinstance(legend, str) and legend and isinstance(mutual, bool) and callable(kind)):
+        _refuse(word, "a class with a `legend` in words and `mutual`, True or False", kind)
+    by = getattr(kind, "total_by", "nothing")
+    if by not in (None, SERVER, KEY_HOLDER):
+        _refuse(word, f"`total_by` as {SERVER!r}, {KEY_HOLDER!r} or None", by)
+    found: Kind = kind
+    return found
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The mechanism of another distribution, under its word."""
+
+    word: str
+    kind: Kind
+    plan: Plan
+    spec: Sends
+
+    @cached_property
+    def _own(self) -> Mechanism:
+        return self.kind(self.plan, self.spec)
+
+    @property
+    def noised(self) -> bool:
+        if self._own.noised is not True:
+            self._refuse("`noised` as True, since the plan asks for noise on this value", self._own.noised)
+        return True
+
+    @property
+    def exposed(self) -> Charge:
+        if (found := self._own.exposed) not in (UNPROTECTED, EXPOSED):
+            self._refuse("`exposed` as UNPROTECTED or EXPOSED of `accounting.events`", found)
+        return found
+
+    @property
+    def trusts(self) -> str:
+        return self._text("trusts", self._own.trusts)
+
+    @property
+    def total_by(self) -> str | None:
+        # The plan was checked by what the kind declares.
+        if (found := self._own.total_by) != self.kind.total_by:
+            self._refuse(f"`total_by` as of its kind, {self.kind.total_by!r}", found)
+        return found
+
+    @property
+    def participation(self) -> Participation | None:
+        """A ledger holds the releases of a name to the plan's number. It enforces no more than that."""
+        if (found := self._own.participation) is None:
+            return None
+        if not isinstance(found, Participation):
+            self._refuse("`participation` as a Participation or None", found)
+        most = self.plan.releases.get(self.spec.name)
+        if found.separation > 1 or most is None or most > found.most:
+            self._refuse(
+                f"`participation` that a ledger enforces, no separation and at least the {most} releases of "
+                f"the plan",
+                found,
+            )
+        return found
+
+    def check(self) -> None:
+        """The mechanism's own check, and all that can be checked of it without noise."""
+        self._own.check()
+        self.headroom()
+        self.min_contributions(max(1, self.spec.cohort))
+        self.deviation(max(1, self.spec.cohort))
+        _ = self.noised, self.exposed, self.trusts, self.total_by, self.participation
+
+    def charge(self) -> Charge | None:
+        found = self._own.charge()
+        if found is None:
+            return None
+        if not isinstance(found, Charge):
+            self._refuse("a Charge or None of `charge`", found)
+        try:
+            dump_charge(found)
+        except (UnsupportedEvent, TypeError, AttributeError):
+            self._refuse("a charge of events that a ledger adds up", found)
+        return found
+
+    def min_contributions(self, cohort: int) -> int:
+        found = self._own.min_contributions(cohort)
+        if not _whole(found):
+            self._refuse("a whole number of at least 0 of `min_contributions`", found)
+        return found
+
+    def headroom(self) -> Headroom:
+        found, limit = self._own.headroom(), self.spec.grid.limit
+        if not isinstance(found, Headroom) or not (found.share is None or _whole(found.share)):
+            self._refuse("a Headroom of whole numbers", found)
+        if not _whole(found.total):
+            self._refuse("a Headroom of whole numbers", found)
+        if found.share is not None and found.share >= limit:
+            self._refuse(f"a Headroom with a `share` below the grid's {limit} units", found)
+        return found
+
+    def client_noise(self, size: int, source: Source) -> Integers | None:
+        found = self._noise(self._own.client_noise(size, source), size, self.headroom().share)
+        if found is None and self.total_by is None:
+            self._break("noise that a client, the server or the key holder draws", "none")
+        return found
+
+    def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
+        # The server's noise is on a total that is out of its modulus.
+        most = self.headroom().total if party == KEY_HOLDER else None
+        found = self._noise(self._own.total_noise(party, size, rows), size, most)
+        if (found is None) == (party == self.total_by):
+            self._break(f"noise for totals by {self.total_by or 'nobody'}", f"other at the {party}")
+        return found
+
+    def deviation(self, contributions: int) -> float:
+        found = self._own.deviation(contributions)
+        if not isinstance(found, float | int) or not (isfinite(found) and found >= 0):
+            self._refuse("a finite `deviation` of at least 0", found)
+        return float(found)
+
+    def learns(self, party: str) -> str:
+        return self._text("learns", self._own.learns(party))
+
+    def _noise(self, found: Any, size: int, most: int | None) -> Integers | None:
+        """LocalProtocolError for noise that is no vector of whole numbers, or beyond its head-room."""
+        if found is None:
+            return None
+        if not isinstance(found, np.ndarray) or found.dtype != np.int64 or found.shape != (size,):
+            got = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else repr_of(found)
+            self._break(f"int64 noise of shape {(size,)}", got)
+        # Two comparisons: the magnitude of the least int64 is no int64.
+        if most is not None and size and not (-most <= found.min() and found.max() <= most):
+            self._break(
+                f"noise within its own head-room of {most} grid units", "more: the end of it would be lost"
+            )
+        drawn: Integers = found
+        return drawn
+
+    def _text(self, of: str, found: Any) -> str:
+        if not isinstance(found, str):
+            self._refuse(f"words of `{of}`", found)
+        return found
+
+    def _refuse(self, expected: str, got: Any) -> NoReturn:
+        _refuse(self.word, expected, got, f" for {self.spec.name!r}")
+
+    def _break(self, expected: str, got: str) -> NoReturn:
+        raise LocalProtocolError(_sentence(self.word, expected, got, f" for {self.spec.name!r}"))
+
+
+def repr_of(found: Any) -> str:
+    """What came, briefly, for people."""
+    return f"{found!r:.80}"
+
+
+def _whole(number: Any) -> bool:
+    return type(number) is int and number >= 0
+
+
+def _refuse(word: str, expected: str, got: Any, where: str = "") -> NoReturn:
+    raise ConfigError(_sentence(word, expected, repr_of(got), where))
+
+
+def _sentence(word: str, expected: str, got: str, where: str) -> str:
+    return (
+        f"Expected {expected} from the mechanism {word!r}{where}, got {got}. Nothing is released with it: "
+        "take another `noise`, or tell those who made it."
+    )

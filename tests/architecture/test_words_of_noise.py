@@ -1,0 +1,129 @@
+"""Where noise goes is known in `mechanisms` alone: no other module has its words, or asks which one it is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from securefl.mechanisms import OURS
+
+ROOT = Path(__file__).parents[2]
+HOME = "securefl/mechanisms/"
+SOURCES = sorted([*(ROOT / "securefl").rglob("*.py"), *(ROOT / "protocols").rglob("*.py")])
+PARTY = "the name of a party"
+# What these words mean where they do not mean noise.
+OTHERWISE = {
+    ("local", "securefl/study/config.py"): "the section of local training",
+    ("key-holder", "securefl/accounting/events.py"): PARTY,
+    ("key-holder", "securefl/card.py"): PARTY,
+    ("key-holder", "securefl/commands/keygen.py"): "whose keys",
+    ("key-holder", "securefl/commands/ledger.py"): PARTY,
+    ("key-holder", "securefl/commands/party/init.py"): PARTY,
+    ("key-holder", "securefl/core/release.py"): PARTY,
+    ("key-holder", "securefl/core/wire/kinds.py"): "who sends a message",
+    ("key-holder", "securefl/messages.py"): "who sends a message",
+    ("key-holder", "securefl/study/parties/plan_file.py"): PARTY,
+    ("key-holder", "securefl/study/privacy.py"): PARTY,
+    ("key-holder", "securefl/sums/two_server/messages.py"): "who sends a message",
+}
+ASKS_FOR_ONE = {"securefl/api/summing.py"}
+"""A module that makes plans of one mechanism, and so imports it for its word."""
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """The words of a text in code. Docstrings are longer."""
+    yield from (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) if node.value in OURS)
+
+
+def names_noise(node: ast.AST) -> bool:
+    named = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return named == "noise"
+
+
+def holds_text(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(node))
+
+
+def violations(source: str, where: str) -> list[str]:
+    """What of noise a module knows that it must not; `where` is its path inside the repository."""
+    if where.startswith(HOME):
+        return []
+    tree = ast.parse(source)
+    found = [f"the word {word!r}" for word in texts(tree) if (word, where) not in OTHERWISE]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if any(map(names_noise, sides)) and any(map(holds_text, sides)):
+                found.append("compares noise with a word")
+        if isinstance(node, ast.Match) and names_noise(node.subject):
+            found.append("matches noise")
+        if isinstance(node, ast.keyword) and node.arg == "noise" and holds_text(node.value):
+            found.append("asks for noise by a word")
+        if isinstance(node, ast.Subscript) and names_noise(node.slice):
+            found.append("looks something up by noise")
+        if isinstance(node, ast.ImportFrom) and where not in ASKS_FOR_ONE:
+            modules = {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+            if modules & {f"securefl.mechanisms.{word.replace('-', '_')}" for word in OURS}:
+                found.append("imports one mechanism")
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_does_not_know_where_noise_goes(path: Path) -> None:
+    assert violations(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'if plan.noise == "distributed":\n    pass',
+        'if plan.noise == "none":\n    pass',
+        'found = noise in ("own", "other")',
+        'x = "other" != self.noise',
+        'match place:\n    case "central":\n        pass',
+        "match plan.noise:\n    case word:\n        pass",
+        'WORDS = {"local": 1}',
+        'Plan(noise="none")',
+        'Plan(noise="key-holder" if shared else other)',
+        "x = TABLE[plan.noise]",
+        "from securefl.mechanisms.distributed import Distributed",
+        "from securefl.mechanisms import key_holder",
+    ],
+)
+def test_the_rule_can_be_broken(source: str) -> None:
+    assert violations(source, "securefl/elsewhere.py")
+    assert not violations(source, f"{HOME}mine.py")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Central noise: `noise = "central"`."""',
+        "if plan.noise == NO_NOISE:\n    pass",
+        "Plan(noise=self.noise)",
+        'message = f"Expected noise among {words}, got {plan.noise!r}."',
+        "from securefl.mechanisms import mechanism_of",
+    ],
+)
+def test_the_rule_lets_prose_and_objects_be(source: str) -> None:
+    assert violations(source, "securefl/elsewhere.py") == []
+
+
+def test_every_other_meaning_is_still_there() -> None:
+    """A place of the list that has the word no longer would let it come back with another meaning."""
+    there = {
+        (word, str(path.relative_to(ROOT)))
+        for path in SOURCES
+        for word in texts(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert there >= set(OTHERWISE)
+
+
+def test_ours_are_in_the_entry_point_group_too() -> None:
+    """So that whoever lists the group sees all words."""
+    group = {point.name: point.load() for point in entry_points(group="securefl.mechanisms")}
+    assert {word: group[word] for word in OURS} == OURS

@@ -1,0 +1,40 @@
+"""Figures of a mechanism, as functions of a plan and a value's description."""
+
+from __future__ import annotations
+
+from securefl.dp.gaussian import Integers
+from securefl.dp.noise import Source
+from securefl.mechanisms import mechanism_of
+from securefl.mechanisms.distributed import Distributed
+from securefl.plan import Plan
+from securefl.rounds import Sends
+
+
+def noised(plan: Plan, sends: Sends) -> bool:
+    """Whether any party noises these values."""
+    return mechanism_of(plan, sends).noised
+
+
+def reach(plan: Plan, sends: Sends) -> float:
+    """The sensitivity in grid units."""
+    return Distributed(plan, sends).sensitivity_on_grid
+
+
+def own_sigma(plan: Plan, sends: Sends) -> float:
+    """Sigma of a client's share of distributed noise, in grid units."""
+    return Distributed(plan, sends).share_sigma()
+
+
+def room(plan: Plan, sends: Sends) -> int:
+    """How far noise reaches beyond a total, in grid units."""
+    return mechanism_of(plan, sends).headroom().total
+
+
+def noise(plan: Plan, sends: Sends, size: int, source: Source) -> Integers:
+    """One draw for `size` grid integers, by the client or by the party that noises the total."""
+    mechanism = mechanism_of(plan, sends)
+    drawn = mechanism.client_noise(size, source)
+    if drawn is None and mechanism.total_by is not None:
+        drawn = mechanism.total_noise(mechanism.total_by, size, [source])
+    assert drawn is not None
+    return drawn

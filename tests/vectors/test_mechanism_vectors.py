@@ -1,0 +1,67 @@
+"""Charges, noise and bounds of mechanisms, bit for bit as they were before mechanisms were objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.noises import noise, room
+
+from securefl.accounting.events import dump_charge
+from securefl.charges import charge_of, fewest_contributions
+from securefl.core.errors import ConfigError
+from securefl.core.grid import Grid
+from securefl.core.keys import SecretKey
+from securefl.dp.noise import Source
+from securefl.mechanisms import mechanism_of
+from securefl.plan import Plan
+from securefl.rounds import Sends
+
+ROWS = json.loads((Path(__file__).parent / "mechanisms" / "figures.json").read_text(encoding="utf-8"))["rows"]
+
+
+def told(figure: Callable[[], Any]) -> Any:
+    try:
+        return figure()
+    except ConfigError as error:
+        return {"refused": str(error)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
+def test_figures_are_those_of_before(row: dict[str, Any]) -> None:
+    words = {name: tuple(own) if isinstance(own, list) else own for name, own in row["plan"].items()}
+    plan, given = Plan(**words), row["spec"]
+    sensitivity = given["sensitivity"]
+    spec = Sends(
+        name="own",
+        how=given["how"],
+        reveals="it",
+        sensitivity={} if sensitivity is None else {(plan.unit, plan.adjacency): sensitivity},
+        cohort=given["cohort"],
+        reads=given["reads"],
+        grid=Grid(step=given["step"], bound=given["bound"]),
+    )
+    source = Source(SecretKey(bytes(range(32))))
+    figures: dict[str, Callable[[], Any]] = {
+        "charge": lambda: json.loads(dump_charge(charge_of(plan, spec))),
+        "noise": lambda: noise(plan, spec, 4, source).tolist(),
+        "deviation": lambda: mechanism_of(plan, spec).deviation(7),
+        "fewest": lambda: [fewest_contributions(plan, cohort, [spec]) for cohort in (3, 10, 16, 40)],
+        "room": lambda: room(plan, spec),
+    }
+    stored = {name: row[name] for name in figures if name in row}
+    assert {name: told(figures[name]) for name in stored} == stored
+    assert mechanism_of(plan, spec).noised == ("noise" in stored)
+
+
+def test_the_vectors_are_of_every_case() -> None:
+    """Of each word some charges and some refusals, and every kind of figure."""
+    for word in ("none", "local", "distributed", "central", "key-holder"):
+        own = [row for row in ROWS if row["plan"]["noise"] == word]
+        assert len(own) >= 16
+        assert {"refused" in row["charge"] for row in own} == {True, False}
+    for figure in ("noise", "deviation", "fewest", "room"):
+        assert sum(figure in row and "refused" not in str(row[figure]) for row in ROWS) > 30
