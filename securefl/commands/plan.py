@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from securefl.study.config import Study
     from securefl.study.forecast import Forecast
-    from securefl.study.world import World
+    from securefl.study.seeded import World
 
 
 @click.command(epilog="Example:  securefl plan fedlog_digits")
@@ -48,8 +48,7 @@ def plan(study: str, workers: int | None, as_json_: bool) -> None:
 
 def _study(found: Study, console: Console, as_json_: bool) -> None:
     from securefl.study import accounted, world
-    from securefl.study.forecast import as_json
-    from securefl.study.forecast_text import lines
+    from securefl.study.forecast import as_json, lines
     from securefl.study.own import told
 
     # Before any of it runs.
@@ -73,7 +72,7 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
 def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
     from securefl.accounting.figures import plain as plain_of
     from securefl.study import world
-    from securefl.study.forecast_text import lines
+    from securefl.study.forecast import lines
     from securefl.sweep import check_text
     from securefl.sweep.check import check
     from securefl.sweep.choice import cost, told

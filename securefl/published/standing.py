@@ -11,8 +11,7 @@ from securefl.published.table import Part, Table
 from securefl.storage.texts import read_text
 from securefl.study.checkpoint import rounds_in
 from securefl.study.config import slug
-from securefl.study.run import arm_folder
-from securefl.study.session import CONFIG
+from securefl.study.folder import CONFIG, arm_folder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,46 +13,18 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm import State
 from securefl.plan import Plan
 from securefl.storage.database import decoding
-from securefl.storage.files import subfolder
 from securefl.storage.journal import Journal
-from securefl.storage.private_folder import PRIVATE, private_folder
 from securefl.study.accounted import allotted, reserve
-from securefl.study.checkpoint import Checkpoint
+from securefl.study.checkpoint import Checkpoint, Stands, require_all, stands_of
 from securefl.study.composition import composition
-from securefl.study.config import Arm, Study, slug
+from securefl.study.config import Arm, Study
+from securefl.study.folder import made_folder
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.seats import OneProcess, Seats
-from securefl.study.standing import Stands, require_all, stands_of
+from securefl.study.seeded import ArmRun, World
 from securefl.study.turn import Turn
-from securefl.study.world import World
 
-ARMS = Path(PRIVATE) / "arms"
-"""Where a run folder has its databases."""
 Tell = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class ArmRun:
-    """A finished arm under one seed: the records of all its rounds (see `turn`)."""
-
-    arm: Arm
-    world: World
-    records: list[dict[str, Any]]
-
-
-def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
-    """Where checkpoint and ledger of one arm and seed are."""
-    return folder / ARMS / slug(arm.name) / f"seed-{seed}"
-
-
-def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
-    """Make the folder of one arm and seed, if there is none. Raises DataError if a part of it is a link."""
-    home = arm_folder(folder, arm, seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    private_folder(folder)
-    for part in reversed(home.relative_to(folder).parents):
-        subfolder(folder / part)
-    return subfolder(home)
 
 
 def run_arm(

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import Algorithm, Played, State, play
+from securefl.algorithm import Algorithm, Device, Played, State, play
 from securefl.charges import fewest_behind_an_entry
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.core.streams import stream
@@ -25,12 +25,10 @@ from securefl.plan import Plan
 from securefl.rounds import Answers, Ask, Kept
 from securefl.storage.journal import Journal
 from securefl.study import cost
-from securefl.study.checkpoint import Checkpoint
+from securefl.study.checkpoint import Checkpoint, Figures, Stands, require_new
 from securefl.study.config import Arm, Study
-from securefl.study.devices import Devices
 from securefl.study.seats import Cast, Seats
-from securefl.study.standing import Figures, Stands, require_new
-from securefl.study.world import World
+from securefl.study.seeded import World
 from securefl.weighing import admits
 
 
@@ -211,6 +209,30 @@ class Turn:
         sizes = world.sizes[cohort]
         passes = world.passes(sizes) if trains else 0
         return cost.client_costs(model, world.devices.of(cohort), sizes, traffic, passes)
+
+
+class Devices(Sequence[Device]):
+    """Test records and kept state of all clients.
+
+    Most algorithms have one model, and test it on the server's records. Nothing is then dealt out.
+    """
+
+    def __init__(self, world: World, kept: Mapping[int, Kept]) -> None:
+        self._world, self._kept = world, kept
+
+    def __len__(self) -> int:
+        return len(self._world.records)
+
+    @overload
+    def __getitem__(self, place: int) -> Device: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Device]: ...
+    def __getitem__(self, place: int | slice) -> Device | Sequence[Device]:
+        if isinstance(place, slice):
+            return [self[client] for client in range(len(self))[place]]
+        client = range(len(self))[place]  # IndexError beyond the last one ends an iteration
+        x, y = self._world.tests[client]
+        return Device(x=x, y=y, kept=self._kept.get(client, {}))
 
 
 def _of_clients(traffic: Mapping[str, int]) -> int:

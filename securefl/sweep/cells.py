@@ -27,9 +27,7 @@ from securefl.core.errors import ConfigError
 from securefl.dp.choice import Trials
 from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
-from securefl.study.brought import Brought
-from securefl.study.config import Arm, Study, parse, slug
-from securefl.study.home import note_home
+from securefl.study.config import Arm, Brought, Study, note_home, parse, slug
 from securefl.sweep.section import section_of
 
 CONFIG = "sweep.toml"

@@ -15,10 +15,9 @@ from securefl.core.release import PARTIES
 from securefl.plan import Plan
 from securefl.study import world
 from securefl.study.accounted import account, foreseen, ledger_of
-from securefl.study.composition import composition
+from securefl.study.composition import composition, require_known
 from securefl.study.config import Study
 from securefl.study.forecast import affordable_rounds
-from securefl.study.session import require_known
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from securefl.accounting.figures import brief, plain
 from securefl.accounting.shared import Account
-from securefl.study.forecast import Forecast
-from securefl.study.forecast_text import duration
+from securefl.study.forecast import Forecast, duration
 from securefl.sweep.best import caveats
 from securefl.sweep.cells import Sweep
 from securefl.sweep.check import ArmCost, Checked

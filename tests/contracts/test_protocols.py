@@ -18,7 +18,7 @@ from securefl.core.errors import ConfigError
 from securefl.rounds import ByCount, ByDraws
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
-from securefl.study.run import arm_folder
+from securefl.study.folder import arm_folder
 
 NAMES = sorted(
     point.name

@@ -17,8 +17,9 @@ from securefl.rounds import Answers, Ask, Value
 from securefl.study import results, run_report
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, ProtocolOptions
-from securefl.study.run import ArmRun, arm_folder
-from securefl.study.world import World, build
+from securefl.study.folder import arm_folder
+from securefl.study.seeded import ArmRun, World
+from securefl.study.world import build
 from securefl.training.task import Problem
 
 BY_SIZE = '[[arm]]\nname = "RP"\nprotocol = "fedavg_rp"\nscheme = "I"\nfraction = 0.5\n'

@@ -18,7 +18,8 @@ from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES, SERVER
 from securefl.engines.flower.exchange import GridExchange
 from securefl.study.parties.asking import OwnMachines
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import run_arm
+from securefl.study.seeded import ArmRun
 
 CLIENTS, ROUNDS = 4, 2
 FEDPROF = FEDAVG.replace("fedavg", "fedprof")

@@ -11,7 +11,8 @@ import pytest
 from securefl.study import world
 from securefl.study.config import parse
 from securefl.study.packaged import packaged
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import run_arm
+from securefl.study.seeded import ArmRun
 
 pytestmark = pytest.mark.slow
 

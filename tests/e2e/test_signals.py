@@ -15,7 +15,7 @@ from support.waiting import waiting
 
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import read
-from securefl.study.run import arm_folder
+from securefl.study.folder import arm_folder
 
 ROUNDS = 3
 MASKED = text(

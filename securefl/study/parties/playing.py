@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from securefl.engines.apart.waves import Exchange
 from securefl.study.export import taken
+from securefl.study.folder import study_of
 from securefl.study.parties.asking import run_apart
-from securefl.study.session import study_of
 
 
 def playing(

@@ -30,7 +30,7 @@ from securefl.protocols.contributions import Loss, Size, size_sends
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.rounds import Sends, Value
 from securefl.study.composition import composition
-from securefl.study.run import arm_folder
+from securefl.study.folder import arm_folder
 from securefl.training import probe_anchor
 from securefl.training.task import Problem
 

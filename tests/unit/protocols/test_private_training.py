@@ -20,7 +20,7 @@ from securefl.core.errors import ConfigError, UnsupportedEvent
 from securefl.dp.calibration import multiplier_beside
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.run import arm_folder
+from securefl.study.folder import arm_folder
 
 STEPS = steps_event(0.1, 1.2, 5)
 

@@ -24,7 +24,8 @@ from securefl.protocols.contributions import UPDATE
 from securefl.rounds import Ask, ByDraws, Sum
 from securefl.storage.database import Database
 from securefl.study.config import Study, parse
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import run_arm
+from securefl.study.seeded import ArmRun
 from securefl.study.world import build
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = {}\naggregation = "partial"\n'

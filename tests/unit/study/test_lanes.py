@@ -20,10 +20,9 @@ from securefl.core.errors import DataError, WorkerDied
 from securefl.study import session
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
-from securefl.study.config import Arm, Study
+from securefl.study.config import Arm, RuntimeSection, Study
+from securefl.study.folder import arm_folder
 from securefl.study.interruption import Interrupted, Interruption
-from securefl.study.run import arm_folder
-from securefl.study.runtime import RuntimeSection
 from securefl.study.session import run_study
 from securefl.study.turn import Turn
 

@@ -29,7 +29,9 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.storage.database import Database, seal
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
-from securefl.study.run import ArmRun, arm_folder, run_arm
+from securefl.study.folder import arm_folder
+from securefl.study.run import run_arm
+from securefl.study.seeded import ArmRun
 from securefl.study.world import build
 
 ROUNDS, KILLED = 5, 3

@@ -25,7 +25,7 @@ from securefl.report.run_page import APART, TESTED
 from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder
 from securefl.study import results, run_report
 from securefl.study.publication import MEASURED, ON_TERMINAL, public
-from securefl.study.run import ArmRun
+from securefl.study.seeded import ArmRun
 from securefl.study.told import Round
 
 PUBLIC = {
