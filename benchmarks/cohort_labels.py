@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 
 from securefl.storage import files
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, read
-from securefl.study.folder import arm_folder
 from securefl.study.seeded import World
 from securefl.study.world import build
 

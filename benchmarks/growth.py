@@ -31,7 +31,7 @@ from typing import Any
 
 from growth_study import LATE, NOISES, SIZE, fill, made
 
-from securefl.study.folder import arm_folder
+from securefl.study.arm import arm_folder
 from securefl.study.run import run_arm
 
 EARLY = 10

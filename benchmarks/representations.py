@@ -21,9 +21,9 @@ from securefl.core.streams import stream
 from securefl.report import plots
 from securefl.report.normality import normality, representations
 from securefl.report.tables import write_csv, write_png
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
-from securefl.study.folder import arm_folder
 from securefl.study.packaged import packaged
 from securefl.study.run import run_arm
 from securefl.study.seeded import World

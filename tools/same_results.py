@@ -34,7 +34,7 @@ import numpy as np
 from securefl.study import world
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import parse
-from securefl.study.run import arm_folder, run_arm
+from securefl.study.run import run_arm
 from securefl.training import single_thread
 try:
     from securefl.core.errors import ConfigError
@@ -44,6 +44,11 @@ except ModuleNotFoundError:  # a checkout from before there were rooms
     from securefl.errors import ConfigError
     from securefl.study.commands import text_of
     from securefl.study.sweep import has_sweep, parse_sweep
+
+try:
+    from securefl.study.arm import arm_folder
+except ModuleNotFoundError:  # a checkout from before an arm's files had a module
+    from securefl.study.run import arm_folder
 
 single_thread()
 name, rounds, records = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

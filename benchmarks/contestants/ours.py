@@ -19,9 +19,9 @@ from securefl.algorithm import Algorithm, Device, Evaluation
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.parts import Whole
 from securefl.rounds import Float32s
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import ProtocolOptions, Study, parse
-from securefl.study.folder import arm_folder
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.study.world import build

@@ -19,10 +19,10 @@ from securefl.plan import Plan
 from securefl.study import split_key, world
 from securefl.study.accounted import sentence
 from securefl.study.alarms import is_personal
+from securefl.study.arm import Saved, arm_folder, opened
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
-from securefl.study.folder import CONFIG, arm_folder, private_copy
-from securefl.study.run import Saved, opened
+from securefl.study.folder import CONFIG, private_copy
 from securefl.study.run_report import versions
 from securefl.study.seeded import World
 from securefl.training.devices import Hardware

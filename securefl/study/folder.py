@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from securefl.core.errors import ConfigError
-from securefl.storage.files import subfolder, write
+from securefl.storage.files import write
 from securefl.storage.folder_lock import require_idle
-from securefl.storage.private_folder import PRIVATE, private_folder, require_layout
+from securefl.storage.private_folder import require_layout
 from securefl.storage.texts import read_text
-from securefl.study.config import Arm, Brought, Study, home_of, note_home, parse, slug
+from securefl.study.config import Brought, Study, home_of, note_home, parse
 from securefl.study.split_key import Keeper
 from securefl.training.devices import Gpu, Hardware, chosen
 
 CONFIG = "study.toml"
-ARMS = Path(PRIVATE) / "arms"
-"""Where a run folder has its databases."""
 DEVICE_NOTE: Final = "device.txt"
 """The devices of a run, a line each, if it was ever on a GPU."""
 
@@ -59,21 +57,6 @@ def study_of(folder: Path, brought: Brought | None = None) -> Study:
         raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
     require_layout(folder)
     return parse(read_text(config), home=home_of(config), brought=brought)
-
-
-def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
-    """Where checkpoint and ledger of one arm and seed are."""
-    return folder / ARMS / slug(arm.name) / f"seed-{seed}"
-
-
-def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
-    """Make the folder of one arm and seed, if there is none. Raises DataError if a part of it is a link."""
-    home = arm_folder(folder, arm, seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    private_folder(folder)
-    for part in reversed(home.relative_to(folder).parents):
-        subfolder(folder / part)
-    return subfolder(home)
 
 
 def hardware_of(

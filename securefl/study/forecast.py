@@ -1,5 +1,4 @@
-"""The cost of a study before it runs: who learns what, epsilon after the schedule, bytes, time.
-FOLDED: A forecast as lines of text."""
+"""The cost of a study before it runs: who learns what, epsilon after the schedule, bytes, time; and as text."""
 
 from __future__ import annotations
 

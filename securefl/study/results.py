@@ -1,5 +1,7 @@
 """From the records of finished arms to tables.
-FOLDED: Why parts of clients are missing: the reasons noted at this machine, which never travelled."""
+
+Why parts of clients are missing is noted at this machine alone: the reasons never travelled.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ from securefl.report import run_page
 from securefl.report.plots import evaluated
 from securefl.study.accounted import sentence
 from securefl.study.alarms import Alarm, alarms, is_personal
+from securefl.study.arm import ArmRun, arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
-from securefl.study.folder import arm_folder
-from securefl.study.seeded import ArmRun, World
+from securefl.study.seeded import World
 from securefl.training.evaluation import Task
 
 COLUMNS = ("arm", "who", "what", "reason", "clients", "rounds", "times", "told")

@@ -1,11 +1,10 @@
-"""What one seed makes of a study: its world, and in it the finished arms."""
+"""The world of one seed: every client's records, their quality, the devices, and the problem."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +13,6 @@ from securefl.algorithm import Population
 from securefl.engines.party.computing import Records
 from securefl.rounds import Floats
 from securefl.study import cost
-from securefl.study.config import Arm
 from securefl.training.task import Problem
 
 
@@ -120,12 +118,3 @@ class World:
             return np.full(samples.shape, float(local.epochs))
         assert local.steps is not None
         return local.steps * np.minimum(local.batch_size / samples, 1.0)
-
-
-@dataclass(frozen=True)
-class ArmRun:
-    """A finished arm under one seed: the records of all its rounds (see `turn.Turn`)."""
-
-    arm: Arm
-    world: World
-    records: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""A run folder: claim it for a study, run every arm, write the results."""
+"""A study's run in its folder: play every arm under every seed, and write the results."""
 
 from __future__ import annotations
 
@@ -16,24 +16,15 @@ from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import require_layout
 from securefl.study import results, run_report, split_key, world
 from securefl.study.accounted import reserve_all, sentence
+from securefl.study.arm import ARMS, ArmRun, made_folder
 from securefl.study.composition import composition, require_known
 from securefl.study.config import Arm, Brought, Study
-from securefl.study.folder import (
-    ARMS,
-    CONFIG,
-    claim,
-    devices,
-    hardware_of,
-    made_folder,
-    note_device,
-    private_copy,
-    study_of,
-)
+from securefl.study.folder import CONFIG, claim, devices, hardware_of, note_device, private_copy, study_of
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, side_by_side
 from securefl.study.run import run_arm
 from securefl.study.seats import Seats
-from securefl.study.seeded import ArmRun, World
+from securefl.study.seeded import World
 from securefl.study.split_key import Keeper
 from securefl.study.told import logged, told
 from securefl.training import single_thread

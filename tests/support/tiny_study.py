@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from securefl.algorithm import Algorithm, Device, Evaluation, Offer, Played, Population, State
 from securefl.rounds import Answers, Ask
+from securefl.study.arm import ArmRun
 from securefl.study.config import Arm, ProtocolOptions, Study, parse
 from securefl.study.run import run_arm
-from securefl.study.seeded import ArmRun, World
+from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.training.task import Problem
 

@@ -14,9 +14,10 @@ from securefl.algorithm import Job
 from securefl.plan import Plan
 from securefl.protocols.fedlog.bodies import Body
 from securefl.rounds import Kept
+from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
-from securefl.study.seeded import ArmRun, World
+from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.training.fit import fitted
 
