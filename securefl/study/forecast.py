@@ -1,4 +1,4 @@
-"""The cost of a study before it runs: who learns what, epsilon after the schedule, bytes, time; and as text."""
+"""The cost of a study before it runs, and as text: who learns what, epsilon in the end, bytes, time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Playing an arm under one seed: its rounds, what an observer saw of each, and going on after the last one."""
+"""Playing an arm under one seed: its rounds, what an observer saw of each, and going on after the last."""
 
 from __future__ import annotations
 
