@@ -25,10 +25,9 @@ from securefl.algorithm import Algorithm, Offer, Population, State
 from securefl.protocols.averaging import Averaging, Chosen, Selection
 from securefl.protocols.fedcor import FedCor
 from securefl.rounds import Each, Floats
-from securefl.study.config import parse
+from securefl.study.config import RuntimeSection, parse
 from securefl.study.packaged import text_of
 from securefl.study.run import run_arm
-from securefl.study.runtime import RuntimeSection
 from securefl.study.world import build
 from securefl.training import single_thread
 from securefl.training.task import Problem

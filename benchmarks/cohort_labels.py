@@ -19,10 +19,11 @@ import numpy as np
 import pandas as pd
 
 from securefl.storage import files
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, read
-from securefl.study.run import arm_folder
-from securefl.study.world import World, build
+from securefl.study.seeded import World
+from securefl.study.world import build
 
 RESULTS = Path(__file__).parent / "results" / "cohort_labels.json"
 WARM_UP, LAST = 15, 20

@@ -18,7 +18,7 @@ import numpy as np
 from studies import changed, runs
 
 from securefl.storage import files
-from securefl.study.run import ArmRun
+from securefl.study.arm import ArmRun
 
 WORDS = ("ckks", "batches", "pads")
 

@@ -31,7 +31,8 @@ from typing import Any
 
 from growth_study import LATE, NOISES, SIZE, fill, made
 
-from securefl.study.run import arm_folder, run_arm
+from securefl.study.arm import arm_folder
+from securefl.study.run import run_arm
 
 EARLY = 10
 MOST_PLAYED, MOST_ROWS = 20_000, 100_000

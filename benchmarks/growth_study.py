@@ -23,7 +23,7 @@ from securefl.study import world
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
-from securefl.study.presets import PRESETS
+from securefl.study.cost import PRESETS
 from securefl.training.task import Problem
 
 SIZE, LATE = 610, 1000

@@ -33,11 +33,13 @@ from securefl.report.style import ARM_COLOURS, blank, light_frame
 from securefl.report.tables import write_csv, write_png
 from securefl.rounds import Floats
 from securefl.storage import files
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, read
-from securefl.study.run import arm_folder, run_arm
-from securefl.study.world import World, build
+from securefl.study.run import run_arm
+from securefl.study.seeded import World
+from securefl.study.world import build
 from securefl.training.fit import one_by_one
 from securefl.training.losses import losses_of, records
 

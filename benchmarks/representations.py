@@ -21,11 +21,13 @@ from securefl.core.streams import stream
 from securefl.report import plots
 from securefl.report.normality import normality, representations
 from securefl.report.tables import write_csv, write_png
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 from securefl.study.packaged import packaged
-from securefl.study.run import arm_folder, run_arm
-from securefl.study.world import World, build
+from securefl.study.run import run_arm
+from securefl.study.seeded import World
+from securefl.study.world import build
 from securefl.sweep.cells import parse_sweep
 from securefl.training import outputs, single_thread
 

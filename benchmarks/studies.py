@@ -5,9 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse
 from securefl.study.packaged import packaged
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import run_arm
 from securefl.study.world import build
 from securefl.training import single_thread
 

@@ -48,7 +48,7 @@ def first(name, *modules):
 build = first("build", "securefl.study.world")
 Checkpoint = first("Checkpoint", "securefl.study.checkpoint")
 parse = first("parse", "securefl.study.config")
-arm_folder = first("arm_folder", "securefl.study.run")
+arm_folder = first("arm_folder", "securefl.study.arm", "securefl.study.run")
 run_arm = first("run_arm", "securefl.study.run")
 single_thread = first("single_thread", "securefl.training", "securefl.training.threads")
 ConfigError = first("ConfigError", "securefl.core.errors")

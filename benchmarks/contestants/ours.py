@@ -19,10 +19,12 @@ from securefl.algorithm import Algorithm, Device, Evaluation
 from securefl.protocols.averaging import Averaging
 from securefl.protocols.parts import Whole
 from securefl.rounds import Float32s
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import ProtocolOptions, Study, parse
-from securefl.study.run import arm_folder, run_arm
-from securefl.study.world import World, build
+from securefl.study.run import run_arm
+from securefl.study.seeded import World
+from securefl.study.world import build
 from securefl.training import single_thread
 from securefl.training.task import Problem
 

@@ -13,8 +13,7 @@ from securefl.api.studies import Given, study_from
 from securefl.core.release import PARTIES
 from securefl.study import accounted, world
 from securefl.study.config import Study
-from securefl.study.forecast import Forecast, forecasts, total_seconds
-from securefl.study.forecast_text import lines
+from securefl.study.forecast import Forecast, forecasts, lines, total_seconds
 from securefl.training.threads import one_thread
 
 

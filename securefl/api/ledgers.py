@@ -1,9 +1,13 @@
-"""The ledger of a single call: the caller's own, which lasts, or one for as long as the call."""
+"""The ledger of a single call, which lasts or not, and the file beside it that says whose entries are whose.
+
+A ledger knows clients by number. If a caller's second call had other names, or the same ones in another
+order, one client's releases would be charged to another.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -12,10 +16,23 @@ import numpy as np
 
 from securefl.accounting.ledger import Ledger
 from securefl.api.arguments import path_of
-from securefl.api.roster import Roster
+from securefl.core.errors import DataError
+from securefl.core.legible import require_distinct
 from securefl.engines.party.computing import Records
 from securefl.plan import Plan
+from securefl.storage.database import Damaged, Database, Kind, check, seal
 
+KIND: Final = Kind(
+    name="roster",
+    version=1,
+    tables=(
+        "CREATE TABLE clients (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, seal BLOB NOT NULL) "
+        "STRICT",
+        "CREATE TABLE ledger (identity TEXT PRIMARY KEY, seal BLOB NOT NULL) STRICT",
+    ),
+    lost="Without it nobody knows whose the ledger's entries are: restore it, or begin a new ledger in "
+    "another file, which does not count what was released under this one.",
+)
 RECORDS: Final[Records] = (np.zeros((1, 1)), np.zeros(1))
 """Of a client that sends what its caller gives. One without any record would abstain."""
 
@@ -43,3 +60,64 @@ def _numbers(path: Path, plan: Plan, names: Sequence[str]) -> Mapping[str, int]:
         entries = 1 + max((int(holder.rpartition("-")[2]) for holder in holders), default=-1)
         found = roster.numbers(names, ledger.identity, entries)
     return {name: found[name] for name in names}
+
+
+class Roster:
+    """The names of a ledger's clients, in the order in which they first came."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = Database(path, KIND)
+
+    @classmethod
+    @contextmanager
+    def beside(cls, ledger: Path) -> Iterator[Roster]:
+        """That of a ledger, in `<ledger>.clients`."""
+        found = cls(ledger.with_name(ledger.name + ".clients"))
+        try:
+            yield found
+        finally:
+            found._db.close()
+
+    def numbers(self, names: Iterable[str], identity: str, entries: int) -> dict[str, int]:
+        """The number of each name; a new name takes the next number, durably.
+
+        Args:
+            identity: of the ledger. entries: for how many clients it has any, at least.
+
+        Raises DataError if the roster is another ledger's, lost or older than the ledger. Raises ConfigError
+        for a name that differs by case alone from one that is known: its client would have a second budget.
+        """
+        names = tuple(names)
+        # in one transaction: two processes that begin at once must not give one number to two names
+        with self._db.explaining(), self._db.transaction():
+            known = self._known()
+            self._bind(identity, new=not known and not entries)
+            if entries > len(known):
+                raise Damaged(f"the ledger has entries of {entries} clients, and it names {len(known)}")
+            require_distinct((*known, *names), "clients' names in one ledger")
+            for name in names:
+                if name not in known:
+                    number = known[name] = len(known)
+                    self._db.run("INSERT INTO clients VALUES (?, ?, ?)", (number, name, seal(number, name)))
+            return known
+
+    def _known(self) -> dict[str, int]:
+        rows = self._db.rows("SELECT number, name, seal FROM clients ORDER BY number")
+        for place, (number, name, sealed) in enumerate(rows):
+            check(sealed, number, name)
+            if number != place:
+                raise Damaged("clients are missing")
+        return {name: number for number, name, _ in rows}
+
+    def _bind(self, identity: str, *, new: bool) -> None:
+        row = self._db.row("SELECT identity, seal FROM ledger")
+        if row is None and new:
+            self._db.run("INSERT INTO ledger VALUES (?, ?)", (identity, seal(identity)))
+        elif row is None:
+            raise Damaged("it no longer says whose ledger it belongs to")
+        else:
+            check(row[1], row[0])
+            if row[0] != identity:
+                raise DataError(
+                    f"{self._db.path} belongs to another ledger. Put back the one that does, or begin anew."
+                )

@@ -11,8 +11,7 @@ import tomli_w
 
 from securefl.core.errors import ConfigError
 from securefl.processes import MOST_WORKERS
-from securefl.study.brought import Brought
-from securefl.study.config import Study, parse, read
+from securefl.study.config import Brought, Study, parse, read
 from securefl.study.packaged import text_of
 from securefl.sweep.cells import has_sweep
 

@@ -18,8 +18,7 @@ from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.processes import processors, scriptless
 from securefl.storage.folder_lock import alone
-from securefl.study.brought import Brought
-from securefl.study.config import slug
+from securefl.study.config import Brought, slug
 from securefl.study.interruption import Interruption
 from securefl.study.publication import public
 from securefl.sweep import tradeoff

@@ -33,7 +33,7 @@ def export(
     per party, the ledger's head, rounds, accuracy. `securefl.load` loads it. Nothing is written in RUN.
     """
     from securefl.study.export import rows, taken
-    from securefl.study.session import study_of
+    from securefl.study.folder import study_of
     from securefl.training.threads import one_thread
 
     study = study_of(folder)

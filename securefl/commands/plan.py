@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from securefl.study.config import Study
     from securefl.study.forecast import Forecast
-    from securefl.study.world import World
+    from securefl.study.seeded import World
 
 
 @click.command(epilog="Example:  securefl plan fedlog_digits")
@@ -48,8 +48,7 @@ def plan(study: str, workers: int | None, as_json_: bool) -> None:
 
 def _study(found: Study, console: Console, as_json_: bool) -> None:
     from securefl.study import accounted, world
-    from securefl.study.forecast import as_json
-    from securefl.study.forecast_text import lines
+    from securefl.study.forecast import as_json, lines
     from securefl.study.own import told
 
     # Before any of it runs.
@@ -73,9 +72,8 @@ def _study(found: Study, console: Console, as_json_: bool) -> None:
 def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
     from securefl.accounting.figures import plain as plain_of
     from securefl.study import world
-    from securefl.study.forecast_text import lines
-    from securefl.sweep import check_text
-    from securefl.sweep.check import check
+    from securefl.study.forecast import lines
+    from securefl.sweep import check as checking
     from securefl.sweep.choice import cost, told
     from securefl.sweep.session import own_code
 
@@ -85,7 +83,9 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
     for line in own_code(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     with console.status("checking all cells") as status:
-        checked = check(found.cells, costs=True, tell=lambda cell: status.update(plain(f"checking {cell}")))
+        checked = checking.check(
+            found.cells, costs=True, tell=lambda cell: status.update(plain(f"checking {cell}"))
+        )
     able = [own.cell for own in checked if not own.refused]
     forecasts: list[Forecast] = []
     outside: tuple[str, ...] = ()
@@ -97,19 +97,19 @@ def _sweep(name: str, workers: int, console: Console, as_json_: bool) -> None:
     for sentence in outside:
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if as_json_:
-        taken = check_text.seconds(checked, forecasts, workers) if able else None
+        taken = checking.seconds(checked, forecasts, workers) if able else None
         paid = None if spent is None else {party: plain_of(value) for party, value in spent.items()}
         own = {"notes": [*outside], "choice": paid}
-        click.echo(json.dumps({**check_text.as_json(found, checked, taken), **own}, indent=2))
+        click.echo(json.dumps({**checking.as_json(found, checked, taken), **own}, indent=2))
     else:
-        click.echo("\n".join(check_text.lines(found, checked)))
+        click.echo("\n".join(checking.lines(found, checked)))
         if spent is not None:
             click.echo("\n" + "\n".join(told(found, spent)))
         if able:
             click.echo(f"\nThe cell {able[0].name}, rehearsed:\n")
             # Without its last line, the time of that cell alone.
             click.echo("\n".join(list(lines(study, forecasts))[:-1]))
-            click.echo(check_text.last_line(checked, forecasts, workers))
+            click.echo(checking.last_line(checked, forecasts, workers))
     if len(able) < len(checked):
         raise ConfigError(
             f"{name}: {len(checked) - len(able)} of {len(checked)} cells cannot run: "

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def find(study: str) -> Sweep:
     """A sweep by path, or by the name of a packaged one."""
-    from securefl.study.home import home_of
+    from securefl.study.config import home_of
     from securefl.sweep.cells import parse_sweep
 
     try:

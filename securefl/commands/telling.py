@@ -64,6 +64,7 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
     from rich.console import Console
 
     from securefl.study import run_report, session
+    from securefl.study.folder import CONFIG
     from securefl.study.interruption import Interrupted, Interruption
     from securefl.study.own import told
     from securefl.study.progress import Bars
@@ -72,7 +73,7 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
 
     console = Console(stderr=True, quiet=as_json)
     began = time.perf_counter()
-    if (out / session.CONFIG).exists():
+    if (out / CONFIG).exists():
         console.print(f"Going on with the run in {out}.", highlight=False, markup=False, soft_wrap=True)
     for line in told(study):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -84,7 +85,7 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
             fresh = calling(callbacks, study.study.rounds)
             found, page = session.run_study(study, out, bars.tell, fresh=fresh, stop=stop, say=say)
     except Interrupted as interrupted:
-        end_stopped(interrupted, f"securefl run {out / session.CONFIG} --out {out}")
+        end_stopped(interrupted, f"securefl run {out / CONFIG} --out {out}")
     tell(found, page, as_json)
     bought = run_report.bought(study, found)
     for sentence in (*bought, *run_report.quiet(found)):
@@ -98,7 +99,7 @@ def run_and_tell(study: Study, out: Path, as_json: bool, callbacks: Sequence[Cal
 def computed(study: Study, seeds: Iterable[int], console: Console) -> None:
     """Compute the features that a study asks for, with a bar, before anything runs that has bars of its own.
 
-    They are kept by content (`study.features`), so whoever builds a world afterwards finds them.
+    They are kept by content (`study.own`), so whoever builds a world afterwards finds them.
     """
     if study.data.features is None:
         return

@@ -9,10 +9,10 @@ from pathlib import Path
 from securefl.core.errors import ConfigError
 from securefl.published.table import Part, Table
 from securefl.storage.texts import read_text
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import rounds_in
 from securefl.study.config import slug
-from securefl.study.run import arm_folder
-from securefl.study.session import CONFIG
+from securefl.study.folder import CONFIG
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from securefl.plan import Plan
 from securefl.storage.texts import read_text
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
-from securefl.study.world import World
+from securefl.study.seeded import World
 
 NOTE: Final = "accounting.txt"
 """In a run folder: what its epsilons cover, if it was chosen among others."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from securefl.study.run import ArmRun
+from securefl.study.arm import ArmRun
 from securefl.training.evaluation import constant_accuracy
 
 Records = Sequence[Mapping[str, Any]]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from securefl.accounting.composition import compose, within
 from securefl.algorithm import Algorithm
 from securefl.charges import events_of, open_to
 from securefl.core.errors import ConfigError
+from securefl.core.reading import near
 from securefl.dp.calibration import check_delta
 from securefl.plan import Plan
 from securefl.rounds import Sends
-from securefl.study.config import Arm, Study
-from securefl.study.places import place_of, placed
-from securefl.study.world import World
+from securefl.study.config import Arm, Study, place_of, placed
+from securefl.study.seeded import World
 from securefl.sums import way_of
 from securefl.training.devices import Hardware
 from securefl.training.kink_verdicts import keeps_apart
@@ -45,6 +45,18 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     with placed(study, place_of(arm)):
         algorithm.start()  # a layer that does not exist is told here
     return algorithm, plan
+
+
+def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
+    """Raises ConfigError for a name in `unprotected` that no arm sends, such as a misspelt one."""
+    names = sorted({offer.sends.name for own in algorithms for offer in own.offers})
+    with placed(study, "[privacy]"):
+        for name in study.privacy.unprotected:
+            if name not in names:
+                raise ConfigError(
+                    f"[privacy] Expected unprotected among {', '.join(names)}, which the arms send, got "
+                    f"{name!r}{near(name, names)}."
+                )
 
 
 def _check_budget(plan: Plan, sent: Sequence[Sends]) -> None:

@@ -1,32 +1,41 @@
-"""A study as TOML: strict, with errors that name the key, the value and the nearest valid name."""
+"""A study as TOML: strict, with errors that name the file, the key, the value and the nearest valid name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Literal, Protocol
 
-from securefl.algorithm import Algorithm
+from torch import nn
+
+from securefl import processes
+from securefl.algorithm import Algorithm, Offer
 from securefl.core.errors import ConfigError
 from securefl.core.legible import require_legible
 from securefl.core.reading import convert, near
 from securefl.data import Corruption
 from securefl.engines.network import Faults
+from securefl.processes import MOST_WORKERS
+from securefl.storage.files import write
 from securefl.storage.texts import read_text, toml
-from securefl.study import presets
-from securefl.study.brought import Brought
+from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
-from securefl.study.home import home_of
 from securefl.study.privacy import PrivacySection
-from securefl.study.runtime import RuntimeSection
 from securefl.training import LocalTraining, ModelConfig
+from securefl.training.cohorts import Batched, slots_for
+from securefl.training.devices import Wanted
 from securefl.training.dpsgd_config import DPSGD
+from securefl.training.fit import Fits, Trainer, one_by_one
 from securefl.training.own_models import OwnModelSection, section_of
 from securefl.training.task import Problem
+from securefl.training.workers import Forked
 
+_HOME: Final = "home.txt"
+"""In a run folder: where its study's own files and modules are."""
 MOST_ROUNDS = 10**6
 _LONGEST_NAME = 200
 """Longest name in bytes. A name is a folder's too, and file systems bear 255."""
@@ -73,8 +82,48 @@ class StudySection:
 class CostSection:
     """Time and energy: a published preset (its constant message sizes), or real bytes (`real_bytes`)."""
 
-    preset: presets.Name = "emnist_v2"
+    preset: PresetName = "emnist_v2"
     real_bytes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeSection:
+    """training: "batched" trains several clients in one computation, where the model has dense layers alone;
+    "sequential" trains each by itself. Both draw the same batches and noise. Sums differ in last bits.
+    workers: processes that share arms, seeds and local training; by default one for each processor.
+    device: where models are computed. "auto": on a GPU where one can be used, and else on the CPU.
+    Nothing here changes what a ledger records or a message says."""
+
+    training: Literal["batched", "sequential"] = "batched"
+    workers: int | None = None
+    device: Wanted = "auto"
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
+            raise ValueError(f"Expected 1 to {MOST_WORKERS:,} workers, got {self.workers}.")
+
+    @property
+    def processes(self) -> int:
+        """The number of worker processes here."""
+        if not processes.can_fork():
+            return 1
+        return self.workers or processes.processors()
+
+    def lanes(self, pairs: int) -> int:
+        """How many of a study's pairs of arm and seed run side by side."""
+        return min(self.processes, pairs)
+
+    def lane(self, lanes: int) -> RuntimeSection:
+        """The same for one of several runs that go on side by side, and share the workers."""
+        return replace(self, workers=max(1, self.processes // lanes))
+
+    def trainer(self, offers: Sequence[Offer]) -> Trainer:
+        """The trainer of a run with these offers. One is made for a run, since it keeps what it learnt."""
+        alone = Forked(self.processes) if self.processes > 1 else one_by_one
+        if self.training == "sequential":
+            return alone
+        cohorts = (offer.sends.cohort for offer in offers if isinstance(offer, Fits))
+        return Batched(alone, slots_for(max(cohorts, default=0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +136,25 @@ class Arm:
 
     def __post_init__(self) -> None:
         require_name(self.name)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Brought:
+    """What a caller in Python hands to a study, in place of what its text would name.
+
+    data: records in place of `[data] source`: arrays, a Dataset, one per client, or torch's or Hugging
+    Face's data sets. model: makes the model in place of `[model] kind`.
+    """
+
+    data: object | None = None
+    model: Callable[..., nn.Module] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the very same things were brought: arrays compare entry by entry."""
+        return isinstance(other, Brought) and self.data is other.data and self.model is other.model
+
+    def __hash__(self) -> int:
+        return hash((id(self.data), id(self.model)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +299,53 @@ def _protocol_named(name: str, found: Mapping[str, EntryPoint]) -> type[Protocol
     # Only the one that is named: another package's protocol may be slow to import, or broken.
     options: type[ProtocolOptions] = found[name].load()
     return options
+
+
+def home_of(file: Path) -> Path:
+    """The folder that the paths and modules of the study or sweep in this file are looked for in.
+
+    It is that of the file. A run folder keeps a copy of the file, and notes where it came from.
+    """
+    noted = file.parent / _HOME
+    if not noted.is_file():
+        return file.parent
+    home = Path(read_text(noted).strip())
+    if not home.is_absolute():
+        raise ConfigError(
+            f"{noted}: expected a whole path, that of the study's own folder, got {str(home)!r}."
+        )
+    return home
+
+
+def note_home(folder: Path, home: Path | None) -> None:
+    """Note in a run folder where its study's files are. Without a home there is nothing to note."""
+    if home is None or home.resolve() == folder.resolve():
+        return
+    found = f"{home.resolve()}\n"
+    if not (folder / _HOME).is_file() or read_text(folder / _HOME) != found:
+        write(folder / _HOME, found)
+
+
+@contextmanager
+def placed(study: Study, where: str) -> Iterator[None]:
+    """A context whose ConfigErrors begin with the study's file and this place, such as "[data]".
+
+    A message that begins with a section keeps its own, and one that has been placed is left as it is.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if error.placed:
+            raise
+        text = str(error) if str(error).startswith("[") else f"{where} {error}"
+        mended = ConfigError(f"{study.file}: {text}" if study.file else text)
+        mended.placed = True
+        raise mended from None
+
+
+def place_of(arm: Arm) -> str:
+    """An arm as a place in its file."""
+    return f"[[arm]] {arm.name}:"
 
 
 def slug(name: str) -> str:

@@ -19,12 +19,12 @@ from securefl.plan import Plan
 from securefl.study import split_key, world
 from securefl.study.accounted import sentence
 from securefl.study.alarms import is_personal
+from securefl.study.arm import Saved, arm_folder, opened
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, slug
-from securefl.study.private_copy import private_copy
-from securefl.study.run import Saved, arm_folder, opened
+from securefl.study.folder import CONFIG, private_copy
 from securefl.study.run_report import versions
-from securefl.study.session import CONFIG
+from securefl.study.seeded import World
 from securefl.training.devices import Hardware
 from securefl.training.exported import save
 from securefl.training.learnt import Exportable, Learnt
@@ -122,7 +122,7 @@ def _unfinished(study: Study, folder: Path, arm: Arm, seed: int, rounds: int) ->
 def _card(
     study: Study,
     arm: Arm,
-    here: world.World,
+    here: World,
     made: tuple[Algorithm, Plan],
     saved: Saved,
     learnt: Learnt,

@@ -1,11 +1,15 @@
-"""A study's own records, code and model: found, tried, and told apart from others by digests."""
+"""What is a study's own: records, features of them, and a model, with the code that makes them.
+
+They are found, tried, and told apart from others by digests. Features are computed client by client by a
+frozen network, and kept by content.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,7 @@ from torch import nn
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.columns import key_of
+from securefl.data.files import cache_folder
 from securefl.data.given import Given, given
 from securefl.data.identity import digest_of_records
 from securefl.data.networks import agreed, outside
@@ -22,47 +27,21 @@ from securefl.data.own import Own, from_files, own
 from securefl.data.sides import Sides
 from securefl.data.tables import read_table
 from securefl.dp.noise import Source
+from securefl.engines.party.computing import Records
 from securefl.storage.own_code import CodePlace, importable, located, names_code
 from securefl.storage.own_code import load as load_code
-from securefl.study.config import Study
+from securefl.study.config import Study, placed
 from securefl.study.data_section import DataSection, data_points, path_of
-from securefl.study.places import placed
+from securefl.study.seeded import Marks
 from securefl.training.architecture import Architecture
 from securefl.training.dpsgd_config import DPSGD
 from securefl.training.losses import Loss
 from securefl.training.models import ModelConfig
+from securefl.training.networks import Network, named
 from securefl.training.own_model_checks import require_layers
 from securefl.training.own_models import OwnModel, model_points
 
 BROUGHT = "what was handed over in Python"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Marks:
-    """What tells a run's own records and model from others.
-
-    bound: digests that a run is bound to, by name. words: the same for people, without what follows from
-    records. private: digests of records, for people at this machine. notes: what a person should
-    know before the run, a sentence each. outside: what no epsilon covers, a sentence each. records: a digest
-    of the records, for a shared ledger alone; empty if the study names none.
-    """
-
-    bound: Mapping[str, str] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)
-    private: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    outside: tuple[str, ...] = ()
-    records: str = ""
-
-    def __or__(self, other: Marks) -> Marks:
-        return Marks(
-            bound={**self.bound, **other.bound},
-            words={**self.words, **other.words},
-            private={**self.private, **other.private},
-            notes=(*self.notes, *other.notes),
-            outside=(*self.outside, *other.outside),
-            records=self.records or other.records,
-        )
 
 
 def data_code(study: Study) -> CodePlace | None:
@@ -315,3 +294,87 @@ def digest_of(model: nn.Module, *, sources: bool) -> str:
         found.update(f"{key} {tuple(entry.shape)}".encode())
         found.update(np.ascontiguousarray(entry.detach().numpy()).tobytes())
     return found.hexdigest()
+
+
+Told = Callable[[int, int], None]
+"""Is called with how many records have their features, of how many."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Featured:
+    """records: each client's. test: the server's. shape: of one record. marks: of the network."""
+
+    records: Sequence[Records]
+    test: Dataset
+    shape: tuple[int, ...]
+    marks: Marks
+
+
+def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told) -> Featured:
+    """Records with the features that the study's network computes of them, if it names one.
+
+    A client's features are computed of its records alone, and kept under their digest and the network's.
+    Raises ConfigError for a network that is none or does not read the records, and DataError for kept
+    features that are damaged, or not finite.
+    """
+    if study.data.features is None:
+        return Featured(records=records, test=test, shape=test.shape, marks=Marks())
+    network, place = _network(study)
+    width = network.width(test.shape)
+    total, done = len(test) + sum(len(x) for x, _ in records), 0
+
+    def of(x: Any, lenient: bool) -> Any:
+        nonlocal done
+        folder = cache_folder() / "features"
+        found = network.features(x, folder, lambda own: tell(done + own, total), lenient=lenient)
+        done += len(x)
+        return found
+
+    made = [(of(x, study.claims), y) for x, y in records]
+    tested = Dataset(name=test.name, x=of(test.x, False), y=test.y, classes=test.classes, fitted=test.fitted)
+    return Featured(records=made, test=tested, shape=(width,), marks=_marks(network, place, test.name))
+
+
+def _network(study: Study) -> tuple[Network, CodePlace | None]:
+    place = features_code(study)
+    return (named(study.data.features or "") if place is None else _own(study, place)), place
+
+
+def _own(study: Study, place: CodePlace) -> Network:
+    """The network that a function of the study's own returns."""
+    factory = load_code(place)
+    if not inspect.isroutine(factory) and not inspect.isclass(factory):
+        raise ConfigError(f"[data] Expected {place.name} to be a class or function, got something else.")
+    try:
+        with importable(place):
+            module, again = factory(), factory()
+    except SecureFLError:
+        raise
+    # The function is the study's own code: it may fail in any way, and end the process as scripts do.
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"[data] Expected {place.name}() to make a network, got {type(error).__name__}: {error}. Mend it."
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"[data] Expected {place.name}() to make an nn.Module, got {type(module).__name__}."
+        )
+    digest = digest_of(module, sources=False)
+    # Features that no later process could compute again would be kept under a name that never comes back.
+    if not isinstance(again, nn.Module) or digest_of(again, sources=False) != digest:
+        raise ConfigError(
+            f"[data] Expected {place.name}() to make the same network each time, got others. Draw its values "
+            "from a seeded generator, or read them from a file."
+        )
+    name = f"{place.name} {place.sha256} {digest}"
+    return Network(module=module, name=name, about=study.data.network or "")
+
+
+def _marks(network: Network, place: CodePlace | None, source: str) -> Marks:
+    sentence = outside(network.about, source)
+    words = {"features": network.about or network.name}
+    return Marks(
+        bound={"features": hashlib.sha256(network.name.encode()).hexdigest()},
+        words=words if place is None else {**words, "code of the features": str(place)},
+        outside=(sentence,) if sentence else (),
+    )

@@ -1,11 +1,15 @@
-"""From the records of finished arms to tables."""
+"""From the records of finished arms to tables.
+
+Why parts of clients are missing is noted at this machine alone: the reasons never travelled.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +17,24 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from securefl.core.release import PARTIES
+from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
+from securefl.messages import client_name
 from securefl.plan import CLEAR
 from securefl.report import run_page
 from securefl.report.plots import evaluated
-from securefl.study.abstentions import abstentions
 from securefl.study.accounted import sentence
 from securefl.study.alarms import Alarm, alarms, is_personal
+from securefl.study.arm import ArmRun, arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, Study
-from securefl.study.run import ArmRun, arm_folder
-from securefl.study.world import World
+from securefl.study.seeded import World
 from securefl.training.evaluation import Task
 
 _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
+_ABSTENTIONS = ("arm", "who", "what", "reason", "clients", "rounds", "times", "told")
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+_UNKNOWN = "no reason is on record: it was lost on the way, or is part of a sum that came to nothing"
+_Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -205,3 +213,62 @@ def finished_rounds(folder: Path, arm: Arm, seed: int) -> int:
     with Checkpoint(path) as checkpoint:
         records = checkpoint.load()[1]
     return sys.maxsize if records and records[-1]["ended"] else len(records)
+
+
+@dataclass
+class _Count:
+    """One reason. shown: its first wording; others may differ in numbers."""
+
+    shown: str
+    parties: set[tuple[int, str]] = field(default_factory=set)
+    rounds: set[tuple[int, int]] = field(default_factory=set)
+    times: int = 0
+    told: str = ""
+
+
+def abstentions(runs: Sequence[ArmRun]) -> pd.DataFrame:
+    """Arm, who, what, reason, clients, rounds, times, told: a row for each reason of each arm, over seeds.
+
+    who: "clients", "server" or "key-holder". what: "abstained" (it said why, here alone), "refused" (others
+    could not use what it sent), "silent" (selected, without an answer or a reason) or "blank" (it answered as
+    a client without records, since its silence would have told why). reason: as it was first
+    noted; reasons that differ in numbers alone are one. clients, rounds: how many, each seed's apart. times:
+    in how many rounds of how many clients. told: what a client's silence follows from, by the classes of
+    `core.abstaining`; empty for others, and for records of earlier versions.
+    """
+    counts: dict[_Key, _Count] = {}
+    for run in runs:
+        for number, party, what, reason, told in _noted(run):
+            who = party if party in (SERVER, KEY_HOLDER) else "clients"
+            key = (run.arm.name, who, what, _NUMBER.sub("#", reason))
+            count = counts.setdefault(key, _Count(reason, told=told))
+            count.parties.add((run.world.seed, party))
+            count.rounds.add((run.world.seed, number))
+            count.times += 1
+    ranked = sorted(counts.items(), key=lambda item: -item[1].times)
+    names = list(dict.fromkeys(run.arm.name for run in runs))
+    rows = [
+        (
+            *(arm, who, what, own.shown, len(own.parties) if who == "clients" else 0),
+            *(len(own.rounds), own.times, own.told),
+        )
+        for name in names
+        for (arm, who, what, _), own in ranked
+        if arm == name
+    ]
+    return pd.DataFrame(rows, columns=list(_ABSTENTIONS))
+
+
+def _noted(run: ArmRun) -> Iterator[tuple[int, str, str, str, str]]:
+    """Round, party, what, reason and its class of every part that is missing, blank, or was refused."""
+    for record in run.records:
+        number, abstained, blamed = record["round"], record["abstained"], record["blamed"]
+        classes = record.get("reasons", {})  # earlier versions noted none, and nothing blank
+        for party, reason in abstained.items():
+            yield number, party, "abstained", reason, classes.get(party, "")
+        for what, noted in (("refused", blamed), ("blank", record.get("blank", {}))):
+            for party, reason in noted.items():
+                yield number, party, what, reason, ""
+        for client in sorted(set(record["selected"]) - set(record["answered"])):
+            if (name := client_name(client)) not in abstained and name not in blamed:
+                yield number, name, "silent", _UNKNOWN, ""

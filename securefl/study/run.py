@@ -1,58 +1,42 @@
-"""Run a study: every arm under every seed, resumable at the last finished round."""
+"""Playing an arm under one seed: its rounds, what an observer saw of each, and going on after the last."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm import State
+from securefl.algorithm import Algorithm, Device, Played, State, play
+from securefl.charges import fewest_behind_an_entry
+from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
+from securefl.core.streams import stream
+from securefl.core.wire import Header
+from securefl.engines.network import Network
+from securefl.engines.observer import Log
+from securefl.messages import client_name
 from securefl.plan import Plan
-from securefl.storage.database import decoding
-from securefl.storage.files import subfolder
+from securefl.rounds import Answers, Ask, Kept
 from securefl.storage.journal import Journal
-from securefl.storage.private_folder import PRIVATE, private_folder
+from securefl.study import cost
 from securefl.study.accounted import allotted, reserve
-from securefl.study.checkpoint import Checkpoint
+from securefl.study.arm import ArmRun, made_folder, opened
+from securefl.study.checkpoint import Checkpoint, Figures, Stands, require_new
 from securefl.study.composition import composition
-from securefl.study.config import Arm, Study, slug
+from securefl.study.config import Arm, Study
 from securefl.study.interruption import Interruption, Stop
-from securefl.study.seats import OneProcess, Seats
-from securefl.study.standing import Stands, require_all, stands_of
-from securefl.study.turn import Turn
-from securefl.study.world import World
+from securefl.study.seats import Cast, OneProcess, Seats
+from securefl.study.seeded import World
+from securefl.weighing import admits
 
-ARMS = Path(PRIVATE) / "arms"
-"""Where a run folder has its databases."""
 Tell = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class ArmRun:
-    """A finished arm under one seed: the records of all its rounds (see `turn`)."""
-
-    arm: Arm
-    world: World
-    records: list[dict[str, Any]]
-
-
-def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
-    """Where checkpoint and ledger of one arm and seed are."""
-    return folder / ARMS / slug(arm.name) / f"seed-{seed}"
-
-
-def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
-    """Make the folder of one arm and seed, if there is none. Raises DataError if a part of it is a link."""
-    home = arm_folder(folder, arm, seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    private_folder(folder)
-    for part in reversed(home.relative_to(folder).parents):
-        subfolder(folder / part)
-    return subfolder(home)
 
 
 def run_arm(
@@ -101,55 +85,222 @@ def run_arm(
     return ArmRun(arm, world, records)
 
 
-@dataclass(frozen=True, eq=False)
-class Saved:
-    """The files of one arm and seed, and what is on record in them. state: None before round 1."""
+class Turn:
+    """Plays single rounds of one arm and records what an observer saw."""
 
-    ledger: Ledger
-    checkpoint: Checkpoint
-    journal: Journal
-    state: State | None
-    records: list[dict[str, Any]]
-    stands: list[Stands]
-
-
-@contextmanager
-def opened(
-    study: Study,
-    arm: Arm,
-    world: World,
-    plan: Plan,
-    home: Path,
-    allotment: Mapping[str, int] | None = None,
-) -> Iterator[Saved]:
-    """Open the files of an arm and seed in the folder `home`, or begin them.
-
-    allotment: what a shared ledger lets through, None without one.
-    Raises DataError for files of another study, arm or seed, or that do not belong together.
-    """
-    with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms(), allotted=allotment))
-        checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
-        journal = stack.enter_context(Journal(home / "acts.sqlite"))
-        checkpoint.bind(
-            study=hashlib.sha256(study.text.encode()).hexdigest(),
-            arm=arm.name,
-            seed=str(world.seed),
-            ledger=ledger.identity,
-            journal=journal.identity,
-            **world.marks.bound,
+    def __init__(
+        self,
+        study: Study,
+        arm: Arm,
+        world: World,
+        algorithm: Algorithm,
+        plan: Plan,
+        ledger: Ledger,
+        checkpoint: Checkpoint,
+        journal: Journal,
+        stands: Sequence[Stands],
+        seats: Seats,
+    ) -> None:
+        self._study, self._arm, self._world = study, arm, world
+        self._algorithm, self._plan, self._ledger = algorithm, plan, ledger
+        self._population = world.population()
+        self._saved = checkpoint.kept()
+        cast = Cast(
+            study=study,
+            arm=arm,
+            world=world,
+            algorithm=algorithm,
+            plan=plan,
+            ledger=ledger,
+            journal=journal,
+            nonce=checkpoint.nonce(),
+            kept=self._saved,
+            stands=stands,
         )
-        state, records, stands = _resumed(checkpoint, ledger, world.problem.clients)
-        yield Saved(ledger, checkpoint, journal, state, records, stands)
+        self._session = seats.session(cast)
+        require_new(plan, self._session, ledger, journal, len(stands))
+        self._engine = seats.engine(cast)
+        self._engine.server.account.restore(own.charged for own in stands)
+        # From the record, not from the ledger: what a cut-off round has spent must not retire a client from
+        # it.
+        self._retired = {k for own in stands for k in own.retired}
+        self._known = _newest([own.figures for own in stands], self._population.clients)
+        self._logs: list[tuple[Ask, Log]] = []
+
+    def play(self, number: int, state: State) -> tuple[State, dict[str, Any], Mapping[int, Kept]]:
+        """Play a round.
+
+        Returns the next state, the round's record, and the changes in the clients' kept state.
+        """
+        culprits = self._engine.server.culprits
+        began = time.perf_counter()
+        world, study = self._world, self._study
+        # A new network for each round, whose late parcels end with it: a resumed run has none of them either.
+        network = Network(study.network, rng=stream(world.seed, "network", number))
+        self._logs = []
+
+        def ask(question: Ask, stage: int) -> Answers:
+            header = Header(self._session, number, 0, stage)
+            answers, log = self._engine.ask(question, header, network)
+            self._logs.append((question, log))
+            return answers
+
+        population = replace(
+            self._population,
+            retired=self._out(),
+            fewest=partial(fewest_behind_an_entry, self._plan),
+            fixed_batch=self._plan.fixed_batch or 1,
+            admits=partial(admits, self._plan),
+        )
+        rng = stream(world.seed, "selection", number)
+        played = play(self._algorithm, state, population, number, rng, ask)
+        record = self._record(number, played, time.perf_counter() - began, culprits)
+        return played.state, record, self._changed()
+
+    def _changed(self) -> dict[int, Kept]:
+        """What clients keep since this round, of those that were asked: nobody else keeps anything new."""
+        kept, asked = self._engine.kept, {k for ask, _ in self._logs for k in ask.cohort}
+        new = {k: kept[k] for k in sorted(asked) if k in kept and kept[k] is not self._saved.get(k)}
+        self._saved |= new
+        return new
+
+    def _record(self, number: int, played: Played, wall: float, culprits: frozenset[int]) -> dict[str, Any]:
+        """One finished round in numbers: what the server knows, and what only an observer sees.
+
+        Clients are listed for what happened to them in this round. What is not new about a client is not
+        said again, so a record's length follows the cohort.
+        """
+        head, section = self._ledger.head, self._study.study
+        new: frozenset[int] = frozenset()
+        if number < section.rounds:
+            new = self._engine.server.account.retired(number + 1) - self._retired
+            self._retired |= new
+        ended = len(self._out()) == self._population.clients
+        seconds, watt_hours = self._cost()
+        accuracy = loss = personal = None
+        figures = played.figures
+        if section.evaluates(number) or ended:
+            devices = Devices(self._world, self._engine.kept)
+            evaluation = self._algorithm.evaluate(played.state, devices)
+            accuracy, loss, personal = evaluation.accuracy, evaluation.loss, evaluation.personal
+            figures = {**figures, **evaluation.figures}
+        return {
+            "arm": self._arm.name,
+            "seed": self._world.seed,
+            "round": number,
+            "accuracy": accuracy,
+            "loss": loss,
+            "personal": personal,
+            "bytes_up": sum(_of_clients(log.traffic.sent) for _, log in self._logs),
+            "bytes_down": sum(_of_clients(log.traffic.received) for _, log in self._logs),
+            "seconds": seconds,
+            "watt_hours": watt_hours,
+            "wall_seconds": wall,
+            "epsilon": {party: self._ledger.worst(party) for party in PARTIES},
+            "ledger": {"count": head.count, "head": head.digest.hex()},
+            "selected": sorted(Counter(played.drawn).elements()),
+            "answered": sorted(played.survivors),
+            "figures": {name: self._news(name, values) for name, values in figures.items()},
+            "error_bound": self._engine.server.error_bound(),
+            "blamed": {k: v for _, log in self._logs for k, v in log.traffic.blamed.items()},
+            "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
+            "reasons": {k: v.told for _, log in self._logs for k, v in log.reasons.items()},
+            "blank": {k: v for _, log in self._logs for k, v in log.blank.items()},
+            "clipped": {k: v for _, log in self._logs for k, (v, _) in log.moved.items() if v},
+            "floored": {k: v for _, log in self._logs for k, (_, v) in log.moved.items() if v},
+            "retired": sorted(new),
+            "culprits": sorted(self._engine.server.culprits - culprits),
+            "spare": self._engine.server.spare,
+            "asked": len(self._logs),
+            "charged": [
+                [name, introduction, list(own)]
+                for name, introduction, own in self._engine.server.account.news()
+            ],
+            "ended": ended,
+        }
+
+    def _news(self, name: str, values: cost.Floats) -> list[list[Any]]:
+        """The clients whose figure changed, and the figures."""
+        before = self._known.setdefault(name, _unknown(self._population.clients))
+        changed = np.flatnonzero(~np.isnan(values) & (values != before))
+        before[changed] = values[changed]
+        return [changed.tolist(), before[changed].tolist()]
+
+    def _out(self) -> frozenset[int]:
+        """The clients that nobody asks any more: their budget is spent, or they were proven to cheat."""
+        return self._engine.server.culprits | self._retired
+
+    def _cost(self) -> tuple[float, float]:
+        """Seconds and watt-hours of the round by the cost model: its exchanges one after the other."""
+        exchanges = [self._client_costs(ask, log) for ask, log in self._logs]
+        return (
+            sum(cost.round_seconds(costs, range(len(costs.train))) for costs in exchanges),
+            sum(cost.round_watt_hours(costs, range(len(costs.train))) for costs in exchanges),
+        )
+
+    def _client_costs(self, ask: Ask, log: Log) -> cost.ClientCosts:
+        """What one exchange costs each client of its cohort; it trains where it is sent a model and
+        asked for a sum.
+
+        Real bytes are all charged as communication. With a preset's constant model size the profile is
+        charged beside it, and an exchange without a model by its real bytes.
+        """
+        sent = [question.sends for question in ask.sums]
+        world = self._world
+        # a second ask of a round goes without a model: its clients have trained
+        trains = len(ask.broadcast) > 0 and any(s.reads != "nothing" or s.training is not None for s in sent)
+        profiles = [each for each in ask.each if each.query is not None]
+        constant = world.cost_model.model_megabytes if trains else None
+        model = replace(world.cost_model, model_megabytes=constant, charge_profile=bool(profiles))
+        cohort = np.unique(np.asarray(ask.cohort, dtype=np.int64))
+        names = [client_name(k) for k in cohort.tolist()]
+        traffic = cost.Payload(
+            down=[log.traffic.received.get(name, 0) for name in names],
+            up=[log.traffic.sent.get(name, 0) for name in names],
+            profile=0 if constant is None else sum(map(self._engine.server.number_bytes, profiles)),
+        )
+        sizes = world.sizes[cohort]
+        passes = world.passes(sizes) if trains else 0
+        return cost.client_costs(model, world.devices.of(cohort), sizes, traffic, passes)
 
 
-def _resumed(
-    checkpoint: Checkpoint, ledger: Ledger, clients: int
-) -> tuple[State | None, list[dict[str, Any]], list[Stands]]:
-    """What a run goes on with: the state, None where none began, the finished rounds and how they stood."""
-    state, records = checkpoint.load()
-    with checkpoint.explaining(), decoding():
-        stands = [stands_of(record, clients) for record in records]
-    if stands:
-        require_all(ledger, stands[-1])
-    return state, records, stands
+class Devices(Sequence[Device]):
+    """Test records and kept state of all clients.
+
+    Most algorithms have one model, and test it on the server's records. Nothing is then dealt out.
+    """
+
+    def __init__(self, world: World, kept: Mapping[int, Kept]) -> None:
+        self._world, self._kept = world, kept
+
+    def __len__(self) -> int:
+        return len(self._world.records)
+
+    @overload
+    def __getitem__(self, place: int) -> Device: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Device]: ...
+    def __getitem__(self, place: int | slice) -> Device | Sequence[Device]:
+        if isinstance(place, slice):
+            return [self[client] for client in range(len(self))[place]]
+        client = range(len(self))[place]  # IndexError beyond the last one ends an iteration
+        x, y = self._world.tests[client]
+        return Device(x=x, y=y, kept=self._kept.get(client, {}))
+
+
+def _of_clients(traffic: Mapping[str, int]) -> int:
+    """The bytes of all clients together."""
+    return sum(count for party, count in traffic.items() if party not in (SERVER, KEY_HOLDER))
+
+
+def _unknown(clients: int) -> cost.Floats:
+    return np.full(clients, np.nan)
+
+
+def _newest(rounds: Sequence[Figures], clients: int) -> dict[str, NDArray[np.float64]]:
+    """The newest figure of every client by name, from what each round changed."""
+    known: dict[str, NDArray[np.float64]] = {}
+    for figures in rounds:
+        for name, (changed, values) in figures.items():
+            known.setdefault(name, _unknown(clients))[list(changed)] = values
+    return known

@@ -18,9 +18,9 @@ from securefl.rounds import Kept
 from securefl.scores import Way as ScoreWay
 from securefl.scores import way_of as score_way
 from securefl.storage.journal import Journal
+from securefl.study.checkpoint import Stands
 from securefl.study.config import Arm, Study
-from securefl.study.standing import Stands
-from securefl.study.world import World
+from securefl.study.seeded import World
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""A run folder: claim it for a study, run every arm, write the results."""
+"""A study's run in its folder: play every arm under every seed, and write the results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -11,53 +11,27 @@ from typing import Any
 from securefl.algorithm import Algorithm
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger, to_stderr
-from securefl.core.reading import near
 from securefl.plan import Plan
-from securefl.storage.files import write
 from securefl.storage.folder_lock import alone
 from securefl.storage.private_folder import require_layout
-from securefl.storage.texts import read_text
 from securefl.study import results, run_report, split_key, world
 from securefl.study.accounted import reserve_all, sentence
-from securefl.study.brought import Brought
-from securefl.study.composition import composition
-from securefl.study.config import Arm, Study, parse
-from securefl.study.hardware import devices, hardware_of, note
-from securefl.study.home import home_of, note_home
+from securefl.study.arm import ARMS, ArmRun, made_folder
+from securefl.study.composition import composition, require_known
+from securefl.study.config import Arm, Brought, Study
+from securefl.study.folder import CONFIG, claim, devices, hardware_of, note_device, private_copy, study_of
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.lanes import Pair, side_by_side
-from securefl.study.places import placed
-from securefl.study.private_copy import private_copy
-from securefl.study.run import ARMS, ArmRun, made_folder, run_arm
+from securefl.study.run import run_arm
 from securefl.study.seats import Seats
+from securefl.study.seeded import World
 from securefl.study.split_key import Keeper
 from securefl.study.told import logged, told
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
 
-CONFIG = "study.toml"
 _log = logger(__name__)
 Tell = Callable[[Arm, int, Mapping[str, Any]], None]
-
-
-def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
-    """Make the folder this study's, or find that it is already. Raises ConfigError if it is another's.
-
-    keeper: who splits its records, which the folder keeps.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / CONFIG
-    note_home(folder, study.home)
-    if config.exists() and read_text(config) != study.text:
-        raise ConfigError(
-            f"{folder} holds a run of another configuration; choose another folder with --out, "
-            f"or resume that one with: securefl run {config} --out {folder}"
-        )
-    if keeper is not None:
-        # Before the study: a folder that has a study and no key has lost it.
-        keeper.keep(folder)
-    if not config.exists():
-        write(config, study.text)
 
 
 def run_study(
@@ -89,7 +63,7 @@ def run_study(
     made = _prepared(study, hardware, keeper)
     with alone(folder, say):
         claim(folder, study, keeper)
-        note(folder, hardware)
+        note_device(folder, hardware)
         # A process that is forked cannot use the GPU of this one.
         lanes = study.runtime.lanes(len(_unfinished(study, folder))) if hardware.gpu is None else 1
         telling = told(study, folder, tell, fresh)
@@ -102,11 +76,11 @@ def run_study(
 class _Prepared:
     """The world of the first seed, and the arms' algorithms and plans in it."""
 
-    first: world.World
+    first: World
     arms: Mapping[str, tuple[Algorithm, Plan]]
     keeper: Keeper
 
-    def world(self, study: Study, seed: int) -> world.World:
+    def world(self, study: Study, seed: int) -> World:
         """The world of a seed, which the first one's is."""
         if seed == self.first.seed:
             return self.first
@@ -135,7 +109,7 @@ def _played(
     seats: Seats | None = None,
 ) -> list[ArmRun]:
     @cache
-    def here(seed: int) -> world.World:
+    def here(seed: int) -> World:
         return made.world(study, seed)
 
     # All runs together, before one trains: half a study must not spend what the other half cannot have.
@@ -198,27 +172,6 @@ def _once(tell: Tell) -> Tell:
             tell(arm, seed, record)
 
     return telling
-
-
-def require_known(study: Study, algorithms: Iterable[Algorithm]) -> None:
-    """Raises ConfigError for a name in `unprotected` that no arm sends, such as a misspelt one."""
-    names = sorted({offer.sends.name for own in algorithms for offer in own.offers})
-    with placed(study, "[privacy]"):
-        for name in study.privacy.unprotected:
-            if name not in names:
-                raise ConfigError(
-                    f"[privacy] Expected unprotected among {', '.join(names)}, which the arms send, got "
-                    f"{name!r}{near(name, names)}."
-                )
-
-
-def study_of(folder: Path, brought: Brought | None = None) -> Study:
-    """The study of a run folder, with what a caller in Python brings. Raises ConfigError for another."""
-    config = folder / CONFIG
-    if not config.is_file():
-        raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
-    require_layout(folder)
-    return parse(read_text(config), home=home_of(config), brought=brought)
 
 
 def reopen(

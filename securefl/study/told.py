@@ -9,9 +9,9 @@ from typing import Any
 
 from securefl.accounting.figures import brief
 from securefl.core.logs import logger
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import rounds_in
 from securefl.study.config import Arm, Study
-from securefl.study.run import arm_folder
 
 Tell = Callable[[Arm, int, Mapping[str, Any]], None]
 _log = logger(__name__)

@@ -16,10 +16,9 @@ from securefl.storage.private_folder import FIELD, NOTICE, private_folder
 from securefl.study.publication import PERSONAL, public
 from securefl.sweep import tradeoff, tradeoff_plots
 from securefl.sweep.best import caveats, sentences
-from securefl.sweep.cells import CONFIG, Sweep
+from securefl.sweep.cells import CONFIG, EPSILON, Sweep
 from securefl.sweep.page import alarms_of, measure_of
 from securefl.sweep.page import write as write_page
-from securefl.sweep.section import EPSILON
 
 
 def write(sweep: Sweep, out: Path, failed: Mapping[str, str]) -> pd.DataFrame:

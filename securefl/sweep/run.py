@@ -29,8 +29,9 @@ from securefl.storage.private_folder import NOTICE, PRIVATE, json_text, private_
 from securefl.study import run_report, split_key, world
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
+from securefl.study.folder import CONFIG
 from securefl.study.interruption import Interrupted, Interruption, Stop, Told
-from securefl.study.session import CONFIG, run_study
+from securefl.study.session import run_study
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
 from securefl.training.devices import Hardware

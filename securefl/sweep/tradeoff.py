@@ -16,9 +16,8 @@ from scipy.stats import t
 
 from securefl.core.release import PARTIES
 from securefl.study.results import rounds_to
-from securefl.sweep.cells import Cell, Sweep, in_force, setting_in_words, short_names, show
+from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names, show
 from securefl.sweep.run import facts, finished
-from securefl.sweep.section import EPSILON
 
 CONFIDENCE = 0.95
 

@@ -24,7 +24,7 @@ HOMES = {
     "opening SQLite": (r"sqlite3\.connect\(", "securefl/storage/connection.py"),
     "an infinite epsilon as text": ("∞", "securefl/accounting/figures.py"),
     "an infinite number in JSON": (r"\bstr\(float\(|return \"-?inf\"", "securefl/accounting/figures.py"),
-    "names of presets": (r"\"emnist_v1\"", "securefl/study/presets.py"),
+    "names of presets": (r"\"emnist_v1\"", "securefl/study/cost.py"),
 }
 
 

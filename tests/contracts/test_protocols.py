@@ -16,9 +16,9 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.charges import charge_of
 from securefl.core.errors import ConfigError
 from securefl.rounds import ByCount, ByDraws
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
-from securefl.study.run import arm_folder
 
 NAMES = sorted(
     point.name

@@ -27,7 +27,7 @@ from securefl.engines.party.computing import Computing
 from securefl.engines.party.contributing import Contributing
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.world import World
+from securefl.study.seeded import World
 
 SPOILT = ("nan", "inf", "huge", "label", "negative label")
 LOSSES = "loss_bound = 3.0\nfraction = 1.0"

@@ -19,10 +19,10 @@ from securefl.he.keys import KeyPair
 from securefl.protocols import averaging
 from securefl.rounds import ByDraws
 from securefl.secagg.packing import Masker
+from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.results import collect
-from securefl.study.run import arm_folder
 from securefl.study.run_report import privacy_card
 from securefl.sums.encrypted import keys
 from securefl.sums.encrypted.parts import SumEncryptor

@@ -15,10 +15,11 @@ from securefl.algorithm import Algorithm, Device, Evaluation, Job, Offer, Popula
 from securefl.protocols.contributions import Count, Size
 from securefl.rounds import Answers, Ask, Value
 from securefl.study import results, run_report
+from securefl.study.arm import ArmRun, arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm, ProtocolOptions
-from securefl.study.run import ArmRun, arm_folder
-from securefl.study.world import World, build
+from securefl.study.seeded import World
+from securefl.study.world import build
 from securefl.training.task import Problem
 
 BY_SIZE = '[[arm]]\nname = "RP"\nprotocol = "fedavg_rp"\nscheme = "I"\nfraction = 0.5\n'

@@ -24,9 +24,8 @@ from securefl.messages import client_name
 from securefl.study import config
 from securefl.study.export import taken
 from securefl.study.parties import folder, keys, pinning
-from securefl.study.parties.asking import others_of
+from securefl.study.parties.asking import others_of, playing
 from securefl.study.parties.made import Made
-from securefl.study.parties.playing import playing
 from securefl.study.parties.serving import resident_of
 from securefl.study.session import run_study
 

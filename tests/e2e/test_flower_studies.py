@@ -17,8 +17,9 @@ from support.tiny_study import text
 from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES, SERVER
 from securefl.engines.flower.exchange import GridExchange
+from securefl.study.arm import ArmRun
 from securefl.study.parties.asking import OwnMachines
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import run_arm
 
 CLIENTS, ROUNDS = 4, 2
 FEDPROF = FEDAVG.replace("fedavg", "fedprof")

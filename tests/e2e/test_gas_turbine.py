@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from securefl.study import world
+from securefl.study.arm import ArmRun
 from securefl.study.config import parse
 from securefl.study.packaged import packaged
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import run_arm
 
 pytestmark = pytest.mark.slow
 

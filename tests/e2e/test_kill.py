@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from support.tiny_study import FEDAVG, FEDPROF, plain, run, text
 
+from securefl.study.arm import arm_folder
 from securefl.study.config import read
-from securefl.study.run import arm_folder
 
 CLEAR = text(FEDPROF, clients=4)
 MASKED = text(FEDAVG.replace("fraction = 0.5", 'fraction = 1.0\naggregation = "partial"'), clients=4).replace(

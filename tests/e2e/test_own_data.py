@@ -19,10 +19,7 @@ from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import Dataset
 from securefl.study import session, world
-from securefl.study.brought import Brought
-from securefl.study.config import Study, parse, read
-from securefl.study.home import home_of
-from securefl.study.runtime import RuntimeSection
+from securefl.study.config import Brought, RuntimeSection, Study, home_of, parse, read
 from securefl.sweep.cells import claim, parse_sweep
 
 ARRAYS = "\n[data]\nclasses = 2\nclients = 4\npartition = { kind = 'iid' }\n"

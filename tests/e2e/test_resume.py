@@ -12,9 +12,10 @@ import pytest
 from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.study.arm import ArmRun, arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.run import ArmRun, arm_folder, run_arm
+from securefl.study.run import run_arm
 
 FEDADAM = FEDAVG.replace("FedAvg", "FedAdam").replace("fedavg", "fedadam")
 ACTIVE = FEDAVG.replace("FedAvg", "Active").replace("fedavg", "active_fl")

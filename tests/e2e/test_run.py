@@ -17,8 +17,9 @@ from support.tiny_study import FEDAVG, FEDPROF, newest, run, spied, study, text,
 from securefl.core.errors import ConfigError
 from securefl.storage.folder_lock import LOCK
 from securefl.study.config import parse
+from securefl.study.seeded import World
 from securefl.study.session import reopen, run_study
-from securefl.study.world import World, build
+from securefl.study.world import build
 
 SPOILT = '[corruption]\nirrelevant = 0.2\nirrelevant_source = "photographs"\nblurred = 0.2\npixel = 0.2\n'
 ARMS = [f'[[arm]]\nname = "{name}"\nprotocol = "{name}"\nfraction = 0.5\n' for name in ("fedavg", "fedprof")]

@@ -26,7 +26,8 @@ from securefl.rounds import Sends
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.packaged import packaged, text_of
-from securefl.study.world import World, build
+from securefl.study.seeded import World
+from securefl.study.world import build
 from securefl.sweep.cells import has_sweep, parse_sweep
 from securefl.weighing import Weights, require_allowed
 

@@ -13,9 +13,9 @@ import pytest
 from support.tiny_study import FEDAVG, FEDPROF, plain, run, text
 from support.waiting import waiting
 
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import read
-from securefl.study.run import arm_folder
 
 ROUNDS = 3
 MASKED = text(

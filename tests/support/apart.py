@@ -40,7 +40,8 @@ from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.world import World, build
+from securefl.study.seeded import World
+from securefl.study.world import build
 
 _RESTARTS = 2
 """How often parties may be started again."""

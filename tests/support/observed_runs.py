@@ -160,7 +160,7 @@ def _fastest() -> str | None:
 def _watch(patch: pytest.MonkeyPatch, seen: Seen) -> None:
     from securefl.engines.drive import Drive
     from securefl.engines.inprocess import InProcess
-    from securefl.study.turn import Turn
+    from securefl.study.run import Turn
 
     read, ask, play = Drive._read, InProcess.ask, Turn.play
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from securefl.study.config import Study, parse
-from securefl.study.world import World, build
+from securefl.study.seeded import World
+from securefl.study.world import build
 from support.head_studies import on_digits
 
 UNIT, BOUNDED = 'clip = { kind = "unit-l2" }', 'clip = { kind = "bounded", bound = 1.0 }'

@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 
 from securefl.study.config import Study, parse
-from securefl.study.world import World, build
+from securefl.study.seeded import World
+from securefl.study.world import build
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.task import Problem
 from support.head_studies import on_digits

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from securefl.algorithm import Algorithm, Device, Evaluation, Offer, Played, Population, State
 from securefl.rounds import Answers, Ask
+from securefl.study.arm import ArmRun
 from securefl.study.config import Arm, ProtocolOptions, Study, parse
-from securefl.study.run import ArmRun, run_arm
-from securefl.study.world import World, build
+from securefl.study.run import run_arm
+from securefl.study.seeded import World
+from securefl.study.world import build
 from securefl.training.task import Problem
 
 FEDAVG = '[[arm]]\nname = "FedAvg"\nprotocol = "fedavg"\nfraction = 0.5\n'

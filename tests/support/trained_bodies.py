@@ -14,9 +14,11 @@ from securefl.algorithm import Job
 from securefl.plan import Plan
 from securefl.protocols.fedlog.bodies import Body
 from securefl.rounds import Kept
+from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse
-from securefl.study.run import ArmRun, run_arm
-from securefl.study.world import World, build
+from securefl.study.run import run_arm
+from securefl.study.seeded import World
+from securefl.study.world import build
 from securefl.training.fit import fitted
 
 FEDLOG = 'name = "FedLog"\nprotocol = "fedlog"\nbody = "private"'

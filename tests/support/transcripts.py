@@ -16,9 +16,9 @@ from securefl.core.wire.coding import MAGIC
 from securefl.engines.drive import Parcel
 from securefl.engines.network import Network
 from securefl.engines.party.computing import Records
+from securefl.study.arm import ArmRun
 from securefl.study.config import Study
-from securefl.study.run import ArmRun
-from securefl.study.world import World
+from securefl.study.seeded import World
 from support.tiny_study import run, world
 
 TARGET = 1

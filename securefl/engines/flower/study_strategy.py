@@ -36,7 +36,7 @@ class StudyStrategy(Strategy):
 
     Args:
         names: the parties beside the server.
-        play: see `Play`; of a server's folder it is `securefl.study.parties.playing`.
+        play: see `Play`; of a server's folder it is `securefl.study.parties.asking.playing`.
         deadline: seconds that a wave may take. Whoever has not answered by then was silent.
         patience: seconds in which the parties' nodes must have come. Who comes later is left out.
     """

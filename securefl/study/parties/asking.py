@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
@@ -18,6 +20,8 @@ from securefl.engines.server import ServerParty
 from securefl.storage.own_record import OwnRecord
 from securefl.study import config
 from securefl.study.config import Arm
+from securefl.study.export import taken
+from securefl.study.folder import study_of
 from securefl.study.interruption import Stop
 from securefl.study.parties import keys, plan_file
 from securefl.study.parties.folder import STUDY
@@ -120,3 +124,20 @@ def run_apart(
     pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
     seats = OwnMachines(pinned, identity, exchange)
     return run_study(study, out, tell, stop=stop, seats=seats)
+
+
+def playing(
+    folder: Path, out: Path
+) -> Callable[[Exchange, Callable[[Mapping[str, Any]], None]], Mapping[str, NDArray[Any]]]:
+    """A function that runs the study of a server's folder, and returns the arrays of its model by name.
+
+    It takes the exchange, and what is told every finished round's record. See `run_apart` for folder and out.
+    """
+
+    def play(exchange: Exchange, tell: Callable[[Mapping[str, Any]], None]) -> Mapping[str, NDArray[Any]]:
+        run_apart(folder, out, exchange, tell=lambda arm, seed, record: tell(record))
+        study = study_of(out)
+        learnt = taken(study, out, study.arms[0].name).learnt
+        return dict(learnt.tensors())
+
+    return play

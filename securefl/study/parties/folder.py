@@ -30,8 +30,7 @@ from securefl.storage.counter import Counter
 from securefl.storage.files import filling, write
 from securefl.storage.folder_lock import alone
 from securefl.study import config, split_key
-from securefl.study.config import Arm, Study
-from securefl.study.home import note_home
+from securefl.study.config import Arm, Study, note_home
 from securefl.study.parties import keys, plan_file
 from securefl.study.parties.made import Made, OwnData, data_of
 from securefl.study.parties.pinning import pinned_of

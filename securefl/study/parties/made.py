@@ -35,8 +35,9 @@ from securefl.study.accounted import require_in_one_process
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
 from securefl.study.parties.plan_file import PlanFile
+from securefl.study.seeded import World
 from securefl.study.split_key import Keeper
-from securefl.study.world import World, build
+from securefl.study.world import build
 from securefl.sums import way_of
 from securefl.training.task import Problem
 

@@ -14,11 +14,10 @@ from securefl.accounting.filed import Filed
 from securefl.accounting.ledger import Ledger
 from securefl.engines.account import Account
 from securefl.messages import client_name
-from securefl.study.checkpoint import Checkpoint
+from securefl.study.arm import arm_folder
+from securefl.study.checkpoint import Checkpoint, stands_of
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.run import arm_folder
-from securefl.study.standing import stands_of
 
 NETWORK = "\n[network]\nreorder = true\ndropout = 0.06\nduplicate = 0.2\n"
 FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n'

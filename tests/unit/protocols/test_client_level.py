@@ -33,7 +33,7 @@ from securefl.protect import protect
 from securefl.protocols.contributions import Sampling, Update
 from securefl.rounds import Ask, Sends, Sum, Value
 from securefl.study.composition import composition
-from securefl.study.world import World
+from securefl.study.seeded import World
 from securefl.training import train
 
 

@@ -29,8 +29,8 @@ from securefl.protect import protect
 from securefl.protocols.contributions import Loss, Size, size_sends
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
 from securefl.rounds import Sends, Value
+from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
-from securefl.study.run import arm_folder
 from securefl.training import probe_profile
 from securefl.training.task import Problem
 

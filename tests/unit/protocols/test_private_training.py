@@ -18,9 +18,9 @@ from securefl.accounting.ledger import Ledger, Terms
 from securefl.charges import charge_of
 from securefl.core.errors import ConfigError, UnsupportedEvent
 from securefl.dp.calibration import multiplier_beside
+from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
-from securefl.study.run import arm_folder
 
 STEPS = steps_event(0.1, 1.2, 5)
 

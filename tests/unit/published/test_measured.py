@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import rankdata
 from support.tiny_table import metrics
 
-from securefl.published.measured import least_p, sample, signed_rank
+from securefl.published.beside import least_p, sample, signed_rank
 from securefl.published.table import Measure
 
 RUNS = metrics(a=[[0.1, 0.5, 0.4], [0.2, 0.3, 0.6]], b=[[0.9, 0.9, 0.9], [0.1, 0.1, 0.1]])

@@ -134,7 +134,7 @@ IN_MEMORY = {
     ("securefl/training/embedding.py", "savez"),
     ("securefl/study/run_report.py", "to_json"),
     ("securefl/report/run_page.py", "savefig"),
-    ("securefl/sweep/svg.py", "savefig"),
+    ("securefl/sweep/page.py", "savefig"),
     ("securefl/report/tables.py", "savefig"),
     ("securefl/report/tables.py", "to_csv"),
 }

@@ -24,11 +24,10 @@ from securefl.charges import allotment, events_of
 from securefl.core.errors import BudgetExceeded, ConfigError
 from securefl.study import world
 from securefl.study.accounted import ALONE
-from securefl.study.brought import Brought
+from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
-from securefl.study.config import Study, parse
+from securefl.study.config import Brought, Study, parse
 from securefl.study.interruption import Interrupted
-from securefl.study.run import arm_folder
 from securefl.study.session import run_study
 
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'

@@ -18,8 +18,8 @@ from securefl.commands.run import run as run_command
 from securefl.commands.telling import UNLEARNT
 from securefl.study import results, run_report
 from securefl.study.alarms import alarms
-from securefl.study.run import ArmRun
-from securefl.study.world import World
+from securefl.study.arm import ArmRun
+from securefl.study.seeded import World
 from securefl.training.evaluation import constant_accuracy
 
 LG = '[[arm]]\nname = "LG"\nprotocol = "lg_fedavg"\nfraction = 0.5\n'

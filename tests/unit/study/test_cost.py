@@ -11,10 +11,13 @@ import pytest
 
 from securefl.core.errors import ConfigError
 from securefl.study.cost import (
+    PRESETS,
     CostModel,
     DeviceLaw,
     Devices,
+    Name,
     Payload,
+    Preset,
     client_costs,
     communication_seconds,
     decibel,
@@ -23,7 +26,6 @@ from securefl.study.cost import (
     round_watt_hours,
     training_seconds,
 )
-from securefl.study.presets import PRESETS, Name, Preset
 
 # SNR 3 makes log2(1 + SNR) = 2, so that every number below can be checked in the head.
 MODEL = CostModel(

@@ -21,8 +21,7 @@ from securefl.report import plots
 from securefl.study import results, run_report
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
-from securefl.study.forecast import Forecast
-from securefl.study.forecast_text import lines
+from securefl.study.forecast import Forecast, lines
 from securefl.study.progress import Bars
 from securefl.study.session import run_study
 

@@ -12,11 +12,12 @@ from support.tiny_study import FEDAVG, text
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage.folder_lock import alone
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
 from securefl.study.export import taken
-from securefl.study.run import arm_folder, run_arm
-from securefl.study.session import CONFIG
+from securefl.study.folder import CONFIG
+from securefl.study.run import run_arm
 from securefl.study.world import build
 from securefl.training.trained import load
 

@@ -23,8 +23,9 @@ from securefl.exchange.server import Collecting
 from securefl.protocols.contributions import UPDATE
 from securefl.rounds import Ask, ByDraws, Sum
 from securefl.storage.database import Database
+from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import run_arm
 from securefl.study.world import build
 
 ARM = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = {}\naggregation = "partial"\n'

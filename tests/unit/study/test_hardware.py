@@ -20,11 +20,11 @@ from securefl.commands.audit import audit
 from securefl.commands.run import run
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.study import composition
-from securefl.study.config import Study, parse
-from securefl.study.hardware import NOTE, devices, hardware_of, note
-from securefl.study.runtime import RuntimeSection
+from securefl.study.config import RuntimeSection, Study, parse
+from securefl.study.folder import DEVICE_NOTE, devices, hardware_of, note_device
+from securefl.study.seeded import World
 from securefl.study.session import reopen, run_study
-from securefl.study.world import World, build
+from securefl.study.world import build
 from securefl.training import devices as training_devices
 from securefl.training import fit as fits
 from securefl.training.devices import Hardware, Wanted
@@ -55,11 +55,11 @@ def test_a_study_says_its_device() -> None:
 
 def test_a_run_is_noted_where_it_was_and_goes_on_there(tmp_path: Path) -> None:
     first = hardware_of(on("auto"), tmp_path, False, quiet, FakeGpu())
-    note(tmp_path, first)
+    note_device(tmp_path, first)
     assert devices(tmp_path) == ["cpu: Fake 1"]
     again = hardware_of(on("auto"), tmp_path, True, quiet, FakeGpu())
     assert again.gpu is not None
-    note(tmp_path, again)
+    note_device(tmp_path, again)
     assert devices(tmp_path) == ["cpu: Fake 1"]
 
 
@@ -69,7 +69,7 @@ def test_a_run_is_noted_where_it_was_and_goes_on_there(tmp_path: Path) -> None:
     ids=["no GPU", "another GPU", "the CPU"],
 )
 def test_a_run_does_not_go_on_elsewhere(tmp_path: Path, wanted: Wanted, gpu: FakeGpu) -> None:
-    (tmp_path / NOTE).write_text("cpu: Fake 1\n")
+    (tmp_path / DEVICE_NOTE).write_text("cpu: Fake 1\n")
     with pytest.raises(ConfigError, match=r"that it was on \(cpu: Fake 1\).* same noise"):
         hardware_of(on(wanted), tmp_path, True, quiet, gpu)
 
@@ -78,8 +78,8 @@ def test_a_run_that_began_on_the_cpu_stays_there(tmp_path: Path) -> None:
     assert hardware_of(on("auto"), tmp_path, True, quiet, FakeGpu()).gpu is None
     with pytest.raises(ConfigError, match=r"that it was on \(cpu\), got cpu: Fake 1"):
         hardware_of(on("cuda"), tmp_path, True, quiet, FakeGpu())
-    note(tmp_path, Hardware())
-    assert not (tmp_path / NOTE).exists()
+    note_device(tmp_path, Hardware())
+    assert not (tmp_path / DEVICE_NOTE).exists()
 
 
 # Memory -------------------------------------------------------------------------------------------------

@@ -18,14 +18,13 @@ from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import DataError, WorkerDied
 from securefl.study import session
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
-from securefl.study.config import Arm, Study
+from securefl.study.config import Arm, RuntimeSection, Study
 from securefl.study.interruption import Interrupted, Interruption
-from securefl.study.run import arm_folder
-from securefl.study.runtime import RuntimeSection
+from securefl.study.run import Turn
 from securefl.study.session import run_study
-from securefl.study.turn import Turn
 
 ROUNDS = 3
 HERE = os.getpid()

@@ -27,9 +27,10 @@ from securefl.accounting.store import KIND
 from securefl.algorithm import State
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage.database import Database, seal
+from securefl.study.arm import ArmRun, arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
-from securefl.study.run import ArmRun, arm_folder, run_arm
+from securefl.study.run import run_arm
 from securefl.study.world import build
 
 ROUNDS, KILLED = 5, 3

@@ -18,8 +18,7 @@ from torch.nn.functional import linear
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.study import world
-from securefl.study.brought import Brought
-from securefl.study.config import Study, parse
+from securefl.study.config import Brought, Study, parse
 
 
 class Borrowing(nn.Module):

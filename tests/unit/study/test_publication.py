@@ -24,8 +24,8 @@ from securefl.core.errors import ConfigError
 from securefl.report.run_page import APART, TESTED
 from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder
 from securefl.study import results, run_report
+from securefl.study.arm import ArmRun
 from securefl.study.publication import MEASURED, ON_TERMINAL, public
-from securefl.study.run import ArmRun
 from securefl.study.told import Round
 
 PUBLIC = {

@@ -26,11 +26,11 @@ from securefl.core.keys import SecretKey
 from securefl.storage.database import Database
 from securefl.storage.journal import Journal
 from securefl.study import run
+from securefl.study.arm import arm_folder
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
-from securefl.study.config import Study, parse
-from securefl.study.run import arm_folder, run_arm
-from securefl.study.runtime import RuntimeSection
+from securefl.study.config import RuntimeSection, Study, parse
+from securefl.study.run import run_arm
 from securefl.training import dpsgd
 from securefl.training.dpsgd import train_privately
 

@@ -13,7 +13,7 @@ import pytest
 from support.tiny_study import FEDAVG, FEDPROF, study, world
 
 from securefl.study import results, run_report
-from securefl.study.run import ArmRun
+from securefl.study.arm import ArmRun
 
 
 def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from securefl.commands.run import run
 from securefl.commands.telling import on_workers
 from securefl.core.errors import ConfigError
 from securefl.rounds import Sends
-from securefl.study.config import parse
+from securefl.study.config import RuntimeSection, parse
 from securefl.study.forecast import Forecast, total_seconds
-from securefl.study.runtime import RuntimeSection
 from securefl.training.cohorts import Batched
 from securefl.training.fit import one_by_one
 from securefl.training.workers import Forked

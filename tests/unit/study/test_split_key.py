@@ -19,8 +19,7 @@ from securefl.core.keys import SecretKey
 from securefl.data.sides import Sides
 from securefl.storage.private_folder import PRIVATE
 from securefl.study import split_key, world
-from securefl.study.brought import Brought
-from securefl.study.config import Study, parse
+from securefl.study.config import Brought, Study, parse
 from securefl.study.split_key import NAME, Keeper
 
 OWN = """

@@ -13,9 +13,8 @@ from support.tiny_sweep import ARMS, EPSILONS, NOISED, fill, sweep, two_lists
 
 from securefl.sweep import page as sweep_page
 from securefl.sweep.cells import Sweep
-from securefl.sweep.curves import Ink, Range
 from securefl.sweep.tradeoff import Point, results_table, series_of, summary_table
-from securefl.sweep.tradeoff_plots import drawings
+from securefl.sweep.tradeoff_plots import Ink, Range, drawings
 
 EVIL = "<script>alert('x')</script>"
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from securefl.sweep.panels import Panel, panelled
 from securefl.sweep.tradeoff import Series
+from securefl.sweep.tradeoff_plots import Panel, panelled
 
 
 class Placed:

@@ -20,9 +20,10 @@ from securefl.protocols.contributions import Update
 from securefl.protocols.fedcor import FedCor
 from securefl.protocols.fedcor.selection import ByCorrelation
 from securefl.rounds import Answers, Ask, Total
+from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import parse
-from securefl.study.run import arm_folder, run_arm
+from securefl.study.run import run_arm
 from securefl.training import mean_loss
 from securefl.training.task import Problem
 

@@ -23,11 +23,13 @@ from securefl.plan import Plan
 from securefl.protocols.fedlog.bodies import Public
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import GRID, Clipping, Statistic
+from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse
 from securefl.study.results import collect
-from securefl.study.run import ArmRun, run_arm
+from securefl.study.run import run_arm
 from securefl.study.run_report import bought
-from securefl.study.world import World, build
+from securefl.study.seeded import World
+from securefl.study.world import build
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.heads import body_features, last_dense, with_head
 from securefl.training.task import Problem

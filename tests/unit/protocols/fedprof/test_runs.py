@@ -12,8 +12,8 @@ from support.tiny_study import Spy, run, same_state, spied, study, world
 from securefl.core.errors import ConfigError
 from securefl.matching.profiles import divergence
 from securefl.protocols.fedprof import FedProf
-from securefl.study.run import ArmRun
-from securefl.study.world import World
+from securefl.study.arm import ArmRun
+from securefl.study.seeded import World
 from securefl.training import profile
 
 ALPHA = "alpha = 0.3\n"  # soft enough that every client's version differs after some rounds

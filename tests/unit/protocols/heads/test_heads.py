@@ -17,7 +17,8 @@ from securefl.protocols.heads import algorithm, solvers
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
-from securefl.study.world import World, build
+from securefl.study.seeded import World
+from securefl.study.world import build
 
 SHARES = {
     "sum": '"masked"',

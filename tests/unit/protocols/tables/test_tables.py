@@ -15,8 +15,7 @@ from securefl.protocols.tables import adds, fedcor, fedprof_v1, fedprof_v2
 from securefl.published.differences import differences
 from securefl.published.table import Figure, Measure, Part, Table
 from securefl.study import world
-from securefl.study.composition import composition
-from securefl.study.session import require_known
+from securefl.study.composition import composition, require_known
 
 TABLES = {
     "adds_table_3_twin": adds.TABLE_3_TWIN,

@@ -1,0 +1,102 @@
+"""One arm under one seed: where its files are, opening them together, and what is on record in them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from securefl.accounting.ledger import Ledger
+from securefl.algorithm import State
+from securefl.plan import Plan
+from securefl.storage.database import decoding
+from securefl.storage.files import subfolder
+from securefl.storage.journal import Journal
+from securefl.storage.private_folder import PRIVATE, private_folder
+from securefl.study.checkpoint import Checkpoint, Stands, require_all, stands_of
+from securefl.study.config import Arm, Study, slug
+from securefl.study.seeded import World
+
+ARMS = Path(PRIVATE) / "arms"
+"""Where a run folder has its databases."""
+
+
+def arm_folder(folder: Path, arm: Arm, seed: int) -> Path:
+    """Where checkpoint and ledger of one arm and seed are."""
+    return folder / ARMS / slug(arm.name) / f"seed-{seed}"
+
+
+def made_folder(folder: Path, arm: Arm, seed: int) -> Path:
+    """Make the folder of one arm and seed, if there is none. Raises DataError if a part of it is a link."""
+    home = arm_folder(folder, arm, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
+    for part in reversed(home.relative_to(folder).parents):
+        subfolder(folder / part)
+    return subfolder(home)
+
+
+@dataclass(frozen=True)
+class ArmRun:
+    """A finished arm under one seed: the records of all its rounds (see `run.Turn`)."""
+
+    arm: Arm
+    world: World
+    records: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """The files of one arm and seed, and what is on record in them. state: None before round 1."""
+
+    ledger: Ledger
+    checkpoint: Checkpoint
+    journal: Journal
+    state: State | None
+    records: list[dict[str, Any]]
+    stands: list[Stands]
+
+
+@contextmanager
+def opened(
+    study: Study,
+    arm: Arm,
+    world: World,
+    plan: Plan,
+    home: Path,
+    allotment: Mapping[str, int] | None = None,
+) -> Iterator[Saved]:
+    """Open the files of an arm and seed in the folder `home`, or begin them.
+
+    allotment: what a shared ledger lets through, None without one.
+    Raises DataError for files of another study, arm or seed, or that do not belong together.
+    """
+    with ExitStack() as stack:
+        ledger = stack.enter_context(Ledger(home / "ledger.sqlite", plan.terms(), allotted=allotment))
+        checkpoint = stack.enter_context(Checkpoint(home / "checkpoint.sqlite"))
+        journal = stack.enter_context(Journal(home / "acts.sqlite"))
+        checkpoint.bind(
+            study=hashlib.sha256(study.text.encode()).hexdigest(),
+            arm=arm.name,
+            seed=str(world.seed),
+            ledger=ledger.identity,
+            journal=journal.identity,
+            **world.marks.bound,
+        )
+        state, records, stands = _resumed(checkpoint, ledger, world.problem.clients)
+        yield Saved(ledger, checkpoint, journal, state, records, stands)
+
+
+def _resumed(
+    checkpoint: Checkpoint, ledger: Ledger, clients: int
+) -> tuple[State | None, list[dict[str, Any]], list[Stands]]:
+    """What a run goes on with: the state, None where none began, the finished rounds and how they stood."""
+    state, records = checkpoint.load()
+    with checkpoint.explaining(), decoding():
+        stands = [stands_of(record, clients) for record in records]
+    if stands:
+        require_all(ledger, stands[-1])
+    return state, records, stands

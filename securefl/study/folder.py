@@ -1,0 +1,124 @@
+"""A run folder: whose it is, where each arm's databases are, which device it is on, and a private copy of it.
+
+The device is chosen when the run begins, noted in its folder, and kept when it goes on. A round that was cut
+off is played again with the same masks and noise. On another device a value would have other last bits under
+the same noise, and the two together would tell more than either. So a run goes on where it began. Only when
+the GPU's memory runs out does it change, and the note with it. A value whose computation failed never left,
+but what a cut-off round made before that is made anew on the CPU.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from securefl.core.errors import ConfigError
+from securefl.storage.files import write
+from securefl.storage.folder_lock import require_idle
+from securefl.storage.private_folder import require_layout
+from securefl.storage.texts import read_text
+from securefl.study.config import Brought, Study, home_of, note_home, parse
+from securefl.study.split_key import Keeper
+from securefl.training.devices import Gpu, Hardware, chosen
+
+CONFIG = "study.toml"
+DEVICE_NOTE: Final = "device.txt"
+"""The devices of a run, a line each, if it was ever on a GPU."""
+
+
+def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
+    """Make the folder this study's, or find that it is already. Raises ConfigError if it is another's.
+
+    keeper: who splits its records, which the folder keeps.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / CONFIG
+    note_home(folder, study.home)
+    if config.exists() and read_text(config) != study.text:
+        raise ConfigError(
+            f"{folder} holds a run of another configuration; choose another folder with --out, "
+            f"or resume that one with: securefl run {config} --out {folder}"
+        )
+    if keeper is not None:
+        # Before the study: a folder that has a study and no key has lost it.
+        keeper.keep(folder)
+    if not config.exists():
+        write(config, study.text)
+
+
+def study_of(folder: Path, brought: Brought | None = None) -> Study:
+    """The study of a run folder, with what a caller in Python brings. Raises ConfigError for another."""
+    config = folder / CONFIG
+    if not config.is_file():
+        raise ConfigError(f"Expected a run folder, got {folder}, which has no {CONFIG}. Check the path.")
+    require_layout(folder)
+    return parse(read_text(config), home=home_of(config), brought=brought)
+
+
+def hardware_of(
+    study: Study, folder: Path, began: bool, say: Callable[[str], None], gpu: Gpu | None = None
+) -> Hardware:
+    """Where the run of this folder is computed. `gpu`: as for `chosen`.
+
+    began: whether there is a run in the folder. Raises ConfigError if it was on a device that is not at hand.
+    """
+    wanted, last = study.runtime.device, devices(folder)[-1]
+    if began and last == "cpu" and wanted != "cuda":
+        return Hardware()
+    hardware = chosen(wanted, say, gpu)
+    if began and hardware.words != last:
+        raise ConfigError(
+            f"Expected the run in {folder} to go on on the device that it was on ({last}), got "
+            f"{hardware.words}: a round that was cut off would be computed with the same noise and other "
+            "last bits. Go on there, or begin a new run in another folder."
+        )
+    return hardware
+
+
+def note_device(folder: Path, hardware: Hardware) -> None:
+    """Note the device in the folder if it is a GPU, and from now on that it was left."""
+    if hardware.gpu is not None and not (folder / DEVICE_NOTE).exists():
+        write(folder / DEVICE_NOTE, hardware.words + "\n")
+    hardware.left = lambda: write(folder / DEVICE_NOTE, "\n".join([*devices(folder), "cpu"]) + "\n")
+
+
+def devices(folder: Path) -> list[str]:
+    """The devices of the folder's run, in their order."""
+    path = folder / DEVICE_NOTE
+    return (read_text(path).splitlines() if path.exists() else []) or ["cpu"]
+
+
+@contextmanager
+def private_copy(folder: Path, part: Path) -> Iterator[Path]:
+    """A temporary folder with copies of all databases in `part` of a run folder, and of their logs.
+
+    Raises ConfigError if a process runs in the folder, or begins to while it is read.
+    """
+    require_idle(folder)
+    with tempfile.TemporaryDirectory() as private:
+        _copy(folder, part, Path(private))
+        yield Path(private)
+
+
+def _copy(folder: Path, part: Path, private: Path) -> None:
+    # the indices of logs (`-shm`) are made anew
+    files = [path for path in (folder / part).rglob("*") if path.is_file() and path.name[-4:] != "-shm"]
+    before = [_stamp(path) for path in files]
+    for path in files:
+        target = private / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    # `require_idle` held no lock: a process may have begun meanwhile, and the copies would not fit together
+    if [_stamp(path) for path in files] != before:
+        raise ConfigError(
+            f"Expected {folder} to hold still while it is read, got a change. Ask again when its run "
+            "has ended."
+        )
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    return (path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None

@@ -1,0 +1,120 @@
+"""The world of one seed: every client's records, their quality, the devices, and the problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from securefl.algorithm import Population
+from securefl.engines.party.computing import Records
+from securefl.rounds import Floats
+from securefl.study import cost
+from securefl.training.task import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    """What tells a run's own records and model from others.
+
+    bound: digests that a run is bound to, by name. words: the same for people, without what follows from
+    records. private: digests of records, for people at this machine. notes: what a person should
+    know before the run, a sentence each. outside: what no epsilon covers, a sentence each. records: a digest
+    of the records, for a shared ledger alone; empty if the study names none.
+    """
+
+    bound: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    private: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    records: str = ""
+
+    def __or__(self, other: Marks) -> Marks:
+        return Marks(
+            bound={**self.bound, **other.bound},
+            words={**self.words, **other.words},
+            private={**self.private, **other.private},
+            notes=(*self.notes, *other.notes),
+            outside=(*self.outside, *other.outside),
+            records=self.records or other.records,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class World:
+    """Everything that does not depend on the arm. The same seed gives the same world.
+
+    records: what each client trains on. held: what it tests on and never trains on, None without a hold-out.
+    marks: of records and a model that are not packaged.
+    """
+
+    seed: int
+    problem: Problem
+    records: Sequence[Records]
+    quality: tuple[str, ...]
+    cost_model: cost.CostModel
+    devices: cost.Devices
+    held: Sequence[Records] | None = None
+    marks: Marks = field(default_factory=Marks)
+
+    @cached_property
+    def tests(self) -> Sequence[Records]:
+        """The server's records dealt out, each client's distributed like its own, for an observer's figures.
+
+        Records of a class go to the clients that hold it, in proportion to their numbers of it. Targets that
+        are not classes are dealt evenly.
+        """
+        problem = self.problem
+        if problem.kind == "classification":
+            held = np.array(
+                [[np.sum(y == k) for k in range(problem.outputs)] for _, y in self.records], float
+            )
+        else:
+            held = np.ones((len(self.records), 1))
+        classes = problem.server_y if problem.kind == "classification" else np.zeros(len(problem.server_x))
+        mine: list[list[NDArray[np.int64]]] = [[] for _ in self.records]
+        for label, share in enumerate(held.T):
+            if share.sum() == 0:
+                continue
+            members = np.flatnonzero(classes == label)
+            cuts = np.rint(np.cumsum(share) / share.sum() * len(members)).astype(np.int64)
+            for part, own in zip(mine, np.split(members, cuts[:-1]), strict=True):
+                part.append(own)
+        taken = [np.sort(np.concatenate(parts)) for parts in mine]
+        return [(problem.server_x[own], problem.server_y[own]) for own in taken]
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        return np.array([len(x) for x, _ in self.records], dtype=np.int64)
+
+    def population(self) -> Population:
+        """All clients, and how long each device takes for one round: a model each way, and training.
+
+        Every client counts as having the mean number of records, so the times are public.
+        """
+        size = 4.0 * len(self.problem.initial)
+        # A time that followed from a client's own records would be a release, and selection by it
+        # data-dependent.
+        nominal = np.full(len(self.records), self.problem.records / len(self.records))
+        costs = cost.client_costs(
+            self.cost_model,
+            self.devices,
+            nominal,
+            cost.Payload(down=size, up=size),
+            self.passes(nominal),
+        )
+        return Population(clients=len(self.records), seconds=costs.seconds)
+
+    def passes(self, sizes: ArrayLike) -> Floats:
+        """How often local training passes over a client's records, (N,). In a preset it is the papers' E."""
+        local, samples = self.problem.local, np.maximum(sizes, 1)
+        if self.cost_model.model_megabytes is not None:
+            return np.full(samples.shape, float(self.cost_model.epochs))
+        if local.epochs is not None:
+            return np.full(samples.shape, float(local.epochs))
+        assert local.steps is not None
+        return local.steps * np.minimum(local.batch_size / samples, 1.0)
