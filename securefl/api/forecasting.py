@@ -15,7 +15,7 @@ from securefl.study import accounted, world
 from securefl.study.config import Study
 from securefl.study.forecast import Forecast, forecasts, total_seconds
 from securefl.study.forecast_text import lines
-from securefl.training.threads import one_thread
+from securefl.training.devices import one_thread
 
 
 @dataclass(frozen=True, eq=False)

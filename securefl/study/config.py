@@ -23,8 +23,8 @@ from securefl.study.home import home_of
 from securefl.study.privacy import PrivacySection
 from securefl.study.runtime import RuntimeSection
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.dpsgd_config import DPSGD
 from securefl.training.own_models import OwnModelSection, section_of
+from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
 
 MOST_ROUNDS = 10**6
