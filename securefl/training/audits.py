@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch import nn
 
 from securefl.algorithm import Job
 from securefl.core.errors import ConfigError, DataError
+from securefl.data.files import cache_folder
 from securefl.dp.noise import Source
 from securefl.rounds import Float32s
 from securefl.storage import files
@@ -186,7 +186,7 @@ def keeps_apart(
     say: is told before anything is tried. tried: the test, by default that of `securefl audit`. home: the
     folder of the file, by default in the user's cache.
     """
-    path = (home or cache()) / "kinks.json"
+    path = (home or cache_folder()) / "kinks.json"
     key = subject(gpu)
     verdicts = remembered(path)
     if key in verdicts:
@@ -195,14 +195,6 @@ def keeps_apart(
     verdict = (tried or _tried)(gpu)
     _remember(path, {**verdicts, key: verdict})
     return verdict
-
-
-def cache() -> Path:
-    """This package's folder in the user's cache."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    # a relative path there is invalid, and to be ignored (XDG Base Directory Specification)
-    base = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
-    return base / "securefl"
 
 
 def subject(gpu: Gpu) -> str:
