@@ -30,8 +30,8 @@ from torch.nn.functional import cross_entropy
 from securefl.dp.noise import Source
 from securefl.training import single_thread
 from securefl.training.dpsgd import train_privately
-from securefl.training.dpsgd_config import DPSGD
 from securefl.training.isolation import way_of
+from securefl.training.private_steps import DPSGD
 
 STEPS, CLASSES, WIDTH, PLACES = 4, 10, 32, 16
 Run = Callable[[], object]

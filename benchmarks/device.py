@@ -19,10 +19,10 @@ from torch import nn
 
 from securefl.dp.noise import Source
 from securefl.training import LocalTraining, ModelConfig, evaluate, single_thread, to_vector, train
+from securefl.training.chunks import body_features
 from securefl.training.devices import CPU, Cuda
 from securefl.training.dpsgd import train_privately
-from securefl.training.dpsgd_config import DPSGD
-from securefl.training.heads import body_features
+from securefl.training.private_steps import DPSGD
 
 REPEATS = 7
 LOCAL = LocalTraining(optimizer="sgd", learning_rate=0.05, epochs=1, batch_size=32)

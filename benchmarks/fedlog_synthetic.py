@@ -44,10 +44,10 @@ from securefl.protocols.lg_fedavg import LastLayers, LGFedAvg
 from securefl.rounds import Answers, Ask, ByDraws, Floats, Kept, Total
 from securefl.storage import files
 from securefl.training import LocalTraining, ModelConfig, single_thread
-from securefl.training.bodies import Bodies
-from securefl.training.heads import body_features, last_dense, with_head
+from securefl.training.chunks import body_features
+from securefl.training.heads import last_dense, with_head
 from securefl.training.models import MLP
-from securefl.training.task import Problem
+from securefl.training.task import Bodies, Problem
 
 RADIUS, TRAINED, TESTED = 26 / 7, 80, 2000
 ITERATIONS = (*range(1, 11), *range(12, 31, 2))

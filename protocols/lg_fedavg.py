@@ -16,12 +16,11 @@ from securefl.protocols.contributions import UNSAMPLED, Sampling, bounded, to_fi
 from securefl.protocols.parts import Gathering, gather_mean
 from securefl.rounds import Ask, Float32s, Kept, Sends, Value
 from securefl.training import evaluate, pooled
-from securefl.training.bodies import Bodies
 from securefl.training.fit import Fit, Fitted, fitted
 from securefl.training.heads import entries, last_layers
 from securefl.training.heads import places as places_of
 from securefl.training.learnt import Learnt
-from securefl.training.task import Problem
+from securefl.training.task import Bodies, Problem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,11 @@ from securefl.protocols.adds.gates import MOST, Gates, masked
 from securefl.protocols.adds.importance import Criterion, importance
 from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.rounds import Float32s, Floats
+from securefl.training.devices import in_mode
 from securefl.training.fit import Fitted
 from securefl.training.local import diverged, train
 from securefl.training.losses import criterion_of, records
-from securefl.training.optimizers import SGD, Adam
-from securefl.training.tensors import in_mode
-from securefl.training.vector import to_vector
+from securefl.training.vector import SGD, Adam, to_vector
 
 _LOOKED_AT: Final = 64
 """Records that the importance of units is read off, at the begin of a round and at its end."""

@@ -23,7 +23,7 @@ from torch.nn.functional import conv2d, linear
 
 from securefl.protocols.adds.supernet import Layer, Supernet
 from securefl.rounds import Floats
-from securefl.training.tensors import in_mode
+from securefl.training.devices import in_mode
 
 Criterion = Literal["slim", "activation", "lrp"]
 _STABLE: Final = 1e-9

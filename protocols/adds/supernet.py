@@ -23,8 +23,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from securefl.core.errors import ConfigError
 from securefl.rounds import Float32s
+from securefl.training.devices import in_mode
 from securefl.training.task import Problem
-from securefl.training.tensors import in_mode
 from securefl.training.vector import load_vector
 
 Mask = NDArray[np.bool_]

@@ -22,11 +22,10 @@ from securefl.core.errors import DataError
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.rounds import Float32s, Floats, Kept
 from securefl.training import evaluate, pooled
-from securefl.training.bodies import Bodies
 from securefl.training.fit import Fit, Fitted, usable
 from securefl.training.heads import Bounded, activated, entries, last_dense, with_head
 from securefl.training.learnt import Learnt, common
-from securefl.training.task import Problem
+from securefl.training.task import Bodies, Problem
 
 
 class Body(Protocol):

@@ -13,9 +13,8 @@ from securefl.protocols.fedlog.algorithm import Heads
 from securefl.protocols.fedlog.bodies import Body, Public, Trained
 from securefl.protocols.fedlog.head import Prior
 from securefl.protocols.fedlog.statistic import Clipping, Statistic
-from securefl.training.bodies import Bodies
 from securefl.training.heads import last_dense
-from securefl.training.task import Problem
+from securefl.training.task import Bodies, Problem
 
 _BODIES = {"public": "public body", "private": "private body", "dp-sgd": "DP-SGD body"}
 

@@ -15,8 +15,9 @@ from securefl.core.release import Adjacency, Unit
 from securefl.dp import clipping
 from securefl.protocols.fedlog.bodies import Body
 from securefl.rounds import Floats, Sends, Value
+from securefl.training.chunks import body_features
 from securefl.training.fit import Fit, Fitted, fitted
-from securefl.training.heads import Bounded, body_features
+from securefl.training.heads import Bounded
 
 Clip = Literal["unit-l2", "bounded", "none"]
 GRID = Grid(step=2.0**-10, bound=2.0**20)

@@ -13,8 +13,7 @@ from securefl.protocols.heads.blocks import Blocks, grid_of
 from securefl.protocols.heads.bounding import Bounding
 from securefl.protocols.heads.rule import MOST_VALUES, Choice, choose
 from securefl.protocols.heads.statistic import Statistic
-from securefl.training.heads import last_dense
-from securefl.training.projection import Projection
+from securefl.training.heads import Projection, last_dense
 from securefl.training.task import Problem
 
 _COUNTS = 0.25

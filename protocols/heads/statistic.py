@@ -16,8 +16,8 @@ from securefl.dp import clipping
 from securefl.protocols.heads.blocks import Blocks, Integers
 from securefl.protocols.heads.bounding import Bounding
 from securefl.rounds import Floats, Sends, Value
-from securefl.training.heads import body_features
-from securefl.training.projection import Projection
+from securefl.training.chunks import body_features
+from securefl.training.heads import Projection
 from securefl.training.task import Problem
 
 _BOUNDED_BY: Mapping[Unit, str] = {

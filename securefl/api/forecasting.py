@@ -14,7 +14,7 @@ from securefl.core.release import PARTIES
 from securefl.study import accounted, world
 from securefl.study.config import Study
 from securefl.study.forecast import Forecast, forecasts, lines, total_seconds
-from securefl.training.threads import one_thread
+from securefl.training.devices import one_thread
 
 
 @dataclass(frozen=True, eq=False)

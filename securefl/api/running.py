@@ -26,8 +26,7 @@ from securefl.study.progress import Bars, draws
 from securefl.study.publication import ON_TERMINAL, PERSONAL, PERSONALLY_TESTED, public
 from securefl.study.results import Results
 from securefl.study.told import Callback, calling
-from securefl.training.devices import Hardware
-from securefl.training.threads import one_thread
+from securefl.training.devices import Hardware, one_thread
 from securefl.training.trained import Trained
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from securefl.sweep.best import caveats, sentences
 from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.page import alarms_of
 from securefl.sweep.session import require_runnable, run_and_write
-from securefl.training.threads import one_thread
+from securefl.training.devices import one_thread
 
 
 @dataclass(frozen=True, eq=False)

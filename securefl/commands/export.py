@@ -34,7 +34,7 @@ def export(
     """
     from securefl.study.export import rows, taken
     from securefl.study.folder import study_of
-    from securefl.training.threads import one_thread
+    from securefl.training.devices import one_thread
 
     study = study_of(folder)
     if arm is None and len(study.arms) > 1:

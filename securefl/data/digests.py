@@ -1,8 +1,8 @@
 """The files of each data set, their SHA-256, and where they are published.
 
-The digests are those of the files as their authors published them, with one exception: `CIFAR10_MED`
-is a lossless re-packing of CIFAR-10 in which 139 of the 60,000 images are JPEG re-encodings, so its
-decoded batches (`CIFAR10_DECODED`) differ from the authors' (`PINNED["cifar10"]`) in those records.
+The digests are those of the files as their authors published them, with one exception: `CIFAR10_DECODED`
+is CIFAR-10 in which 139 of the 60,000 images are JPEG re-encodings, so its batches differ from the authors'
+(`PINNED["cifar10"]`) in those records. `tools/decode_cifar.py` makes them from a re-packing.
 
 Licences: MNIST CC BY-SA 3.0; Fashion-MNIST MIT; QMNIST labels BSD; gas turbine (UCI 551) CC BY 4.0;
 CIFAR-10 states none, cite Krizhevsky 2009; tinyshakespeare public domain.
@@ -112,18 +112,6 @@ _CIFAR10 = tuple(
         "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
         "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
         "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-    }.items()
-)
-
-CIFAR10_MED = tuple(
-    DataFile(path=f"cifar10/{name}", sha256=digest)
-    for name, digest in {
-        "data_batch_1.med.xz": "e7489690ee0bb6e68950bfb2ce26cd9e5ccaa7eef48a6c2155bcd03d510eca33",
-        "data_batch_2.med.xz": "3e5fdeb0e065f6c8058cc6b0592dfe23cb9dc4e7de2963a56f8fd905464d7cd2",
-        "data_batch_3.med.xz": "1ed623f198aae5fa1ffe7089844b8f70f4e32423e4dd0b3474e51f180c6bee69",
-        "data_batch_4.med.xz": "6026c8a8fbf83be1d4a33820cf2e3f54ce972a6259df2c1141bd3ba058fd2d19",
-        "data_batch_5.med.xz": "6899c56ecfa52d161cc8f132311575a01fe588dd1af1a8da4365e834e80ae2b0",
-        "test_batch.med.xz": "e601428b43ca6582140f0c91a20c9c71d274cffe8b9fba918545698b72344bb8",
     }.items()
 )
 

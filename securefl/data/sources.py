@@ -18,8 +18,6 @@ and `gas_turbine` goes by each record's content instead, so that one record less
 
 from __future__ import annotations
 
-import hashlib
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -29,14 +27,13 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
 from securefl.core.streams import stream
-from securefl.data import cifar_med, shakespeare
+from securefl.data import shakespeare
 from securefl.data.dataset import Dataset, Split, hold_out, stratified
-from securefl.data.digests import CIFAR10_DECODED, CIFAR10_MED, GAS_RANGES, PINNED, DataFile
+from securefl.data.digests import CIFAR10_DECODED, GAS_RANGES, PINNED, DataFile
 from securefl.data.fetching import fetch
-from securefl.data.files import cache_folder, data_folder, digest, files_of, verified
+from securefl.data.files import cache_folder, data_folder, files_of, verified
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
 from securefl.data.sides import Sides, parted
-from securefl.storage.files import replacing
 
 NAMES = tuple(PINNED)
 TEST_SHARE = 0.3
@@ -73,7 +70,7 @@ def load(
     """
     files = files_of(name)
     root = folder or data_folder()
-    if download and not (name == "cifar10" and _all_in(root, CIFAR10_MED)):
+    if download and not (name == "cifar10" and _decoded_in(root)):
         fetch(name, folder=root)
     rng = stream(seed, "split", name)
     match name:
@@ -99,7 +96,10 @@ def require_files(name: str, *, folder: Path | None = None) -> None:
     damaged and says how to fetch it.
     """
     root, files = folder or data_folder(), files_of(name)
-    for file in CIFAR10_MED if name == "cifar10" and _repacked(root) else files:
+    if name == "cifar10":
+        _cifar10_paths(root)
+        return
+    for file in files:
         verified(name, file, root)
 
 
@@ -170,17 +170,25 @@ def scaled_gas(rows: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def _cifar10(root: Path) -> Split:
-    if _repacked(root):
-        batches = [_decoded(*pair, root) for pair in zip(CIFAR10_MED, CIFAR10_DECODED, strict=True)]
-    else:
-        paths = [verified("cifar10", file, root) for file in files_of("cifar10")]
-        batches = [parse_cifar(path.read_bytes(), str(path)) for path in paths]
+    batches = [parse_cifar(path.read_bytes(), str(path)) for path in _cifar10_paths(root)]
     return Split(train=_cifar_part(batches[:-1]), test=_cifar_part(batches[-1:]))
 
 
-def _repacked(root: Path) -> bool:
-    """Whether CIFAR-10 is there in its re-packed form alone."""
-    return not _all_in(root, files_of("cifar10")) and _all_in(root, CIFAR10_MED)
+def _cifar10_paths(root: Path) -> list[Path]:
+    """The authors' batches, or those of `CIFAR10_DECODED` where only these are there."""
+    files = files_of("cifar10")
+    if not _all_in(root, files) and (place := _decoded_in(root)):
+        root, files = place, CIFAR10_DECODED
+    return [verified("cifar10", file, root) for file in files]
+
+
+def _decoded_in(root: Path) -> Path | None:
+    """Where the batches of `CIFAR10_DECODED` are: in this folder, or else in the user's cache.
+
+    A folder that the caller named is the only one.
+    """
+    places = (root, cache_folder()) if root == data_folder() else (root,)
+    return next((place for place in places if _all_in(place, CIFAR10_DECODED)), None)
 
 
 def _all_in(root: Path, files: tuple[DataFile, ...]) -> bool:
@@ -190,24 +198,3 @@ def _all_in(root: Path, files: tuple[DataFile, ...]) -> bool:
 def _cifar_part(batches: list[tuple[NDArray[np.uint8], NDArray[np.int64]]]) -> Dataset:
     x = _scaled(np.concatenate([images for images, _ in batches]))
     return Dataset(name="cifar10", x=x, y=np.concatenate([labels for _, labels in batches]), classes=10)
-
-
-def _decoded(packed: DataFile, plain: DataFile, root: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """One batch out of its `.med.xz`.
-
-    It is kept decoded in the user's cache, since decoding takes seconds.
-    """
-    path = cache_folder() / plain.path
-    if path.is_file() and digest(path) == plain.sha256:
-        return parse_cifar(path.read_bytes(), str(path))
-    source = verified("cifar10", packed, root)
-    content = cifar_med.unpack(source)
-    found = hashlib.sha256(content).hexdigest()
-    if found != plain.sha256:
-        raise DataError(
-            f"Expected {source} to decode to SHA-256 {plain.sha256}, got {found}: a fault in the decoder. "
-            "Report it."
-        )
-    with suppress(OSError, DataError), replacing(path) as target:  # no cache: the next run decodes again
-        target.write(content)
-    return parse_cifar(content, str(source))

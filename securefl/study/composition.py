@@ -16,8 +16,8 @@ from securefl.rounds import Sends
 from securefl.study.config import Arm, Study, place_of, placed
 from securefl.study.seeded import World
 from securefl.sums import way_of
+from securefl.training.audits import keeps_apart
 from securefl.training.devices import Hardware
-from securefl.training.kink_verdicts import keeps_apart
 
 
 def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:

@@ -28,9 +28,9 @@ from securefl.study.privacy import PrivacySection
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.cohorts import Batched, slots_for
 from securefl.training.devices import Wanted
-from securefl.training.dpsgd_config import DPSGD
 from securefl.training.fit import Fits, Trainer, one_by_one
 from securefl.training.own_models import OwnModelSection, section_of
+from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
 from securefl.training.workers import Forked
 

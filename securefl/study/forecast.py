@@ -24,8 +24,8 @@ from securefl.study.config import Arm, Study
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
 from securefl.training.cohorts import why_alone
-from securefl.training.dpsgd_config import lone_rows
 from securefl.training.isolation import sentence
+from securefl.training.private_steps import lone_rows
 from securefl.training.task import Problem
 
 

@@ -33,13 +33,12 @@ from securefl.storage.own_code import load as load_code
 from securefl.study.config import Study, placed
 from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Marks
-from securefl.training.architecture import Architecture
-from securefl.training.dpsgd_config import DPSGD
 from securefl.training.losses import Loss
-from securefl.training.models import ModelConfig
+from securefl.training.models import Architecture, ModelConfig
 from securefl.training.networks import Network, named
-from securefl.training.own_model_checks import require_layers
-from securefl.training.own_models import OwnModel, model_points
+from securefl.training.own_models import OwnModel, model_points, require_layers
+from securefl.training.private_layers import make_private
+from securefl.training.private_steps import DPSGD
 
 BROUGHT = "what was handed over in Python"
 
@@ -250,7 +249,7 @@ def architecture(study: Study, train: Dataset, outputs: int, seed: int) -> tuple
 
 def _require_private(model: OwnModel, train: Dataset, outputs: int, config: DPSGD) -> None:
     """Raises ConfigError for a model that one step of private training on records of zeros refuses."""
-    from securefl.training.dpsgd import make_private, train_privately  # Opacus takes two seconds to import
+    from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
 
     x = model.blank(train.shape).numpy()
     y = np.zeros(1, np.int64) if train.classes else np.zeros((1, outputs), np.float32)

@@ -3,19 +3,13 @@
 Nothing here protects anything: what leaves a client goes through a release first.
 """
 
-from securefl.training.evaluation import (
-    Task,
-    evaluate,
-    mean_loss,
-    pooled,
-    record_losses,
-    relative_accuracy,
-)
+from securefl.training.chunks import record_losses
+from securefl.training.devices import single_thread
+from securefl.training.evaluation import Task, evaluate, mean_loss, pooled, relative_accuracy
 from securefl.training.local import LocalTraining, Penalty, train
 from securefl.training.losses import Loss
 from securefl.training.models import ModelConfig
 from securefl.training.profile import outputs, probe_profile, profile
-from securefl.training.threads import single_thread
 from securefl.training.vector import load_vector, size, to_vector
 
 __all__ = [

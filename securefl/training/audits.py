@@ -1,15 +1,45 @@
-"""All audits of this package, one finding after the other."""
+"""All audits of this package, one finding after the other.
+
+One of them decides whether a GPU keeps records apart: records on kinks try it, once for a device and its
+versions. On a GPU other kernels compute, which nobody here has read. So no record-level epsilon is claimed
+there before `kinks` has failed to catch them. The verdict stands in a file in the user's cache, under a
+digest of the device, the versions of its libraries and this package's own code. Whoever can write there can
+forge it, as he could this package's code: that user is trusted.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
+from dp_accounting import DpEvent
+from numpy.typing import NDArray
+from torch import nn
 
-from securefl.dp import audit as auditing
-from securefl.training.devices import CPU
-from securefl.training.dpsgd_config import DPSGD
+from securefl.algorithm import Job
+from securefl.core.errors import ConfigError, DataError
+from securefl.data.files import cache_folder
+from securefl.dp.noise import Source
+from securefl.rounds import Float32s
+from securefl.storage import files
+from securefl.training.cohorts import SLOTS, fit_privately
+from securefl.training.devices import CPU, Gpu
+from securefl.training.fit import Fit
+from securefl.training.local import LocalTraining
+from securefl.training.losses import Loss
+from securefl.training.models import ModelConfig
+from securefl.training.private_steps import DPSGD
+from securefl.training.task import Problem
+from securefl.training.vector import load_vector
+
+if TYPE_CHECKING:
+    from securefl.dp.audit import Bound
 
 Train = Callable[..., Any]
 CLAIM: Final = DPSGD(
@@ -29,6 +59,8 @@ _KINKS: Final = (64, 784)
 
 def findings(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
     """device: where private training and features are computed."""
+    from securefl.dp import audit as auditing  # the statistics of scipy take long to import
+
     for mechanism in auditing.mechanisms():
         found = auditing.audit(mechanism)
         yield _row(found.name, 1e-5, found.claimed, found.lower, found.verdict, found.failed)
@@ -42,7 +74,7 @@ def findings(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
 
 def of_kinks(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
     """Records on the kinks of a model, which is on this device."""
-    from securefl.training import kinks
+    from securefl.training import kinks  # Opacus takes two seconds to import
 
     for inputs in _KINKS:
         kink = f"kinks of {inputs} inputs{_on(device)}"
@@ -54,7 +86,6 @@ def of_kinks(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
 
 def _trained(device: torch.device) -> Mapping[str, Train]:
     """The ways of private training on this device. Clients stand side by side on a CPU alone."""
-    from securefl.training.beside_others import train_beside_another
     from securefl.training.dpsgd import train_privately
 
     ways: dict[str, Train] = {"private training": train_privately}
@@ -63,7 +94,7 @@ def _trained(device: torch.device) -> Mapping[str, Train]:
     return ways
 
 
-def _bounded(name: str, found: auditing.Bound) -> dict[str, Any]:
+def _bounded(name: str, found: Bound) -> dict[str, Any]:
     verdict, failed = ("pass", ()) if found.passed else ("FAIL: epsilon", ("epsilon",))
     return _row(name, found.delta, found.claimed, found.lower, verdict, failed)
 
@@ -83,3 +114,114 @@ def _row(
         "verdict": verdict,
         "failed": list(failed),
     }
+
+
+# Private training beside another client --------------------------------------------------------------
+
+
+def train_beside_another(
+    model: nn.Module, x: NDArray[Any], y: NDArray[Any], config: DPSGD, loss: Loss, source: Source
+) -> DpEvent:
+    """As `train_privately`, in the second slot. A client with the same records is in the first one.
+
+    model: dense layers with ReLU between. A layer without a bias is given one of 0, and its change is lost.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    problem = _problem(layers, config, loss, x, y)
+    start = np.concatenate([part for layer in layers for part in _parts(layer)])
+    job = Job(client=0, round=1, x=x, y=y, broadcast=start, public={}, rng=np.random.default_rng(0))
+    own = Fit(problem=problem, start=start, job=replace(job, source=source))
+    _, came = fit_privately([replace(own, job=job), own], SLOTS)
+    if isinstance(came, DataError):
+        raise came
+    load_vector(model, _without_new_biases(layers, came))
+    return config.event
+
+
+def _problem(layers: list[nn.Linear], config: DPSGD, loss: Loss, x: NDArray[Any], y: NDArray[Any]) -> Problem:
+    if not layers:
+        raise ConfigError("Expected a model of dense layers, got one without any.")
+    return Problem(
+        model=ModelConfig(kind="mlp", hidden=tuple(layer.out_features for layer in layers[:-1])),
+        local=LocalTraining(optimizer="sgd", learning_rate=config.learning_rate, epochs=1, batch_size=1),
+        kind="classification" if loss == "cross_entropy" else "regression",
+        shape=(layers[0].in_features,),
+        outputs=layers[-1].out_features,
+        clients=2,
+        records=2 * len(x),
+        server_x=x,
+        server_y=y,
+        seed=0,
+        private=config,
+    )
+
+
+def _parts(layer: nn.Linear) -> tuple[Float32s, Float32s]:
+    """Weight and bias, flat."""
+    bias = layer.bias.detach().numpy() if layer.bias is not None else np.zeros(layer.out_features, np.float32)
+    return layer.weight.detach().numpy().ravel(), bias
+
+
+def _without_new_biases(layers: list[nn.Linear], vector: Float32s) -> Float32s:
+    kept, at = [], 0
+    for layer in layers:
+        weight, bias = (len(part) for part in _parts(layer))
+        kept.append(vector[at : at + weight + (bias if layer.bias is not None else 0)])
+        at += weight + bias
+    return np.concatenate(kept)
+
+
+# The verdict on a GPU --------------------------------------------------------------------------------
+
+
+def keeps_apart(
+    gpu: Gpu,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+    tried: Callable[[Gpu], bool] | None = None,
+    home: Path | None = None,
+) -> bool:
+    """The verdict on this GPU, remembered or found now. It takes a minute at most.
+
+    say: is told before anything is tried. tried: the test, by default that of `securefl audit`. home: the
+    folder of the file, by default in the user's cache.
+    """
+    path = (home or cache_folder()) / "kinks.json"
+    key = subject(gpu)
+    verdicts = remembered(path)
+    if key in verdicts:
+        return verdicts[key]
+    say(f"Trying whether {gpu.name()} keeps records apart, once for this device and these versions ...")
+    verdict = (tried or _tried)(gpu)
+    _remember(path, {**verdicts, key: verdict})
+    return verdict
+
+
+def subject(gpu: Gpu) -> str:
+    """A digest of all that a verdict hangs on."""
+    # Every module of this room: a list of those that compute would miss the next one.
+    modules = sorted(Path(__file__).parent.glob("*.py"))
+    code = [hashlib.sha256(module.read_bytes()).hexdigest() for module in modules]
+    return hashlib.sha256(json.dumps([*gpu.facts(), *code]).encode()).hexdigest()
+
+
+def remembered(path: Path) -> dict[str, bool]:
+    """The verdicts in a file. A file that is missing, damaged or another's holds none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: verdict for key, verdict in found.items() if isinstance(verdict, bool)}
+
+
+def _remember(path: Path, verdicts: Mapping[str, bool]) -> None:
+    try:
+        files.write(path, json.dumps(verdicts, indent=1) + "\n")
+    except (OSError, DataError):
+        return  # a cache that cannot be written costs a minute in the next run, and nothing else
+
+
+def _tried(gpu: Gpu) -> bool:
+    return all(found["verdict"] == "pass" for found in of_kinks(gpu.device))

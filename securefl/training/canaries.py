@@ -32,7 +32,7 @@ from securefl.dp.audit import Bound
 from securefl.dp.noise import Source
 from securefl.training.devices import CPU
 from securefl.training.dpsgd import train_privately
-from securefl.training.dpsgd_config import DPSGD
+from securefl.training.private_steps import DPSGD
 from securefl.training.vector import load_vector, to_vector
 
 Floats = NDArray[np.float64]

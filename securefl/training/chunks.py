@@ -20,13 +20,16 @@ other rows follows from how the model is computed (`isolation`).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError
-from securefl.training.devices import computed, device_of, records_apart
+from securefl.training.devices import as_tensor, computed, device_of, in_mode, one_thread, records_apart
+from securefl.training.heads import Activation, last_dense
 from securefl.training.isolation import (
     RECORD_ERRORS,
     Read,
@@ -35,30 +38,9 @@ from securefl.training.isolation import (
     require_apart,
     way_of,
 )
-from securefl.training.products import RowsAlike
-from securefl.training.tensors import in_mode
-from securefl.training.threads import one_thread
-
-UNIT: Final = 32
-ROWS: Final = 64
-"""Rows of a chunk, if no configuration says another number."""
-
-
-def check_rows(rows: int) -> None:
-    """Raises ValueError unless chunks may have so many rows."""
-    if rows < UNIT or rows % UNIT:
-        raise ValueError(
-            f"Expected a chunk of a multiple of {UNIT} rows, got {rows}. Other numbers leave values that "
-            "torch computes in other code."
-        )
-
-
-def padded(part: Tensor, rows: int) -> Tensor:
-    """At most `rows` rows, followed by zeros: (rows, *shape), in memory of its own."""
-    whole = part.new_empty((rows, *part.shape[1:]))
-    whole[: len(part)] = part
-    whole[len(part) :] = 0
-    return whole
+from securefl.training.losses import Loss, losses_of, records
+from securefl.training.products import ROWS, RowsAlike, check_rows, padded
+from securefl.training.row_wise import RowHook
 
 
 def apart(model: nn.Module, read: Read, *columns: Tensor, rows: int = ROWS) -> Tensor:
@@ -107,3 +89,44 @@ def _chunk(read: Read, parts: list[Tensor], rows: int) -> Tensor:
     found = read(*(padded(part, rows) for part in usable))[:count].clone()
     found[bad] = torch.nan
     return found
+
+
+def body_features(
+    model: nn.Module, x: NDArray[Any], activation: Activation | None = None
+) -> NDArray[np.float64]:
+    """The head's input in evaluation mode, after the activation: (n, width) float64.
+
+    A record's features do not depend on the records beside it (`chunks`). Raises ConfigError for a model in
+    which they do.
+    """
+    given: list[Tensor] = []
+
+    def note(_module: nn.Module, inputs: Any) -> None:
+        given.append(inputs[0] if activation is None else activation(inputs[0]))
+
+    def read(rows: Tensor) -> Tensor:
+        given.clear()
+        model(rows)
+        return given[-1].double()
+
+    handle = last_dense(model).register_forward_pre_hook(RowHook(note))
+    try:
+        return np.asarray(apart(model, read, as_tensor(x)).numpy())
+    finally:
+        handle.remove()
+
+
+def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
+    """The loss of each record, (n,), in evaluation mode. A label without an output of the model gives nan.
+
+    A record's loss does not depend on the records beside it (`chunks`). A non-finite record has a non-finite
+    loss. Raises DataError for arrays that do not fit, and ConfigError for a model that mixes records.
+    """
+    inputs, targets = records(x, y, loss)
+
+    def read(rows: Tensor, wanted: Tensor) -> Tensor:
+        # The outputs come along so that `require_apart` tries them too: a loss may round a last bit away.
+        outputs = model(rows)
+        return torch.cat([losses_of(outputs, wanted, loss)[:, None], outputs], dim=1)
+
+    return np.asarray(apart(model, read, inputs, targets)[:, 0].double().numpy())

@@ -2,18 +2,22 @@
 
 The device follows the model. Whoever is given a model puts tensors where its parameters are, and gives back
 arrays. A `Hardware` is the run's choice. It changes at most once, from the GPU to the CPU.
+
+The same care for a while: one mode of all layers, one thread, products in full precision.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Final, Literal, Protocol, TypeVar
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Final, Literal, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, SecureFLError
 
@@ -179,7 +183,8 @@ class Hardware:
     def require(self, keeps_apart: Callable[..., bool]) -> None:
         """Go to the CPU before anything is computed, if the GPU does not keep records apart.
 
-        keeps_apart: the verdict (see `kink_verdicts`). Raises ConfigError if the run must stay on the GPU.
+        keeps_apart: the verdict (see `audits.keeps_apart`). Raises ConfigError if the run must stay on the
+        GPU.
         """
         try:
             fits = self.gpu is None or self._trusted or keeps_apart(self.gpu, say=self._say)
@@ -244,3 +249,52 @@ def computed(model: nn.Module, read: Callable[[], T]) -> T:
     # behind the handler: the error keeps the failed attempt's tensors alive
     model.to(CPU)
     return read()
+
+
+# Arrays as tensors, modes and threads ----------------------------------------------------------------
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """The array as a tensor that must only be read. It is copied only if it is read-only or strided."""
+    # torch shares memory with numpy and warns of arrays that it must not write to
+    flags = array.flags
+    return torch.from_numpy(array if flags.c_contiguous and flags.writeable else np.array(array, order="C"))
+
+
+@contextmanager
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put the model into training or evaluation mode; afterwards every module has its own mode back."""
+    before = [(module, module.training) for module in model.modules()]
+    # Attributes of modules take long to set, and a model that is only read is in its mode already.
+    if any(mode is not training for _, mode in before):
+        model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in before:
+            if module.training is not mode:
+                module.training = mode
+
+
+def single_thread() -> None:
+    """Pin torch, in this process, to one thread within and one thread between operations.
+
+    Worker processes of a study call it. Models this small run no faster on several threads. With one thread
+    results do not depend on how a machine splits a sum, and workers do not fight over cores.
+    """
+    torch.set_num_threads(1)
+    # torch refuses the second pin once the process has run anything in parallel; then it is left out
+    if torch.get_num_interop_threads() != 1:
+        with suppress(RuntimeError):
+            torch.set_num_interop_threads(1)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread within operations for a while; afterwards torch has as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

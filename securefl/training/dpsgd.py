@@ -27,14 +27,11 @@ on the client.
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import gcd
 from typing import Any, Final
 
-import numpy as np
 import torch
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
@@ -42,12 +39,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from securefl.core.abstaining import Abstains, Reason
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.training.devices import device_of, records_apart
-from securefl.training.dpsgd_config import DPSGD, lone_rows
+from securefl.training.devices import device_of, in_mode, one_thread, records_apart
 from securefl.training.draws import Tape, tape_of
 from securefl.training.isolation import (
     length_of,
@@ -56,13 +51,10 @@ from securefl.training.isolation import (
     require_slopes_apart,
     way_of,
 )
-from securefl.training.local import views_of
 from securefl.training.losses import Loss, records
-from securefl.training.optimizers import SGD, Adam
 from securefl.training.per_record import LoneSum, Sum, clipped_sums
-from securefl.training.recurrent import record_by_record
-from securefl.training.tensors import in_mode
-from securefl.training.threads import one_thread
+from securefl.training.private_steps import DPSGD, Records, diverged, lone_rows, private_steps
+from securefl.training.vector import views_of
 
 _HANDLERS: Final = list(logging.root.handlers)
 from opacus.grad_sample import GradSampleModule  # noqa: E402
@@ -71,40 +63,6 @@ from opacus.validators import ModuleValidator  # noqa: E402
 
 # importing opacus sends every library's log to standard error
 logging.root.handlers[:] = _HANDLERS
-
-
-def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """A copy that `train_privately` accepts, and a line for each layer that was changed in it.
-
-    Batch norm mixes a batch's records and keeps their statistics. Group norm (Wu and He, ECCV 2018) takes its
-    place: 32 groups, or fewer so that each has two channels, and one group behind dense layers. Its scales
-    and shifts start at 1 and 0. torch's LSTM, GRU and RNN become ones that train record by record, with the
-    same values (`recurrent`). The result depends on the model alone, and all parties of a round must make it.
-    """
-    made = copy.deepcopy(model)
-    changes = []
-    for name, layer in list(made.named_modules()):
-        fresh: nn.Module | None = record_by_record(layer)
-        if isinstance(layer, _BatchNorm):
-            fresh = _group_norm(layer).train(layer.training)
-            fresh.requires_grad_(any(parameter.requires_grad for parameter in layer.parameters()))
-        if fresh is None:
-            continue
-        changes.append(f"{name or 'the model'}: {layer} became {fresh}")
-        if name:
-            made.set_submodule(name, fresh)
-        else:
-            made = fresh
-    return made, tuple(changes)
-
-
-def _group_norm(layer: _BatchNorm) -> nn.GroupNorm:
-    # Not ModuleValidator.fix of Opacus: it copies through pickle, skips frozen layers, and gives each of up
-    # to 32 channels a group of its own. Behind a dense layer such a group normalises every value to 0.
-    channels = layer.num_features
-    single = isinstance(layer, nn.BatchNorm1d)
-    groups = 1 if single else min(gcd(32, channels), max(1, channels // 2))
-    return nn.GroupNorm(groups, channels, affine=layer.affine)
 
 
 def train_privately(
@@ -129,8 +87,6 @@ def train_privately(
     with in_mode(model, training=True):
         _require_private(model, trained)
     values = torch.cat([parameter.detach().reshape(-1) for parameter in trained])
-    start = values.clone() if config.proximal else None
-    optimizer = optimizer_of(config)
     with (
         in_mode(model, training=True),
         one_thread(),
@@ -138,19 +94,12 @@ def train_privately(
         views_of(values, trained),
         _summing(model, inputs, targets, config, loss) as clipped_sum,
     ):
-        for _ in range(config.steps):
-            chosen = poisson(len(inputs), config.sampling_rate, source).to(device)
-            drawn = inputs[chosen], targets[chosen]
-            noised = clipped_sum(*drawn, _tape(clipped_sum, *drawn, source))
-            noise = _noise(len(values), source).to(device)
-            noised.add_(noise, alpha=config.noise_multiplier * config.clip_norm)
-            # divided by the public number: the number of drawn records is private
-            gradient = noised.div_(config.expected_batch).float()
-            if config.weight_decay:
-                gradient.add_(values, alpha=config.weight_decay)
-            if start is not None:
-                gradient.add_(values - start, alpha=config.proximal)
-            optimizer.step(values, gradient)
+
+        def clipped_sums_of(batches: Sequence[Records]) -> Tensor:
+            ((x, y),) = batches
+            return clipped_sum(x, y, _tape(clipped_sum, x, y, source))[None]
+
+        private_steps(values, config, [(inputs, targets)], [source], clipped_sums_of, torch.flatten)
     if not bool(torch.isfinite(values).all()):
         raise diverged(config.learning_rate)
     return config.event
@@ -186,35 +135,6 @@ def _tape(clipped_sum: Sum, x: Tensor, y: Tensor, source: Source) -> Tape | None
     if not clipped_sum.length:
         return None
     return tape_of(x, y, clipped_sum.length, SecretKey(source.words(4).tobytes()))
-
-
-def diverged(rate: float) -> DataError:
-    """The error of a private training whose model stopped being finite."""
-    return Abstains(
-        Reason.DIVERGED,
-        f"Expected a finite model after private training at learning rate {rate:g}, got one that diverged. "
-        "Lower the learning rate, or raise expected_batch.",
-    )
-
-
-def poisson(n: int, rate: float, source: Source) -> Tensor:
-    """Which of n records are in a step. Each is with probability floor(q 2^64) / 2^64, independently."""
-    # A stream of its own: the noise would otherwise begin at a place of the stream that depends on n.
-    words = Source(SecretKey(source.words(4).tobytes())).words(n)
-    drawn = words < np.uint64(int(rate * 2**64)) if rate < 1 else np.ones(n, np.bool_)
-    return torch.from_numpy(np.flatnonzero(drawn))
-
-
-def _noise(length: int, source: Source) -> Tensor:
-    return torch.from_numpy(source.normal(length))
-
-
-def optimizer_of(config: DPSGD) -> SGD | Adam:
-    match config.optimizer:
-        case "sgd":
-            return SGD(rate=config.learning_rate, momentum=config.momentum)
-        case "adam":
-            return Adam(rate=config.learning_rate)
 
 
 def _require_private(model: nn.Module, trained: list[nn.Parameter]) -> None:

@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from securefl.algorithm import Evaluation
 from securefl.core.errors import DataError
-from securefl.training.chunks import apart
-from securefl.training.devices import computed, device_of, full_precision
-from securefl.training.losses import Loss, criterion_of, losses_of, records
-from securefl.training.tensors import in_mode
+from securefl.training.devices import computed, device_of, full_precision, in_mode
+from securefl.training.losses import Loss, criterion_of, records
 
 Task = Literal["classification", "regression"]
 
@@ -78,22 +76,6 @@ def mean_loss(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss = "
             f"Expected a finite loss, got {value}. Look for NaN in the records or a diverged model."
         )
     return value
-
-
-def record_losses(model: nn.Module, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
-    """The loss of each record, (n,), in evaluation mode. A label without an output of the model gives nan.
-
-    A record's loss does not depend on the records beside it (`chunks`). A non-finite record has a non-finite
-    loss. Raises DataError for arrays that do not fit, and ConfigError for a model that mixes records.
-    """
-    inputs, targets = records(x, y, loss)
-
-    def read(rows: Tensor, wanted: Tensor) -> Tensor:
-        # The outputs come along so that `require_apart` tries them too: a loss may round a last bit away.
-        outputs = model(rows)
-        return torch.cat([losses_of(outputs, wanted, loss)[:, None], outputs], dim=1)
-
-    return np.asarray(apart(model, read, inputs, targets)[:, 0].double().numpy())
 
 
 def relative_accuracy(outputs: Tensor, targets: Tensor) -> float:

@@ -1,10 +1,15 @@
-"""A model as a body and a linear head: the features in front of the last dense layer, and a new head."""
+"""A model as a body and a linear head: the features in front of the last dense layer, and a new head.
+
+Features may pass a public linear map to fewer numbers, and an activation that bounds them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +19,51 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
 from securefl.core.errors import ConfigError
-from securefl.training.chunks import apart
-from securefl.training.projection import Projection
+from securefl.core.streams import stream
+from securefl.training.products import dense
 from securefl.training.row_wise import RowHook
-from securefl.training.tensors import as_tensor
 from securefl.training.vector import to_vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """A public linear map of features (n, `features`) to `width` numbers.
+
+    kind "none": the identity. "leading": the first `width` features, for features that come in an order of
+    importance. "random": a Gaussian matrix from the public `seed`, which keeps lengths on average.
+    """
+
+    kind: Literal["none", "leading", "random"]
+    features: int
+    width: int
+    seed: int = 0
+
+    def words(self) -> dict[str, int | str]:
+        """Every field by its word in a model's file."""
+        return {"kind": self.kind, "features": self.features, "width": self.width, "seed": self.seed}
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= self.features or (self.kind == "none" and self.width < self.features):
+            raise ConfigError(
+                f"Expected width from 1 to {self.features}, the number of features, and projection "
+                f'"leading" or "random" below it; got width {self.width} with projection "{self.kind}".'
+            )
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Features (n, `features`) as (n, `width`). It belongs into a chunk of a fixed number of rows."""
+        # A product of matrices has other last bits for other numbers of rows: one record more would move all.
+        if self.kind == "none":
+            return features
+        if self.kind == "leading":
+            return features[:, : self.width]
+        return dense(features.double(), self._matrix.to(features.device))
+
+    @cached_property
+    def _matrix(self) -> Tensor:
+        drawn = stream(self.seed, "projection", self.features, self.width)
+        matrix = drawn.standard_normal((self.features, self.width)) / np.sqrt(self.width)
+        return torch.from_numpy(np.ascontiguousarray(matrix.T))
+
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -134,31 +179,6 @@ def frozen(*modules: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def body_features(
-    model: nn.Module, x: NDArray[Any], activation: Activation | None = None
-) -> NDArray[np.float64]:
-    """The head's input in evaluation mode, after the activation: (n, width) float64.
-
-    A record's features do not depend on the records beside it (`chunks`). Raises ConfigError for a model in
-    which they do.
-    """
-    given: list[Tensor] = []
-
-    def note(_module: nn.Module, inputs: Any) -> None:
-        given.append(inputs[0] if activation is None else activation(inputs[0]))
-
-    def read(rows: Tensor) -> Tensor:
-        given.clear()
-        model(rows)
-        return given[-1].double()
-
-    handle = last_dense(model).register_forward_pre_hook(RowHook(note))
-    try:
-        return np.asarray(apart(model, read, as_tensor(x)).numpy())
-    finally:
-        handle.remove()
-
-
 def with_head(model: nn.Module, head: NDArray[np.float64]) -> NDArray[np.float32]:
     """Replace the head of `model` by (outputs, 1 + width), bias first, and return the model's vector."""
     dense = last_dense(model)
@@ -167,3 +187,14 @@ def with_head(model: nn.Module, head: NDArray[np.float64]) -> NDArray[np.float32
         dense.weight.copy_(torch.from_numpy(head[:, 1:]))
         dense.bias.copy_(torch.from_numpy(head[:, 0]))
     return to_vector(model)
+
+
+def named_layer(model: nn.Module, layer: str) -> nn.Module:
+    """The module of that name. Without one it raises ConfigError with the nearest names."""
+    modules: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if name}
+    if layer in modules:
+        return modules[layer]
+    near = get_close_matches(layer, modules, n=3, cutoff=0.0)
+    raise ConfigError(
+        f"Expected the name of a layer of the model, got {layer!r}; the nearest names are {', '.join(near)}."
+    )

@@ -25,12 +25,11 @@ from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.keys import SecretKey
 from securefl.training import row_wise
 from securefl.training.alone import Alone, Isolation, require_none_kept, wrapped_now
-from securefl.training.devices import of_memory
+from securefl.training.devices import in_mode, of_memory
 from securefl.training.draws import Drawing, Length, Taken, Tape, tape_of
 from securefl.training.losses import Loss, losses_of
 from securefl.training.probes import Probe, all_probes, codes_of, mixed, probes_of, stay_apart
 from securefl.training.products import RowsAlike
-from securefl.training.tensors import in_mode
 
 Read = Callable[..., Tensor]
 """Columns (rows, *shape) -> (rows, ...), by a pass through a model."""

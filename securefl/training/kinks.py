@@ -23,10 +23,11 @@ from securefl.accounting.composition import compose
 from securefl.dp.audit import Bound, proved
 from securefl.dp.clipping import to_grid
 from securefl.dp.noise import Source
+from securefl.training.chunks import body_features
 from securefl.training.devices import CPU, full_precision
 from securefl.training.dpsgd import train_privately
-from securefl.training.dpsgd_config import DPSGD
-from securefl.training.heads import Activation, body_features
+from securefl.training.heads import Activation
+from securefl.training.private_steps import DPSGD
 from securefl.training.vector import load_vector, to_vector
 
 UNITS: Final = 64

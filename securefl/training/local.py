@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, Protocol
@@ -13,14 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils import vector_to_parameters
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.training.devices import device_of, full_precision
+from securefl.training.devices import device_of, full_precision, in_mode
 from securefl.training.heads import with_features
 from securefl.training.losses import Loss, criterion_of, records
-from securefl.training.optimizers import SGD, Adam
-from securefl.training.tensors import in_mode
+from securefl.training.vector import SGD, Adam, views_of
 
 
 class Penalty(Protocol):
@@ -204,19 +201,6 @@ def optimizer_of(config: LocalTraining, round_number: int) -> SGD | Adam:
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
-@contextmanager
-def views_of(values: Tensor, parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Let the parameters be views of `values`, so that one update moves them all. Then separate them."""
-    vector_to_parameters(values, parameters)
-    try:
-        yield
-    finally:
-        # Views would be aligned differently from a model that was loaded, which can change the last bits of
-        # what it computes.
-        for parameter in parameters:
-            parameter.data = parameter.data.clone()
 
 
 def _require_finite(total: Tensor, values: Tensor, model: nn.Module, rate: float) -> None:

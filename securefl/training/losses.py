@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from securefl.core.errors import DataError
-from securefl.training.devices import CPU
-from securefl.training.tensors import as_tensor
+from securefl.training.devices import CPU, as_tensor
 
 Loss = Literal["cross_entropy", "mse"]
 

@@ -27,12 +27,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from securefl.core.errors import ConfigError
-from securefl.training.chunks import ROWS, padded
+from securefl.training.devices import one_thread
 from securefl.training.draws import Drawing, Length, Taken, Tape
 from securefl.training.isolation import RECORD_ERRORS, Gradients, LoneGradients, raising
 from securefl.training.losses import Loss, losses_of
-from securefl.training.products import RowsAlike
-from securefl.training.threads import one_thread
+from securefl.training.products import ROWS, RowsAlike, padded
 
 Sampler = Callable[[nn.Module, Tensor, Tensor], dict[nn.Parameter, Tensor]]
 """(layer, input (n, ...), gradient of its output (n, ...)) -> gradients (n, *shape) of its parameters."""

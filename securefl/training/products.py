@@ -1,4 +1,6 @@
-"""Products of matrices that compute each row alike, wherever it stands.
+"""Chunks of a fixed number of rows, and products of matrices that compute each row of them alike.
+
+A chunk has a multiple of UNIT rows. What is left over of it is zero (`chunks` says what that is for).
 
 Rows of a width that is no multiple of 16 bytes begin at different alignments. Some kernels take up such a
 row in another order: MKL does so on processors of AMD, for layers of few outputs. A row's last bits then hang
@@ -57,3 +59,25 @@ class RowsAlike(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         return (dense if func is linear else func)(*args, **(kwargs or {}))
+
+
+UNIT: Final = 32
+ROWS: Final = 64
+"""Rows of a chunk, if no configuration says another number."""
+
+
+def check_rows(rows: int) -> None:
+    """Raises ValueError unless chunks may have so many rows."""
+    if rows < UNIT or rows % UNIT:
+        raise ValueError(
+            f"Expected a chunk of a multiple of {UNIT} rows, got {rows}. Other numbers leave values that "
+            "torch computes in other code."
+        )
+
+
+def padded(part: Tensor, rows: int) -> Tensor:
+    """At most `rows` rows, followed by zeros: (rows, *shape), in memory of its own."""
+    whole = part.new_empty((rows, *part.shape[1:]))
+    whole[: len(part)] = part
+    whole[len(part) :] = 0
+    return whole

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,9 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
 from securefl.dp.moments import MeanVariance
 from securefl.training.chunks import apart
-from securefl.training.devices import computed, device_of, full_precision
+from securefl.training.devices import as_tensor, computed, device_of, full_precision, in_mode
+from securefl.training.heads import named_layer
 from securefl.training.row_wise import RowHook
-from securefl.training.tensors import as_tensor, in_mode
 
 
 @dataclass
@@ -148,17 +147,6 @@ def probe_profile(
     if characters is None:
         return profile(model, layer, rng.random((samples, *shape), dtype="float32"))
     return profile(model, layer, rng.integers(characters, size=(samples, *shape)))
-
-
-def named_layer(model: nn.Module, layer: str) -> nn.Module:
-    """The module of that name. Without one it raises ConfigError with the nearest names."""
-    modules: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if name}
-    if layer in modules:
-        return modules[layer]
-    near = get_close_matches(layer, modules, n=3, cutoff=0.0)
-    raise ConfigError(
-        f"Expected the name of a layer of the model, got {layer!r}; the nearest names are {', '.join(near)}."
-    )
 
 
 def _fused(layer: str, output: Any) -> Tensor:

@@ -1,4 +1,7 @@
-"""The learning problem of a study: the model, the loss, the local training, and the server's own data."""
+"""The learning problem of a study: the model, the loss, the local training, and the server's own data.
+
+`Bodies` says which model each client has, where there are two lengths of them under one head.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from torch import nn
 from securefl.algorithm import Evaluation
 from securefl.plan import Plan
 from securefl.rounds import Sends
-from securefl.training.architecture import Architecture
 from securefl.training.devices import Hardware
-from securefl.training.dpsgd_config import DPSGD
 from securefl.training.evaluation import Task, evaluate
-from securefl.training.loaded import Loaded, loaded
 from securefl.training.local import LocalTraining
 from securefl.training.losses import Loss
-from securefl.training.vector import to_vector
+from securefl.training.models import Architecture
+from securefl.training.private_layers import make_private
+from securefl.training.private_steps import DPSGD
+from securefl.training.vector import Loaded, loaded, to_vector
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,8 +89,6 @@ class Problem:
         model = self.model.build(self.shape, self.outputs, self.seed)
         if self.private is None:
             return model, ()
-        from securefl.training.dpsgd import make_private  # Opacus takes two seconds to import
-
         return make_private(model)
 
     @cached_property
@@ -121,3 +122,22 @@ class Problem:
         if not len(self.server_x):
             return Evaluation(accuracy=nan, loss=nan)
         return evaluate(self.module(vector), self.server_x, self.server_y, self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Bodies:
+    """The first `shorter` * N clients have a body without its first hidden dense layer. All have one head.
+
+    Who has which body is public. It follows from the client's number, and tells nothing of its records.
+    """
+
+    problem: Problem
+    shorter: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shorter <= 1:
+            raise ValueError(f"Expected 0 <= shorter <= 1, got {self.shorter}.")
+
+    def of(self, client: int) -> Problem:
+        """The problem as this client has it."""
+        return self.problem.shorter if client < self.shorter * self.problem.clients else self.problem

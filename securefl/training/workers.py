@@ -20,8 +20,8 @@ import torch
 
 from securefl.core.errors import DataError, WorkerDied
 from securefl.processes import can_fork, ending, forking, silent
+from securefl.training.devices import one_thread
 from securefl.training.fit import Fit, Fitted, fitted, one_by_one
-from securefl.training.threads import one_thread
 
 _NOTHING, _TRAINED, _REFUSED, _FAILED = range(4)
 """What is known of a fit: nothing yet, the trained model, a DataError, or that another error came."""
@@ -47,6 +47,8 @@ class Forked:
         # Modules are built, and what private training imports is imported, once for all processes.
         for fit in {id(fit.problem): fit for fit in fits}.values():
             fit.problem.module(fit.problem.initial)
+        if any(fit.problem.private is not None for fit in fits):
+            from securefl.training import dpsgd  # noqa: F401 - Opacus takes two seconds to import
         with one_thread():
             return _together(fits, _shares(fits, self.workers))
 

@@ -69,7 +69,7 @@ REPR = {
     "securefl/sweep/check.py": "groups cells in one process",
     "securefl/sweep/page.py": "groups cells in one process",
     "securefl/sweep/cells.py": "compares cells in one process",
-    "securefl/training/kept.py": "compares a model with itself in one process",
+    "securefl/training/alone.py": "compares a model with itself in one process",
 }
 
 

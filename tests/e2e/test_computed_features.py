@@ -18,7 +18,7 @@ from securefl.data import shakespeare
 from securefl.study import own as records
 from securefl.study import run_report, world
 from securefl.study.config import read
-from securefl.training import embedding
+from securefl.training import networks
 from securefl.training.networks import named
 
 BODY = """
@@ -74,7 +74,7 @@ def test_clients_have_their_features_once(own: Path, tmp_path: Path, monkeypatch
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(embedding, "apart", refuse)
+    monkeypatch.setattr(networks, "apart", refuse)
     again = world.build(of, 1)
     assert all(np.array_equal(a, b) for (a, _), (b, _) in zip(here.records, again.records, strict=True))
 

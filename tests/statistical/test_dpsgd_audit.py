@@ -21,11 +21,10 @@ from securefl.core.keys import SecretKey
 from securefl.dp.audit import Bound
 from securefl.dp.noise import Source
 from securefl.training import ModelConfig, to_vector
-from securefl.training.audits import CLAIM
-from securefl.training.beside_others import train_beside_another
+from securefl.training.audits import CLAIM, train_beside_another
 from securefl.training.canaries import Train, audit
 from securefl.training.dpsgd import train_privately
-from securefl.training.dpsgd_config import DPSGD
+from securefl.training.private_steps import DPSGD
 from securefl.training.row_wise import RowHook
 
 ALARM = 1e-6

@@ -21,11 +21,11 @@ from torch import nn
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training import LocalTraining, ModelConfig, evaluate, outputs, record_losses, to_vector, train
+from securefl.training.audits import keeps_apart
+from securefl.training.chunks import body_features
 from securefl.training.devices import CPU, Cuda
 from securefl.training.dpsgd import train_privately
-from securefl.training.dpsgd_config import DPSGD
-from securefl.training.heads import body_features
-from securefl.training.kink_verdicts import keeps_apart
+from securefl.training.private_steps import DPSGD
 
 GPU = Cuda()
 pytestmark = [

@@ -27,10 +27,11 @@ from securefl.accounting.composition import compose
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training import dpsgd, load_vector, to_vector
-from securefl.training.dpsgd import make_private, train_privately
-from securefl.training.dpsgd_config import DPSGD
+from securefl.training.dpsgd import train_privately
 from securefl.training.draws import Tape, tape_of
 from securefl.training.isolation import way_of
+from securefl.training.private_layers import make_private
+from securefl.training.private_steps import DPSGD
 
 Floats = NDArray[np.float64]
 DELTA: Final = 0.05

@@ -171,10 +171,10 @@ def _no_clip(patch: Patch) -> None:
 
 
 def _everybody_sampled(patch: Patch) -> None:
-    from securefl.training import dpsgd
+    from securefl.training import private_steps
 
-    poisson = dpsgd.poisson
-    patch.setattr(dpsgd, "poisson", lambda n, rate, source: poisson(n, 1.0, source))
+    poisson = private_steps.poisson
+    patch.setattr(private_steps, "poisson", lambda n, rate, source: poisson(n, 1.0, source))
 
 
 def _twice(patch: Patch) -> None:

@@ -36,7 +36,7 @@ from securefl.protocols.heads.statistic import Statistic as HeadStatistic
 from securefl.protocols.lg_fedavg import LastLayersUpdate
 from securefl.rounds import Sends, Value
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.dpsgd_config import DPSGD
+from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
 
 Integers = NDArray[np.int64]

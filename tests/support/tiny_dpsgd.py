@@ -15,7 +15,7 @@ from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training import to_vector
 from securefl.training.dpsgd import train_privately
-from securefl.training.dpsgd_config import DPSGD
+from securefl.training.private_steps import DPSGD
 from support.tiny_training import Arrays, small_model
 
 SETTINGS: dict[str, Any] = {

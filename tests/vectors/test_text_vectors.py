@@ -28,8 +28,7 @@ from securefl.storage.folder_lock import Holder
 from securefl.study.parties import plan_file
 from securefl.study.parties.plan_file import HolderTerms, PlanFile
 from securefl.sums.encrypted.terms import Place, SumTerms
-from securefl.training.heads import Bounded
-from securefl.training.projection import Projection
+from securefl.training.heads import Bounded, Projection
 
 VECTORS = json.loads((Path(__file__).parent / "texts" / "vectors.json").read_text(encoding="utf-8"))
 SMALL = Plan(delta=1e-5, schedule=3)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.data.digests import CIFAR10_DECODED, CIFAR10_MED, PINNED, DataFile
+from securefl.data.digests import CIFAR10_DECODED, PINNED, DataFile
 from securefl.data.fetching import Opener, fetch, fetch_files
 from securefl.data.files import cache_folder, data_folder, digest, files_of, verified
 from securefl.data.sources import load
@@ -115,7 +115,7 @@ def test_an_unknown_name_names_the_nearest() -> None:
 
 
 def test_pinned_digests_are_sha256_and_places_stay_inside_the_folder() -> None:
-    for file in [*sum(PINNED.values(), ()), *CIFAR10_MED, *CIFAR10_DECODED]:
+    for file in [*sum(PINNED.values(), ()), *CIFAR10_DECODED]:
         assert len(bytes.fromhex(file.sha256)) == 32
         assert ".." not in Path(file.path).parts
         assert not Path(file.path).is_absolute()

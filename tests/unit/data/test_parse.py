@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import lzma
 import struct
 import tracemalloc
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
-from securefl.data import cifar_med
 from securefl.data.parse import GAS_COLUMNS, IDX_INT, IDX_UBYTE, parse_cifar, parse_gas, read_idx
 
 Bytes = NDArray[np.uint8]
@@ -139,69 +137,3 @@ def test_gas_rows_are_numbers_in_column_order() -> None:
 def test_other_gas_files_are_refused(text: str, expected: str) -> None:
     with pytest.raises(DataError, match=f"gt.csv.*{expected}"):
         parse_gas(text, "gt.csv")
-
-
-def med_encoded(images: Bytes, labels: Bytes) -> bytes:
-    """The definition of the code, one pixel at a time, independent of the decoder's vectors."""
-    residuals = bytearray()
-    planes = images.astype(int)
-    green = planes[:, 1]
-    for plane, start in ((green, 0), (planes[:, 0] - green + 128, 128), (planes[:, 2] - green + 128, 128)):
-        for image in plane & 255:
-            for i in range(32):
-                for j in range(32):
-                    if i and j:
-                        left, up, corner = image[i, j - 1], image[i - 1, j], image[i - 1, j - 1]
-                        guess = sorted((left, up, left + up - corner))[1]
-                    else:
-                        guess = image[i - 1, 0] if i else image[0, j - 1] if j else start
-                    step = (int(image[i, j]) - int(guess) + 128) % 256 - 128
-                    residuals.append(2 * step if step >= 0 else -2 * step - 1)
-    return cifar_med.MAGIC + struct.pack("<II", *labels.shape) + labels.tobytes() + bytes(residuals)
-
-
-def small_batch() -> tuple[Bytes, Bytes]:
-    rng = np.random.default_rng(5)
-    noise = rng.integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
-    ramp = np.add.outer(np.arange(32), 3 * np.arange(32)).astype(np.uint8)
-    smooth = np.broadcast_to(ramp, (1, 3, 32, 32)) // np.array([1, 2, 3], np.uint8)[:, None, None]
-    return np.concatenate([noise, smooth]), np.array([[3], [0], [9]], np.uint8)
-
-
-def test_a_med_batch_decodes_to_the_canonical_binary_layout(tmp_path: Path) -> None:
-    images, labels = small_batch()
-    path = tmp_path / "batch.cifar_med.xz"
-    path.write_bytes(lzma.compress(med_encoded(images, labels)))
-
-    found, tags = parse_cifar(cifar_med.unpack(path), "batch")
-
-    assert tags.tolist() == [3, 0, 9]
-    np.testing.assert_array_equal(found, images)
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        pytest.param(lambda code: b"CIFMED2\n" + code[8:], "magic", id="other version"),
-        pytest.param(lambda code: code[:12], "magic", id="cut in the header"),
-        pytest.param(lambda code: code[:-1], "got", id="truncated"),
-        pytest.param(lambda code: code + b"x", "got", id="trailing byte"),
-        pytest.param(
-            lambda code: code[:8] + struct.pack("<II", 2**32 - 1, 1) + code[16:], "header of", id="huge"
-        ),
-        pytest.param(lambda code: code[:8] + struct.pack("<II", 0, 1), "header of 0 records", id="none"),
-    ],
-)
-def test_other_med_streams_are_refused(change: object, expected: str) -> None:
-    code = med_encoded(*small_batch())
-
-    with pytest.raises(DataError, match=f"batch: .*{expected}"):
-        cifar_med.decode(change(code), "batch")  # type: ignore[operator]
-
-
-def test_a_damaged_xz_stream_is_a_data_error(tmp_path: Path) -> None:
-    path = tmp_path / "batch.cifar_med.xz"
-    path.write_bytes(lzma.compress(b"x" * 1000)[:-5])
-
-    with pytest.raises(DataError, match="expected an xz stream"):
-        cifar_med.unpack(path)

@@ -13,7 +13,7 @@ import pytest
 from securefl.core.errors import DataError
 from securefl.data import shakespeare
 from securefl.data.dataset import Dataset, Split
-from securefl.data.digests import CIFAR10_MED, GAS_RANGES, PINNED, DataFile
+from securefl.data.digests import CIFAR10_DECODED, GAS_RANGES, PINNED, DataFile
 from securefl.data.files import verified
 from securefl.data.parse import GAS_COLUMNS
 from securefl.data.sides import Sides
@@ -195,26 +195,6 @@ def test_shakespeare_has_99_roles_and_65_characters() -> None:
     assert record in shakespeare.speeches(text)[shakespeare.large_roles(shakespeare.speeches(text))[0]]
 
 
-@pytest.mark.slow  # decoding takes about 15 seconds
-@needs(CIFAR10_MED)
-def test_cifar_is_decoded_once_and_then_read_from_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    cifar = load("cifar10")
-
-    assert counts(cifar) == (50_000, 10_000)
-    assert cifar.train.shape == (3, 32, 32)
-    assert np.bincount(cifar.train.y).tolist() == [5_000] * 10
-    # the channel means that everybody normalises CIFAR-10 with
-    means = cifar.train.x.mean(axis=(0, 2, 3), dtype=np.float64)
-    np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=2e-4)
-
-    monkeypatch.setattr("securefl.data.cifar_med.unpack", lambda path: pytest.fail("decoded a second time"))
-    np.testing.assert_array_equal(load("cifar10").test.x, cifar.test.x)
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if PINNED[name]])
 def test_every_set_with_files_says_which_one_is_missing(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"securefl data fetch {name}"):
@@ -239,25 +219,38 @@ def test_download_asks_the_network_for_what_is_missing(
         load("mnist", folder=tmp_path, download=True)
 
 
-def test_packed_cifar_is_checked_and_preferred_to_a_download(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("named", ["SECUREFL_DATA", "XDG_CACHE_HOME"])
+def test_decoded_cifar_is_checked_and_preferred_to_a_download(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_network(monkeypatch)
+    monkeypatch.setenv("SECUREFL_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "cifar10").mkdir()
-    for file in CIFAR10_MED:
-        (tmp_path / file.path).write_bytes(b"forged")
+    place = {"SECUREFL_DATA": tmp_path / "data", "XDG_CACHE_HOME": tmp_path / "cache" / "securefl"}[named]
+    (place / "cifar10" / "decoded").mkdir(parents=True)
+    for file in CIFAR10_DECODED:
+        (place / file.path).write_bytes(b"forged")
 
-    with pytest.raises(DataError, match=r"the published file at .*data_batch_1\.med\.xz"):
-        load("cifar10", folder=tmp_path, download=True)
+    with pytest.raises(DataError, match=r"the published file at .*cifar10/decoded/data_batch_1\.bin"):
+        load("cifar10", download=True)
+
+
+def test_a_named_folder_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "securefl" / "cifar10" / "decoded").mkdir(parents=True)
+    for file in CIFAR10_DECODED:
+        (tmp_path / "securefl" / file.path).write_bytes(b"")
+
+    with pytest.raises(DataError, match=r"cifar10/data_batch_1\.bin of .*securefl data fetch cifar10"):
+        load("cifar10", folder=tmp_path / "other")
 
 
 def test_required_files_are_those_that_would_be_read(tmp_path: Path) -> None:
     require_files("digits", folder=tmp_path)
     with pytest.raises(DataError, match=r"cifar10/data_batch_1\.bin of .*securefl data fetch cifar10"):
         require_files("cifar10", folder=tmp_path)
-    for file in CIFAR10_MED:
-        (tmp_path / file.path).parent.mkdir(exist_ok=True)
+    for file in CIFAR10_DECODED:
+        (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file.path).write_bytes(b"")
-    with pytest.raises(DataError, match=r"the published file at .*data_batch_1\.med\.xz"):
+    with pytest.raises(DataError, match=r"the published file at .*decoded/data_batch_1\.bin"):
         require_files("cifar10", folder=tmp_path)

@@ -13,7 +13,7 @@ from securefl.core.errors import ConfigError
 from securefl.protocols.contributions import Sampling
 from securefl.protocols.lg_fedavg import LastLayers, LGFedAvg
 from securefl.study.composition import composition
-from securefl.training.bodies import Bodies
+from securefl.training.task import Bodies
 
 LG = 'name = "LG"\nprotocol = "lg_fedavg"'
 

@@ -131,7 +131,7 @@ IN_MEMORY = {
     ("securefl/storage/files.py", "fdopen"),
     ("securefl/he/ring.py", "write_bytes"),
     ("securefl/commands/features.py", "savez"),
-    ("securefl/training/embedding.py", "savez"),
+    ("securefl/training/networks.py", "savez"),
     ("securefl/study/run_report.py", "to_json"),
     ("securefl/report/run_page.py", "savefig"),
     ("securefl/sweep/page.py", "savefig"),

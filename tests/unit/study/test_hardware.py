@@ -215,7 +215,7 @@ def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.Mo
     from securefl.algorithm import Job
     from securefl.core.keys import SecretKey
     from securefl.dp.noise import Source
-    from securefl.training import dpsgd
+    from securefl.training import private_steps
 
     def fit(hardware: Hardware) -> Any:
         world = build(PRIVATE["private training"], 3, hardware)
@@ -233,7 +233,7 @@ def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.Mo
         return fits.fitted(fits.Fit(problem=world.problem, start=world.problem.initial, job=job))
 
     expected = fit(Hardware())
-    calls, real = 0, dpsgd._noise
+    calls, real = 0, private_steps._noise
 
     def full(length: int, source: Source) -> torch.Tensor:
         nonlocal calls
@@ -242,7 +242,7 @@ def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.Mo
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return real(length, source)
 
-    monkeypatch.setattr(dpsgd, "_noise", full)
+    monkeypatch.setattr(private_steps, "_noise", full)
     assert np.array_equal(fit(Hardware(FakeGpu(), falls_back=True)), expected)
     assert calls > 3
 

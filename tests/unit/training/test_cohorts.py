@@ -19,11 +19,10 @@ from securefl.core.streams import stream
 from securefl.protocols.fedlog.bodies import Clustering
 from securefl.protocols.fedlog.statistic import Clipping
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.cohorts import MOST_ROWS, Batched, slots_for, why_alone
+from securefl.training.cohorts import MOST_ROWS, SLOTS, Batched, slots_for, why_alone
 from securefl.training.fit import Fit, Fitted, one_by_one
 from securefl.training.models import MLP
 from securefl.training.own_models import OwnModel
-from securefl.training.private_cohorts import SLOTS
 from securefl.training.task import Problem
 
 CLIENTS, SHAPE, CLASSES = 10, (6, 5), 4

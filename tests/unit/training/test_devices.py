@@ -26,6 +26,7 @@ from securefl.training import (
     to_vector,
     train,
 )
+from securefl.training.chunks import body_features
 from securefl.training.devices import (
     CPU,
     Cuda,
@@ -37,8 +38,7 @@ from securefl.training.devices import (
     records_apart,
 )
 from securefl.training.dpsgd import train_privately
-from securefl.training.dpsgd_config import DPSGD
-from securefl.training.heads import body_features
+from securefl.training.private_steps import DPSGD
 
 X = np.random.default_rng(0).random((70, 6), dtype=np.float32)
 Y = np.arange(70) % 3

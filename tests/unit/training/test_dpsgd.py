@@ -24,9 +24,10 @@ from securefl.core.reading import convert
 from securefl.dp.noise import Source
 from securefl.training import ModelConfig, evaluate, to_vector
 from securefl.training import dpsgd as module
-from securefl.training.dpsgd import make_private, train_privately
-from securefl.training.dpsgd_config import DPSGD
+from securefl.training.dpsgd import train_privately
 from securefl.training.per_record import ClippedSum
+from securefl.training.private_layers import make_private
+from securefl.training.private_steps import DPSGD
 from securefl.training.row_wise import RowHook
 
 
@@ -288,7 +289,7 @@ def test_importing_opacus_leaves_the_log_alone() -> None:
 def test_only_one_module_of_training_needs_opacus() -> None:
     assert module.__name__ == "securefl.training.dpsgd"
     script = (
-        "import sys, securefl.training.dpsgd_config, securefl.training.per_record; "
+        "import sys, securefl.training.private_steps, securefl.training.per_record; "
         "assert 'opacus' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.training import embedding
+from securefl.training import networks
 from securefl.training.chunks import apart
-from securefl.training.embedding import embedded
+from securefl.training.networks import embedded
 
 
 class Two(nn.Module):
@@ -31,7 +31,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(x))
         return apart(model, read, x, rows=rows)
 
-    monkeypatch.setattr(embedding, "apart", noting)
+    monkeypatch.setattr(networks, "apart", noting)
     return found
 
 
@@ -42,7 +42,7 @@ def images(n: int = 70) -> Any:
 def test_features_are_computed_once_and_go_on_after_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding, "PART", 32)
+    monkeypatch.setattr(networks, "PART", 32)
     model, x, done, computed = Two(), images(), [], counted(monkeypatch)
     first = embedded(x[:64], model, network="a", folder=tmp_path, tell=done.append)
     assert done == [32, 64]

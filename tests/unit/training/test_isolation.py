@@ -26,10 +26,10 @@ from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training import to_vector
-from securefl.training.dpsgd import make_private, train_privately
-from securefl.training.evaluation import record_losses
-from securefl.training.heads import body_features
+from securefl.training.chunks import body_features, record_losses
+from securefl.training.dpsgd import train_privately
 from securefl.training.isolation import sentence, way_of
+from securefl.training.private_layers import make_private
 from securefl.training.profile import outputs
 
 Floats = NDArray[np.float64]

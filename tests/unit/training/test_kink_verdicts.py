@@ -14,8 +14,8 @@ from support.gpus import FakeGpu
 
 from securefl.dp.audit import Bound
 from securefl.training import audits, kinks
+from securefl.training.audits import cache, keeps_apart, remembered, subject
 from securefl.training.devices import Gpu
-from securefl.training.kink_verdicts import cache, keeps_apart, remembered, subject
 
 
 class Tried:
@@ -56,7 +56,7 @@ def test_another_device_or_version_is_tried_for_itself(tmp_path: Path) -> None:
     assert tried.times == 0
 
 
-@pytest.mark.parametrize("module", ["chunks.py", "products.py", "optimizers.py"])
+@pytest.mark.parametrize("module", ["chunks.py", "products.py", "vector.py"])
 def test_other_code_is_tried_for_itself(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before, read = subject(FakeGpu()), Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b" " * (path.name == module))

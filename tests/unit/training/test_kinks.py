@@ -22,15 +22,14 @@ from securefl.dp.noise import Source
 from securefl.protocols.fedlog.statistic import Clipping, Statistic
 from securefl.rounds import Kept
 from securefl.training import kinks, load_vector, outputs, record_losses, to_vector
-from securefl.training.beside_others import train_beside_another
-from securefl.training.chunks import apart
+from securefl.training.audits import train_beside_another
+from securefl.training.chunks import apart, body_features
+from securefl.training.devices import in_mode
 from securefl.training.dpsgd import _gradients, _layers, train_privately
-from securefl.training.dpsgd_config import DPSGD
-from securefl.training.heads import body_features
 from securefl.training.kinks import UNITS, Kink, crafted
 from securefl.training.per_record import clipped_sums
+from securefl.training.private_steps import DPSGD
 from securefl.training.row_wise import RowHook
-from securefl.training.tensors import in_mode
 
 THREADS = (1, 2)
 

@@ -9,10 +9,9 @@ from support.tiny_heads import problem
 from torch import nn
 
 from securefl.core.errors import DataError
-from securefl.training import loaded as module
+from securefl.training import vector as module
 from securefl.training.devices import Hardware
-from securefl.training.loaded import Loaded
-from securefl.training.vector import to_vector
+from securefl.training.vector import Loaded, to_vector
 
 
 @pytest.fixture

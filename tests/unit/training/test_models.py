@@ -11,8 +11,7 @@ from torch.nn.functional import max_pool2d
 
 from securefl.core.errors import ConfigError
 from securefl.training import ModelConfig, to_vector
-from securefl.training.models import MLP, AddsCNN, FedCorCNN, LeNet5
-from securefl.training.shufflenet import ShuffleNetV2, Unit, shuffle
+from securefl.training.models import MLP, AddsCNN, FedCorCNN, LeNet5, ShuffleNetV2, Unit, shuffle
 
 
 def parameters(model: nn.Module) -> int:

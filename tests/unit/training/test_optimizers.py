@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from securefl.training.optimizers import SGD, Adam
+from securefl.training.vector import SGD, Adam
 
 GRADIENT = torch.tensor([0.0, -0.0, 1e-45, 1e-30, 1e-23, 1e-12, -1.0, 1e10, float("nan"), float("inf")])
 

@@ -12,8 +12,9 @@ from support.tiny_dpsgd import config, keyed
 from torch import Tensor, nn
 
 from securefl.training import ModelConfig, to_vector
-from securefl.training.dpsgd import make_private, train_privately
+from securefl.training.dpsgd import train_privately
 from securefl.training.isolation import way_of
+from securefl.training.private_layers import make_private
 
 IMAGE = (1, 28, 28)
 PACKAGED: dict[str, tuple[ModelConfig, tuple[int, ...]]] = {

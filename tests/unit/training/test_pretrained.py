@@ -12,7 +12,7 @@ import torch
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.training import pretrained
-from securefl.training.embedding import embedded
+from securefl.training.networks import embedded
 from securefl.training.pretrained import WIDTH, EfficientNetLite0, efficientnet_lite0, leading
 
 INSTALLED = all(importlib.util.find_spec(name) for name in pretrained._NEEDS)

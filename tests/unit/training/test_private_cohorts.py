@@ -15,12 +15,11 @@ from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.protocols.fedlog.statistic import Clipping
-from securefl.training import LocalTraining, ModelConfig, private_cohorts
-from securefl.training.cohorts import Batched
-from securefl.training.dpsgd_config import DPSGD
+from securefl.training import LocalTraining, ModelConfig, cohorts
+from securefl.training.cohorts import SLOTS, Batched, clipped_sums, fit_privately, require_alike, tail_of
 from securefl.training.fit import Fit, Fitted, one_by_one
-from securefl.training.private_cohorts import SLOTS, clipped_sums, fit_privately, require_alike
-from securefl.training.stack import Stack, tail_of
+from securefl.training.private_steps import DPSGD
+from securefl.training.stack import Stack
 from securefl.training.task import Problem
 
 SHAPE, CLASSES = (6, 5), 4
@@ -211,13 +210,13 @@ def test_a_pass_has_as_many_slots_whoever_is_in_it(slots: int, monkeypatch: pyte
 def test_kernels_that_mix_records_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     here = problem(config())
     require_alike(fit(here, 0), 32, SLOTS)
-    right = private_cohorts._factors
+    right = cohorts._factors
 
     def leaking(*given: Any) -> torch.Tensor:
         found = right(*given)
         found[64] += 1e-7
         return found
 
-    monkeypatch.setattr(private_cohorts, "_factors", leaking)
+    monkeypatch.setattr(cohorts, "_factors", leaking)
     with pytest.raises(ConfigError, match='training = "sequential"'):
         require_alike(fit(here, 0), 32, SLOTS)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from securefl.training.layers import Layout
+from securefl.training.devices import one_thread
 from securefl.training.products import RowsAlike, dense, widened
-from securefl.training.threads import one_thread
+from securefl.training.stack import Layout
 
 INPUTS = (1, 5, 21, 30, 64, 97)
 OUTPUTS = (1, 2, 3, 5, 10, 33)

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from securefl.core.errors import ConfigError
-from securefl.training.dpsgd import make_private
-from securefl.training.recurrent import GRU, LSTM, RNN, record_by_record
+from securefl.training.private_layers import GRU, LSTM, RNN, make_private, record_by_record
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "lstm": (nn.LSTM, {}),

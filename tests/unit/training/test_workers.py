@@ -20,8 +20,8 @@ from securefl.core.errors import ConfigError, DataError, WorkerDied
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.dpsgd_config import DPSGD
 from securefl.training.fit import Fit, Fitted, one_by_one
+from securefl.training.private_steps import DPSGD
 from securefl.training.task import Problem
 from securefl.training.workers import Forked, _shares
 

@@ -23,7 +23,7 @@ from securefl.protocols.adds.part import Subnets, quotient
 from securefl.protocols.averaging import weights
 from securefl.protocols.contributions import Sampling
 from securefl.rounds import Answers, Ask, Total
-from securefl.training.dpsgd_config import DPSGD
+from securefl.training.private_steps import DPSGD
 
 COHORT = {0: 1, 1: 1, 2: 1}
 

@@ -29,10 +29,10 @@ from securefl.protocols.lg_fedavg import LGFedAvg
 from securefl.study.composition import composition
 from securefl.study.config import Study
 from securefl.training import fit
-from securefl.training.bodies import Bodies
-from securefl.training.dpsgd_config import DPSGD
 from securefl.training.heads import last_dense
 from securefl.training.models import ModelConfig
+from securefl.training.private_steps import DPSGD
+from securefl.training.task import Bodies
 from securefl.training.vector import to_vector
 
 

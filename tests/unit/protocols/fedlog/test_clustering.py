@@ -12,8 +12,9 @@ from support.trained_bodies import job, prepared, world
 from securefl.protocols.fedlog.bodies import Clustering, Trained, class_means
 from securefl.protocols.fedlog.options import FedLog
 from securefl.protocols.fedlog.statistic import Clipping
-from securefl.training.bodies import Bodies
-from securefl.training.heads import activated, body_features, with_features
+from securefl.training.chunks import body_features
+from securefl.training.heads import activated, with_features
+from securefl.training.task import Bodies
 
 
 def test_class_means_do_not_trust_small_counts() -> None:

@@ -31,7 +31,8 @@ from securefl.study.run_report import bought
 from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.training import LocalTraining, ModelConfig
-from securefl.training.heads import body_features, last_dense, with_head
+from securefl.training.chunks import body_features
+from securefl.training.heads import last_dense, with_head
 from securefl.training.task import Problem
 
 

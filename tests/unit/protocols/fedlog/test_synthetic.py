@@ -25,7 +25,8 @@ from fedlog_synthetic import (
 )
 
 from securefl.protocols.fedlog.head import gradient, solve
-from securefl.training.heads import body_features, last_layers
+from securefl.training.chunks import body_features
+from securefl.training.heads import last_layers
 
 FEW = 2
 

@@ -17,7 +17,7 @@ from securefl.protocols.heads import Heads
 from securefl.protocols.heads.blocks import Blocks, grid_of
 from securefl.protocols.heads.bounding import UNIT, Bounding
 from securefl.protocols.heads.statistic import Statistic
-from securefl.training.projection import Projection
+from securefl.training.heads import Projection
 
 FINE = Grid(step=2.0**-18, bound=2.0**12)
 SENT = {

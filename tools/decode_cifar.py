@@ -1,4 +1,10 @@
-"""Decoder of CIFAR batches packed as `*.med.xz`: a lossless predictive image code under xz.
+"""Decode CIFAR-10 packed as `*.med.xz`, a lossless predictive image code under xz, to CIFAR's binary layout.
+
+    python tools/decode_cifar.py FOLDER [--out FOLDER]
+
+FOLDER holds data_batch_1.med.xz to data_batch_5.med.xz and test_batch.med.xz. The batches are written where
+`securefl` looks for them: below cifar10/decoded/ of the user's cache, or of the folder of data sets that
+--out names. It takes about 15 seconds, once. What does not decode to the pinned SHA-256 is not written.
 
 Stream inside the xz: b"CIFMED1\\n", uint32le N, uint32le L, N * L label bytes, then 3 * N * 1024 residual
 bytes, plane by plane (G, R - G, B - G, the last two offset by 128), each predicted from its left, upper
@@ -8,6 +14,8 @@ and upper-left neighbours by the median edge detector of JPEG-LS and stored in z
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import lzma
 import struct
 from pathlib import Path
@@ -16,6 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
+from securefl.data.digests import CIFAR10_DECODED
+from securefl.data.files import cache_folder
+from securefl.storage.files import replacing
 
 MAGIC = b"CIFMED1\n"
 SIDE = 32
@@ -77,3 +88,39 @@ def _predicted(done: NDArray[np.int16], i: int, j: int) -> NDArray[np.int16]:
     if i:
         return np.asarray(done[i - 1, 0])
     return np.asarray(done[0, j - 1]) if j else _OFFSET
+
+
+def convert(folder: Path, out: Path) -> None:
+    """Decode every batch of `folder` below the folder of data sets `out`.
+
+    Raises DataError if a batch is missing, damaged, or another one than the pinned.
+    """
+    for file in CIFAR10_DECODED:
+        source = folder / f"{Path(file.path).stem}.med.xz"
+        if not source.is_file():
+            raise DataError(f"Expected {source}, got no such file. Name the folder that holds all batches.")
+        content = unpack(source)
+        if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
+            raise DataError(
+                f"Expected {source} to decode to SHA-256 {file.sha256}, got {found}. Get it again."
+            )
+        with replacing(out / file.path) as target:
+            target.write(content)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, default=cache_folder())
+    options = parser.parse_args()
+    try:
+        convert(options.folder, options.out)
+    except DataError as error:
+        parser.exit(1, f"{error}\n")
+    print(options.out / CIFAR10_DECODED[0].path, "and five more")
+
+
+if __name__ == "__main__":
+    main()

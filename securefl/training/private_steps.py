@@ -1,15 +1,37 @@
-"""The configuration of record-level private training: public figures, none of them read off the data."""
+"""Record-level private training, step by step: its public figures, and the one loop of its noised steps.
+
+None of the figures is read off the data. A step draws each client's records from the client's source, asks
+for the sum of their clipped gradients, adds noise from the same source, and moves the model. `dpsgd` sums for
+one client's model, `cohorts` for several clients' models side by side. This module needs no Opacus.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Final, Literal
 
+import numpy as np
+import torch
 from dp_accounting import DpEvent
+from torch import Tensor
 
 from securefl.accounting.events import steps_event
-from securefl.training.chunks import UNIT, check_rows
+from securefl.core.abstaining import Abstains, Reason
+from securefl.core.errors import DataError
+from securefl.core.keys import SecretKey
+from securefl.dp.noise import Source
+from securefl.training.products import UNIT, check_rows
+from securefl.training.vector import SGD, Adam
+
+Records = tuple[Tensor, Tensor]
+"""One client's inputs (n, *shape) and targets (n,) or (n, targets). n may be 0."""
+ClippedSums = Callable[[Sequence[Records]], Tensor]
+"""Each client's drawn records -> its sum of clipped gradients, a row each: (rows, d) float64.
+
+There may be more rows than clients. These stand for nobody.
+"""
 
 _MOST: Final = 256
 _HELD: Final = 16 * 2**20
@@ -94,3 +116,74 @@ class DPSGD:
     def event(self) -> DpEvent:
         """The cost of a round, known before it: Poisson-sampled Gaussians, to add or remove one record."""
         return steps_event(self.sampling_rate, self.noise_multiplier, self.steps)
+
+
+def diverged(rate: float) -> DataError:
+    """The error of a private training whose model stopped being finite."""
+    return Abstains(
+        Reason.DIVERGED,
+        f"Expected a finite model after private training at learning rate {rate:g}, got one that diverged. "
+        "Lower the learning rate, or raise expected_batch.",
+    )
+
+
+def private_steps(
+    values: Tensor,
+    config: DPSGD,
+    records: Sequence[Records],
+    sources: Sequence[Source],
+    clipped_sums: ClippedSums,
+    flat: Callable[[Tensor], Tensor],
+) -> None:
+    """Move the trained values of all models by `config.steps` noised steps, in place.
+
+    Args:
+        values: float32, flat.
+        records: all records of each client, on the device of `values`.
+        sources: where each client's sampling and noise come from.
+        clipped_sums: no record moves its client's row by more than the clipping norm.
+        flat: brings rows like those of `clipped_sums` into the form of `values`.
+    """
+    start = values.clone() if config.proximal else None
+    optimizer = optimizer_of(config)
+    for _ in range(config.steps):
+        noised = clipped_sums(
+            [_drawn(own, config, source) for own, source in zip(records, sources, strict=True)]
+        )
+        for row, source in zip(noised, sources, strict=False):
+            noise = _noise(len(row), source).to(row.device)
+            row.add_(noise, alpha=config.noise_multiplier * config.clip_norm)
+        # divided by the public number: the number of drawn records is private
+        gradient = flat(noised.div_(config.expected_batch).float())
+        if config.weight_decay:
+            gradient.add_(values, alpha=config.weight_decay)
+        if start is not None:
+            gradient.add_(values - start, alpha=config.proximal)
+        optimizer.step(values, gradient)
+
+
+def _drawn(records: Records, config: DPSGD, source: Source) -> Records:
+    """The records of one step."""
+    x, y = records
+    chosen = poisson(len(x), config.sampling_rate, source).to(x.device)
+    return x[chosen], y[chosen]
+
+
+def _noise(length: int, source: Source) -> Tensor:
+    return torch.from_numpy(source.normal(length))
+
+
+def poisson(n: int, rate: float, source: Source) -> Tensor:
+    """Which of n records are in a step. Each is with probability floor(q 2^64) / 2^64, independently."""
+    # A stream of its own: the noise would otherwise begin at a place of the stream that depends on n.
+    words = Source(SecretKey(source.words(4).tobytes())).words(n)
+    drawn = words < np.uint64(int(rate * 2**64)) if rate < 1 else np.ones(n, np.bool_)
+    return torch.from_numpy(np.flatnonzero(drawn))
+
+
+def optimizer_of(config: DPSGD) -> SGD | Adam:
+    match config.optimizer:
+        case "sgd":
+            return SGD(rate=config.learning_rate, momentum=config.momentum)
+        case "adam":
+            return Adam(rate=config.learning_rate)

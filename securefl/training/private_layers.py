@@ -1,19 +1,22 @@
-"""LSTM, GRU and RNN whose every step is composed of functions that `vmap` follows record by record.
+"""Layers in the form that private training takes: without batch norm, and recurrent ones record by record.
 
-torch computes these layers in one kernel, which raises under `vmap` or hides the dropout between its layers.
-The parameters here have torch's names, shapes and first values, so a state dict fits both. Outputs are the
-same up to rounding.
+torch computes an LSTM, GRU or RNN in one kernel, which raises under `vmap` or hides the dropout between its
+layers. Here every step is composed of functions that `vmap` follows. The parameters have torch's names,
+shapes and first values, so a state dict fits both. Outputs are the same up to rounding.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
+from math import gcd
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from securefl.core.errors import ConfigError
 
@@ -193,3 +196,37 @@ def record_by_record(layer: nn.Module) -> _Recurrent | None:
         kept.data = entry.detach().clone()
         kept.requires_grad_(entry.requires_grad)
     return made.train(layer.training)
+
+
+def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+    """A copy that `train_privately` accepts, and a line for each layer that was changed in it.
+
+    Batch norm mixes a batch's records and keeps their statistics. Group norm (Wu and He, ECCV 2018) takes its
+    place: 32 groups, or fewer so that each has two channels, and one group behind dense layers. Its scales
+    and shifts start at 1 and 0. torch's LSTM, GRU and RNN become ones that train record by record, with the
+    same values (`LSTM`). The result depends on the model alone, and all parties of a round must make it.
+    """
+    made = copy.deepcopy(model)
+    changes = []
+    for name, layer in list(made.named_modules()):
+        fresh: nn.Module | None = record_by_record(layer)
+        if isinstance(layer, _BatchNorm):
+            fresh = _group_norm(layer).train(layer.training)
+            fresh.requires_grad_(any(parameter.requires_grad for parameter in layer.parameters()))
+        if fresh is None:
+            continue
+        changes.append(f"{name or 'the model'}: {layer} became {fresh}")
+        if name:
+            made.set_submodule(name, fresh)
+        else:
+            made = fresh
+    return made, tuple(changes)
+
+
+def _group_norm(layer: _BatchNorm) -> nn.GroupNorm:
+    # Not ModuleValidator.fix of Opacus: it copies through pickle, skips frozen layers, and gives each of up
+    # to 32 channels a group of its own. Behind a dense layer such a group normalises every value to 0.
+    channels = layer.num_features
+    single = isinstance(layer, nn.BatchNorm1d)
+    groups = 1 if single else min(gcd(32, channels), max(1, channels // 2))
+    return nn.GroupNorm(groups, channels, affine=layer.affine)
