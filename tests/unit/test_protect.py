@@ -90,13 +90,13 @@ def test_a_hidden_sum_leaves_as_hidden_integers_or_not_at_all(how: Any, noise: A
 
 
 def test_a_hidden_number_leaves_sealed_or_not_at_all() -> None:
-    plan = replace(BARE, scores="ckks")
+    plan, asked = replace(BARE, scores="ckks"), replace(EACH, max_releases=1)
     value = Value(hidden=np.array([1.0, 2.0]), clear=np.array([3.0]))
     parts: dict[str, Any] = {"key": KEY, "weight": 1.0}
     with pytest.raises(LocalProtocolError, match="Expected something to hide"):
-        protect(plan, EACH, value, **parts)
+        protect(plan, asked, value, **parts)
     came = protect(
-        plan, EACH, value, conceal=lambda hidden: Concealed("encrypted", sealed=hidden.tobytes()), **parts
+        plan, asked, value, conceal=lambda hidden: Concealed("encrypted", sealed=hidden.tobytes()), **parts
     )
     assert (came.form, came._numbers.tolist()) == ("encrypted", [3.0])
     assert came._sealed == value.hidden.tobytes()
