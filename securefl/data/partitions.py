@@ -15,13 +15,14 @@ from typing import Literal, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize, nnls
 
 from securefl.core.errors import ConfigError
 from securefl.data.dataset import Dataset
-from securefl.data.dirichlet import class_counts
-from securefl.data.dominant_class import dominant_class
 
 Index = NDArray[np.int64]
+
+
 Kind = Literal["iid", "shards", "classes", "dirichlet", "dominant", "normal", "natural"]
 
 _MOST_RECORDS = 1e9
@@ -88,7 +89,7 @@ def by_classes(labels: Index, clients: int, per_client: int, rng: np.random.Gene
 def dirichlet(
     labels: Index, clients: int, concentration: float, rng: np.random.Generator
 ) -> tuple[Index, ...]:
-    """FedCor's unbalanced Dirichlet partition (see `securefl.data.dirichlet`). Every record is handed out.
+    """FedCor's unbalanced Dirichlet partition (see `securefl.data.partitions`). Every record is handed out.
 
     The Dirichlet parameter of a class is `concentration` times the share of that class in the whole set,
     as in FedCor's Eq. 146: with ten equal classes, 0.2 means 0.02 a class.
@@ -269,3 +270,173 @@ class Partition:
         if self.mean is None or self.deviation is None:
             return None
         return normal_sizes(n, clients, self.mean, self.deviation, rng)
+
+
+# Class imbalance as in FedProf -----------------------------------------------------------------------
+
+
+_SPARE = -1
+
+
+def dominant_class(
+    labels: Index,
+    clients: int,
+    share: float,
+    rng: np.random.Generator,
+    sizes: NDArray[np.int64] | None = None,
+) -> tuple[Index, ...]:
+    """Indices per client: round(share * size) records of one class, the rest uniform over the others.
+
+    sizes: records per client. The default is n // clients each. No record is used twice, and no client has
+    more of its dominant class than its share. Dominant classes are drawn in proportion to the records they
+    have left.
+
+    Raises ConfigError if the classes cannot supply this.
+    """
+    n = len(labels)
+    if sizes is None:
+        sizes = np.full(clients, n // clients if clients else 0)
+    if len(sizes) != clients or clients < 1 or sizes.min() < 1 or sizes.sum() > n:
+        raise ConfigError(
+            f"Expected {clients} client sizes of at least one record and at most {n} in all, "
+            f"got {len(sizes)} with sum {sizes.sum()}."
+        )
+    main = np.rint(share * sizes).astype(np.int64)
+    classes, codes = np.unique(labels, return_inverse=True)
+    favourite = _favourites(np.bincount(codes), main, rng)
+
+    stock = [rng.permutation(np.flatnonzero(codes == code)) for code in range(len(classes))]
+    own: list[Index] = []
+    for client in range(clients):
+        stack = stock[favourite[client]]
+        own.append(stack[: main[client]])
+        stock[favourite[client]] = stack[main[client] :]
+    # every open place of a client refuses that client's own class; spare places refuse nothing
+    owner = np.repeat(np.arange(clients), sizes - main)
+    pool = rng.permutation(np.concatenate(stock))
+    refused = np.full(len(pool), _SPARE)
+    refused[: len(owner)] = favourite[owner]
+    pool = _resolved(pool, codes, refused, rng)[: len(owner)]
+    return tuple(np.sort(np.concatenate([own[k], pool[owner == k]])) for k in range(clients))
+
+
+def _favourites(supply: Index, main: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """A class for each client that has `main` records left, drawn in proportion to what it has left."""
+    left = supply.copy()
+    favourite = np.empty(len(main), np.int64)
+    # large clients first, in random order among equals: they are the hardest to serve
+    order = rng.permutation(len(main))
+    for client in order[np.argsort(-main[order], kind="stable")]:
+        weight = np.where(left >= main[client], left, 0).astype(np.float64)
+        if weight.sum() == 0:
+            raise ConfigError(
+                f"Expected a class with {main[client]} records left for the dominant class of a client, got "
+                "none. Use fewer or smaller clients, or a smaller share."
+            )
+        favourite[client] = rng.choice(len(supply), p=weight / weight.sum())
+        left[favourite[client]] -= main[client]
+    return favourite
+
+
+def _resolved(pool: Index, codes: Index, refused: Index, rng: np.random.Generator) -> Index:
+    """`pool` with records swapped at random until no place holds a class that it refuses."""
+    pool = pool.copy()
+    for place in np.flatnonzero(codes[pool] == refused):
+        held = codes[pool[place]]
+        if held != refused[place]:
+            continue  # an earlier swap has served this place
+        partners = np.flatnonzero((codes[pool] != refused[place]) & (refused != held))
+        if not len(partners):
+            raise ConfigError(
+                "Expected enough records of other classes than a client's dominant one, got too few. "
+                "Use fewer or smaller clients, or a larger share."
+            )
+        partner = rng.choice(partners)
+        pool[[place, partner]] = pool[[partner, place]]
+    return pool
+
+
+# FedCor's unbalanced Dirichlet partition -------------------------------------------------------------
+
+
+DRAWS = 100
+"""Draws of Q after which a set-up counts as infeasible."""
+
+Floats = NDArray[np.float64]
+
+
+def class_counts(
+    totals: NDArray[np.int64], clients: int, concentration: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Records of each class for each client, shape (clients, classes). Every record is handed out.
+
+    Appendix C.2 of FedCor (Tang et al., CVPR 2022): client k draws a label distribution q_k ~ Dir(alpha p),
+    where p is the label distribution of the whole set. The sizes x solve
+
+        min |x|^2  subject to  Q x = d,  x >= 0,        Q = [q_1 ... q_N], d = records per class.
+
+    The paper asks for x > 0; we ask that every client ends with a record.
+
+    totals: records per class, each positive, shape (classes,).
+    Counts are Q x rounded down. The rest of a class goes to random clients, at most one record each, with
+    probability proportional to the part that was rounded off. Q is drawn again if the programme has no
+    solution or leaves a client without a record.
+
+    Raises ConfigError if none of DRAWS draws will do: there are too few clients for so small a concentration.
+    """
+    prior = totals / totals.sum()
+    for _ in range(DRAWS):
+        mix = rng.dirichlet(concentration * prior, size=clients).T
+        sizes = smallest_sizes(mix, totals.astype(np.float64))
+        if sizes is None:
+            continue
+        counts = _rounded(mix * sizes, totals, rng).T
+        if (counts.sum(axis=1) > 0).all():
+            return counts
+    raise ConfigError(
+        f"Expected a Dirichlet partition in which every one of the {len(totals)} classes finds clients, got "
+        f"none in {DRAWS} draws with concentration {concentration} over {clients} clients. Use more clients "
+        "(never fewer than classes) or a larger concentration."
+    )
+
+
+def smallest_sizes(mix: Floats, totals: Floats) -> Floats | None:
+    """The x of least norm with mix @ x = totals and x >= 0, or None if there is none.
+
+    mix: label distributions as columns, shape (classes, clients). It is solved in the dual, which has only
+    one
+    unknown a class: x = max(0, mix^T y) where y minimises 0.5 |max(0, mix^T y)|^2 - totals . y.
+    """
+    _, distance = nnls(mix, totals)
+    if distance > 1e-6 * totals.sum():
+        return None
+    scale = totals.sum() / mix.shape[1]
+
+    def objective(dual: Floats) -> tuple[float, Floats]:
+        x = np.maximum(0.0, mix.T @ dual)
+        return 0.5 * float(x @ x) - float(totals @ dual) / scale, mix @ x - totals / scale
+
+    def curvature(dual: Floats) -> Floats:
+        active = mix[:, mix.T @ dual > 0]
+        return np.asarray(active @ active.T)
+
+    # at dual = 1 every client is active, with size `scale`: the balanced partition
+    start = np.ones(len(totals))
+    options = {"gtol": 1e-9, "maxiter": 200}
+    found = minimize(objective, start, jac=True, hess=curvature, method="trust-exact", options=options)
+    sizes = scale * np.maximum(0.0, mix.T @ found.x)
+    # a solution on the edge of feasibility sends the dual to infinity: as good as none
+    return sizes if np.abs(mix @ sizes - totals).max() < 1e-3 else None
+
+
+def _rounded(wanted: Floats, totals: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Integer counts of shape (classes, clients) whose rows sum to `totals`, each within one of `wanted`."""
+    # the solver is exact to less than this; without it a whole number may land below itself
+    floor = np.floor(wanted + 1e-3)
+    counts = floor.astype(np.int64)
+    parts = np.maximum(wanted - floor, 1e-9)
+    for row, left in enumerate(totals - counts.sum(axis=1)):
+        if left > 0:
+            chosen = rng.choice(wanted.shape[1], size=left, replace=False, p=parts[row] / parts[row].sum())
+            counts[row, chosen] += 1
+    return counts

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError
-from securefl.data.dominant_class import dominant_class
-from securefl.data.partitions import dirichlet, iid, natural, normal_sizes, shards, sized
+from securefl.data.partitions import dirichlet, dominant_class, iid, natural, normal_sizes, shards, sized
 
 Parts = tuple[NDArray[np.int64], ...]
 Draw = Callable[[np.random.Generator], Parts]

@@ -16,13 +16,13 @@ from securefl.data.corruptions import (
     Quality,
     blurred,
     irrelevant,
+    photographs,
     polluted,
     salt_and_pepper,
     sensor_noise,
     unrelated,
 )
 from securefl.data.dataset import Dataset
-from securefl.data.photographs import photographs
 
 Floats = NDArray[np.float32]
 GREY = np.float32(0.5)

@@ -9,17 +9,18 @@ from scipy.optimize import minimize
 
 from securefl.core.errors import ConfigError
 from securefl.data.dataset import Dataset
-from securefl.data.dirichlet import class_counts, smallest_sizes
-from securefl.data.dominant_class import dominant_class
 from securefl.data.partitions import (
     Partition,
     by_classes,
+    class_counts,
     dirichlet,
+    dominant_class,
     iid,
     natural,
     normal_sizes,
     shards,
     sized,
+    smallest_sizes,
 )
 
 TEN_CLASSES = np.tile(np.arange(10), 600)

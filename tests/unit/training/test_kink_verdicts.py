@@ -14,7 +14,7 @@ from support.gpus import FakeGpu
 
 from securefl.dp.audit import Bound
 from securefl.training import audits, kinks
-from securefl.training.audits import cache, keeps_apart, remembered, subject
+from securefl.training.audits import keeps_apart, remembered, subject
 from securefl.training.devices import Gpu
 
 
@@ -94,13 +94,10 @@ def test_a_cache_that_cannot_be_written_costs_the_test_alone(tmp_path: Path) -> 
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize(
-    ("named", "expected"), [("/somewhere", "/somewhere"), ("", "/me/.cache"), ("here", "/me/.cache")]
-)
-def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, named: str, expected: str) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", named)
-    monkeypatch.setenv("HOME", "/me")
-    assert cache() == Path(expected) / "securefl"
+def test_the_file_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert keeps_apart(FakeGpu(), tried=Tried())
+    assert remembered(tmp_path / "securefl" / "kinks.json") == {subject(FakeGpu()): True}
 
 
 @pytest.mark.parametrize(("lower", "verdict"), [(0.5, True), (9.0, False)])
