@@ -24,8 +24,9 @@ from typing import Any
 import securefl
 from securefl.accounting import ledger
 from securefl.core.release import Release
-from securefl.study import session, world
+from securefl.study import world
 from securefl.study.config import Study, read
+from securefl.study.folder import claim
 from securefl.study.run import run_arm
 from securefl.training import single_thread
 
@@ -88,7 +89,7 @@ def child(study: Study, here: world.World, fatal: int, folder: Path, answer: int
     remember_what_is_made(folder / "made.jsonl")
     lines = Lines(fatal)
     sys.settrace(lines.call)
-    session.claim(folder, study)
+    claim(folder, study)
     run_arm(study, study.arms[0], here, folder, lambda record: None)
     sys.settrace(None)
     os.write(answer, json.dumps([lines.count, lines.door, lines.journal]).encode())

@@ -15,9 +15,9 @@ from securefl.study.cost import (
     CostModel,
     DeviceLaw,
     Devices,
-    Name,
     Payload,
     Preset,
+    PresetName,
     client_costs,
     communication_seconds,
     decibel,
@@ -242,4 +242,4 @@ def test_the_v2_profile_charge_on_cifar10_is_one_epoch_in_six() -> None:
 
 
 def test_each_name_of_a_preset_has_one() -> None:
-    assert tuple(PRESETS) == get_args(Name)
+    assert tuple(PRESETS) == get_args(PresetName)
