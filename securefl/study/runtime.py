@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from securefl import processes
 from securefl.algorithm import Offer
-from securefl.processes import MOST_WORKERS
+from securefl.storage import processes
+from securefl.storage.processes import MOST_WORKERS
 from securefl.training.cohorts import Batched, slots_for
 from securefl.training.devices import Wanted
 from securefl.training.fit import Fits, Trainer, one_by_one
