@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from securefl import processes
+from securefl.storage import processes
 
 settings.register_profile("securefl", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("securefl")

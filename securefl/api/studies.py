@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 
 from securefl.core.errors import ConfigError
-from securefl.processes import MOST_WORKERS
+from securefl.storage.processes import MOST_WORKERS
 from securefl.study.config import Brought, Study, parse, read
 from securefl.study.packaged import text_of
 from securefl.sweep.cells import has_sweep

@@ -16,8 +16,8 @@ from securefl.api.studies import home_of, text_from
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.reading import near
 from securefl.core.release import PARTIES
-from securefl.processes import processors, scriptless
 from securefl.storage.folder_lock import alone
+from securefl.storage.processes import processors, scriptless
 from securefl.study.config import Brought, slug
 from securefl.study.interruption import Interruption
 from securefl.study.publication import public

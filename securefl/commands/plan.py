@@ -11,7 +11,7 @@ import click
 from securefl.commands import sweep as sweep_command
 from securefl.commands.telling import computed, find, on_workers, plain, with_workers
 from securefl.core.errors import ConfigError
-from securefl.processes import processors
+from securefl.storage.processes import processors
 from securefl.study.packaged import text_of
 
 if TYPE_CHECKING:

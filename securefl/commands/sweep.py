@@ -11,7 +11,7 @@ import click
 
 from securefl.commands.telling import end_stopped, end_told, printing, warn
 from securefl.core.errors import ConfigError, SecureFLError
-from securefl.processes import processors
+from securefl.storage.processes import processors
 from securefl.study.packaged import text_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import click
 
 from securefl.core.errors import ConfigError
 from securefl.core.legible import escaped
-from securefl.processes import MOST_WORKERS
+from securefl.storage.processes import MOST_WORKERS
 from securefl.study.packaged import text_of
 
 if TYPE_CHECKING:

@@ -7,26 +7,28 @@ hashes to the bytes sealed for it. So a holder that opens what its dealer signed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from securefl.core.agreement import digest, fields, tagged, u32
+from securefl.core.agreement import LABEL, digest, fields, tagged, u32
 from securefl.core.entropy import Random, extracted
 from securefl.core.errors import CryptoError
 from securefl.core.keys import Commitment, Guarded, SecretKey, Share, Signature
 from securefl.secagg.agreement import Channels, ClosedRoster
 from securefl.secagg.shamir import SHARE_BYTES, parse, split
-from securefl.secagg.tree import Tree, node_hash, root_of
 
 SALT_BYTES: Final = 32
 OPENED_BYTES: Final = SALT_BYTES + SHARE_BYTES
 _NONCE_BYTES: Final = 12
 MARKS_BYTES: Final = 64
 SEALED_BYTES: Final = _NONCE_BYTES + 2 * OPENED_BYTES + 16
+
+_EMPTY_LEAF: Final = bytes(32)
 
 SEED, KEY = b"seed-share", b"key-share"
 
@@ -205,3 +207,88 @@ def published(closed: ClosedRoster, dealer: int, dealing: Dealing) -> Published:
     others = (holder for holder in holders if holder != dealer)
     places = {holder: at for at, holder in enumerate(holders)}
     return Published(dealing, places, dict(zip(others, dealing.sealed, strict=True)), tree)
+
+
+def judge(
+    closed: ClosedRoster, dealt: Mapping[int, Published], holder: int, keys: Sequence[Share]
+) -> Iterator[tuple[int, bool]]:
+    """A holder says that its shares are wrong: yield each accused dealer, and whether it is proven bad.
+
+    The holder shows the key of that one message. What the dealer sealed and signed can then be opened: shares
+    that do not match their hashes prove the dealer bad, shares that do match prove the holder a liar. If
+    nothing opens, either may have lied about the key.
+
+    Raises:
+        CryptoError: the holder accuses nobody, a stranger, or a dealer whose shares are right.
+    """
+    if not keys:
+        raise CryptoError("Expected a dealer to be accused.")
+    for shown in keys:
+        dealer = int.from_bytes(shown.raw[:4], "little")
+        # A dealing has no box for its own dealer, so who accuses itself would be refused below in any case.
+        if len(shown.raw) != 36 or dealer not in dealt or dealer == holder:
+            raise CryptoError("Expected the number of another dealer and a key of 32 bytes.")
+        box = dealt[dealer].boxes.get(holder)
+        if box is None:
+            raise CryptoError(f"It holds no shares of {dealer}.")
+        # A key that opens nothing proves nothing: the dealer may have sealed under another key, or the holder
+        # may show another one.
+        try:
+            pair = unseal(box, SecretKey(shown.raw[4:]), closed, dealer, holder)
+        except CryptoError:
+            yield dealer, False
+            continue
+        try:
+            check_pair(pair, dealt[dealer].marks(holder), closed, dealer, holder)
+        except CryptoError:
+            yield dealer, True
+            continue
+        raise CryptoError(f"The shares of {dealer} are right; it was accused falsely.")
+
+
+# The tree under a dealer's signature --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A binary hash tree, leaves first. Its leaves are filled up with zero hashes to a power of two."""
+
+    levels: tuple[tuple[bytes, ...], ...]
+
+    @classmethod
+    def of(cls, leaves: Sequence[bytes]) -> Tree:
+        width = 1 << max(len(leaves) - 1, 0).bit_length()
+        level = (*leaves, *[_EMPTY_LEAF] * (width - len(leaves)))
+        levels = [level]
+        while len(level) > 1:
+            level = tuple(_node(level[at], level[at + 1]) for at in range(0, len(level), 2))
+            levels.append(level)
+        return cls(tuple(levels))
+
+    @property
+    def root(self) -> bytes:
+        return self.levels[-1][0]
+
+    def path(self, at: int) -> bytes:
+        """The sibling hashes from the leaf up."""
+        # The last bit says left or right. Turned, it names the sibling.
+        return b"".join(level[(at >> depth) ^ 1] for depth, level in enumerate(self.levels[:-1]))
+
+
+def root_of(leaf: bytes, at: int, path: bytes) -> bytes:
+    """The root that a leaf at place `at` and its path lead to."""
+    for start in range(0, len(path), 32):
+        sibling = path[start : start + 32]
+        leaf = _node(sibling, leaf) if at & 1 else _node(leaf, sibling)
+        at >>= 1
+    return leaf
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    # another label than the leaves have: an inner node cannot be passed off as a leaf
+    return node_hash(b"node|", left, right)
+
+
+def node_hash(*parts: bytes) -> bytes:
+    """SHA-256 of labelled parts."""
+    return hashlib.sha256(LABEL + b"".join(parts)).digest()

@@ -1,21 +1,26 @@
-"""The phases of secure aggregation as two tables: what moves each party, what it checks, what follows.
+"""The phases of secure aggregation as two tables, which drive the machines of client and server.
 
-The machines do what is written here and nothing else. A test drives them through every row. An event without
-a row changes nothing. A message of an earlier phase, or a second one, is ignored. A message that is not due
-yet, or that fails a check, is refused, and the state stands. A client hears and answers the server alone.
+A machine looks up what an event does in its state. An event that the state does not await is ignored if it
+was due before: it is late, or comes a second time. One that is due later is refused. So is one that fails a
+check, and the state stands. A client hears and answers the server alone.
+
+A row also says what is checked and what follows. A test takes the machines through every row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, Literal
+from functools import cached_property
+from typing import Any, Final, Literal, Protocol
 
 from securefl.core.acts import Act, Begin
 from securefl.core.hiding import Hide
+from securefl.core.machine import Step
 from securefl.core.release import SERVER as TO_SERVER
-from securefl.secagg import client_states as client
-from securefl.secagg import server_states as server
-from securefl.secagg.client_states import Advertised, Beginning, Dealing, Finished, Holding
+from securefl.secagg import client_rounds as client
+from securefl.secagg import server_rounds as server
+from securefl.secagg.client_rounds import Advertised, Beginning, Dealing, Finished, Holding, Rounds
 from securefl.secagg.messages import (
     Advertise,
     Complaint,
@@ -28,11 +33,14 @@ from securefl.secagg.messages import (
     Survivors,
     Unmask,
 )
-from securefl.secagg.server_states import Advertising, Closing, Opening, Sharing, Summing, Working
+from securefl.secagg.server_rounds import Advertising, Closing, Opening, Sharing, Summing, Working
 from securefl.secagg.unmasking import Unmasking
 
 BEGIN: Final = "begin"
 DEADLINE: Final = "deadline"
+
+Handler = Callable[..., Step[Any]]
+"""What a party does: a function of the party or what it agreed on, its state, and what came."""
 
 Asked = type[Any] | Act
 """Slow or guarded work, by its order; a `Record` by its act."""
@@ -47,6 +55,8 @@ class Row:
     Attributes:
         state: one class or several; None before the beginning.
         event: one or several.
+        does: what the machine calls then, for each event; None where it only counts the deadline.
+        again: whether the event has this effect also once it came before.
         checked: the condition; it tells rows of one state and event apart.
         follows: class of the next state; None where nothing changes but the deadlines that were counted.
         sends: kind of the message, and to whom: the server, or everybody whose message of this kind came.
@@ -56,7 +66,9 @@ class Row:
 
     state: type[Any] | tuple[type[Any], ...] | None
     event: Event | tuple[Event, ...]
+    does: Handler | tuple[Handler, ...] | None = None
     _: KW_ONLY
+    again: bool = False
     checked: str
     follows: type[Any] | None = None
     sends: tuple[type[Any], type[Any] | str] | None = None
@@ -71,106 +83,190 @@ class Row:
     def events(self) -> tuple[Event, ...]:
         return self.event if isinstance(self.event, tuple) else (self.event,)
 
+    @property
+    def handlers(self) -> Iterator[tuple[type[Any] | None, Event, Handler]]:
+        """What is called in each state on each event."""
+        if self.does is not None:
+            does = self.does if isinstance(self.does, tuple) else (self.does,)
+            for state in self.states:
+                yield from ((state, event, one) for event, one in zip(self.events, does, strict=True))
+
+
+class State(Protocol):
+    """A state that knows which events move it next. None does at the end."""
+
+    @property
+    def awaits(self) -> tuple[Any, ...]: ...
+
+
+class NotDue(Exception):
+    """The event is due later."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a party, in the order of its rounds. Rows of one state and event have one handler."""
+
+    rows: tuple[Row, ...]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            for state, event, does in row.handlers:
+                assert self._handlers[state, event] is does, f"{state} has two handlers of {event}"
+
+    @cached_property
+    def begin(self) -> Handler:
+        return self._handlers[None, BEGIN]
+
+    def handler(self, state: State, event: Event) -> Handler | None:
+        """What an event does in a state. None for an event that came before; NotDue for one that is early."""
+        awaits, key = state.awaits, (type(state), event)
+        if event in awaits or key in self._again or (event == DEADLINE and awaits):
+            return self._handlers.get(key)
+        if awaits and event != DEADLINE and self._order[event] > self._order[awaits[0]]:
+            raise NotDue
+        return None
+
+    def answered(self, state: State) -> Handler | None:
+        """What the host's answer does in a state. None where the host was asked for nothing."""
+        asked = [event for event in state.awaits if not _sent(event)]
+        return self._handlers[type(state), asked[0]] if asked else None
+
+    def due(self, state: State) -> str:
+        """The name of the message that is due next. Something is awaited."""
+        now = self._order[state.awaits[0]]
+        coming = (event for event in list(self._order)[now:] if isinstance(event, type) and _sent(event))
+        return next(coming).__name__
+
+    @cached_property
+    def _handlers(self) -> dict[tuple[type[Any] | None, Event], Handler]:
+        return {(state, event): does for row in self.rows for state, event, does in row.handlers}
+
+    @cached_property
+    def _again(self) -> frozenset[tuple[type[Any] | None, Event]]:
+        return frozenset((state, event) for row in self.rows if row.again for state, event, _ in row.handlers)
+
+    @cached_property
+    def _order(self) -> dict[Event, int]:
+        """Which event is due before which."""
+        events = dict.fromkeys(event for row in self.rows for event in row.events if event != DEADLINE)
+        return {event: at for at, event in enumerate(events)}
+
+
+def _sent(event: Event) -> bool:
+    """Whether it is a message. Anything else that is awaited is an answer of the host."""
+    return hasattr(event, "__wire__")
+
 
 _UNDER_WAY = (Beginning, Advertised, Dealing, Holding, client.Agreeing)
 
-CLIENT: Final = (
-    Row(None, BEGIN, follows=Beginning, asks=Begin,
+CLIENT: Final = Table((
+    Row(None, BEGIN, Rounds.begin, follows=Beginning, asks=Begin,
         checked="The parameters are those of its own plan, and protect as much as the plan asks."),
-    Row(Beginning, Begin, follows=Advertised, sends=(Advertise, TO_SERVER),
+    Row(Beginning, Begin, Rounds.advertise, follows=Advertised, sends=(Advertise, TO_SERVER),
         checked="The record lets it enter this attempt, and gives its secret."),
-    Row(Beginning, Begin, follows=Finished, result="refused",
+    Row(Beginning, Begin, Rounds.advertise, follows=Finished, result="refused",
         checked="The record forbids to enter."),
-    Row(Advertised, RosterClosed, follows=Advertised, asks="deal",
+    Row(Advertised, RosterClosed, Rounds.shown_roster, follows=Advertised, asks="deal",
         checked="The roster has at least the least survivors, all pinned. Each signed its key and nonce "
                 "for this place. Its own entry is unchanged."),
-    Row(Advertised, "deal", follows=Dealing, sends=(Shares, TO_SERVER),
+    Row(Advertised, "deal", Rounds.deal, follows=Dealing, sends=(Shares, TO_SERVER),
         checked="The record holds this roster."),
-    Row(Advertised, "deal", follows=Finished, result="refused",
+    Row(Advertised, "deal", Rounds.deal, follows=Finished, result="refused",
         checked="The record holds another roster, or a newer attempt."),
-    Row(Dealing, Dealt, follows=Dealing, asks="mask",
+    Row(Dealing, Dealt, Rounds.open, follows=Dealing, asks="mask",
         checked="There are at least the least survivors as dealers, itself among them. The box of each "
                 "neighbour among them opens to shares that match their hashes."),
-    Row(Dealing, Dealt, follows=Finished, sends=(Complaint, TO_SERVER), result="complained",
+    Row(Dealing, Dealt, Rounds.open, follows=Finished, sends=(Complaint, TO_SERVER), result="complained",
         checked="A box does not, and its dealer signed it."),
-    Row(Dealing, "mask", follows=Holding, asks=Hide,
+    Row(Dealing, "mask", Rounds.hold, follows=Holding, asks=Hide,
         checked="The record holds these dealers."),
-    Row(Dealing, "mask", follows=Finished, result="refused",
+    Row(Dealing, "mask", Rounds.hold, follows=Finished, result="refused",
         checked="The record holds other dealers, or a newer attempt."),
-    Row(Holding, Hide, follows=Holding, sends=(MaskedInput, TO_SERVER),
+    Row(Holding, Hide, Rounds.send, follows=Holding, sends=(MaskedInput, TO_SERVER),
         checked="There is one masked release for each vector."),
-    Row(Holding, Hide, follows=Finished, result="abstained",
+    Row(Holding, Hide, Rounds.send, follows=Finished, result="abstained",
         checked="The host abstains."),
-    Row(Holding, Survivors, follows=client.Agreeing, asks="sign",
+    Row(Holding, Survivors, Rounds.shown, follows=client.Agreeing, asks="sign",
         checked="Its input is out. Survivors and dropped partition the dealers. At least the least "
                 "survivors survive, itself among them, each with the least degree among them."),
-    Row(client.Agreeing, Survivors,
+    Row(client.Agreeing, Survivors, Rounds.shown_again, again=True,
         checked="They are the survivors that it was shown before. Any others are refused."),
-    Row(client.Agreeing, "sign", follows=client.Agreeing, sends=(Consistent, TO_SERVER),
+    Row(client.Agreeing, "sign", Rounds.sign, follows=client.Agreeing, sends=(Consistent, TO_SERVER),
         checked="Active mode. The record holds these survivors."),
-    Row(client.Agreeing, "sign", follows=client.Agreeing, sends=(Unmask, TO_SERVER), result="answered",
+    Row(client.Agreeing, "sign", Rounds.sign,
+        follows=client.Agreeing, sends=(Unmask, TO_SERVER), result="answered",
         checked="Semi-honest mode. The record holds these survivors."),
-    Row(client.Agreeing, "sign", follows=Finished, result="refused",
+    Row(client.Agreeing, "sign", Rounds.sign, follows=Finished, result="refused",
         checked="The record holds other survivors, or a newer attempt."),
-    Row(client.Agreeing, Quorum, follows=client.Agreeing, sends=(Unmask, TO_SERVER), result="answered",
+    Row(client.Agreeing, Quorum, Rounds.unmask,
+        follows=client.Agreeing, sends=(Unmask, TO_SERVER), result="answered",
         checked="Its own signature is out. A quorum signed these survivors. Each surviving neighbour "
                 "signed them, or signed its input under the same dealers."),
     Row(_UNDER_WAY, DEADLINE,
         checked="Fewer deadlines passed in this state than its patience."),
-    Row(_UNDER_WAY, DEADLINE, follows=Finished, result="missed",
+    Row(_UNDER_WAY, DEADLINE, Rounds.miss, follows=Finished, result="missed",
         checked="As many passed, and it has not answered."),
-)  # fmt: skip
+))  # fmt: skip
 
-SERVER: Final = (
-    Row(None, BEGIN, follows=Advertising,
+_SUMS = (server.masked, server.complained, server.close_sums)
+
+SERVER: Final = Table((
+    Row(None, BEGIN, server.begin, follows=Advertising,
         checked="Nothing is checked. Every client begins by itself."),
-    Row(Advertising, Advertise, follows=Advertising,
+    Row(Advertising, Advertise, server.advertised, follows=Advertising,
         checked="The pinned member signed its key and nonce for this place. The key is not weak."),
-    Row(Advertising, (Advertise, DEADLINE), follows=Sharing, sends=(RosterClosed, Advertise),
+    Row(Advertising, (Advertise, DEADLINE), (server.advertised, server.close_roster),
+        follows=Sharing, sends=(RosterClosed, Advertise),
         checked="Everybody advertised; at the deadline, at least the least survivors did."),
-    Row(Advertising, DEADLINE, follows=Closing, result="aborted",
+    Row(Advertising, DEADLINE, server.close_roster, follows=Closing, result="aborted",
         checked="Fewer advertised."),
-    Row(Sharing, Shares, follows=Sharing,
+    Row(Sharing, Shares, server.shared, follows=Sharing,
         checked="It is in the closed roster. Hashes and boxes have their number and lengths. It signed "
                 "the root of their tree."),
-    Row(Sharing, (Shares, DEADLINE), follows=Summing, sends=(Dealt, Shares),
+    Row(Sharing, (Shares, DEADLINE), (server.shared, server.close_dealing),
+        follows=Summing, sends=(Dealt, Shares),
         checked="Everybody of the closed roster dealt; at the deadline, at least the least survivors "
                 "did."),
-    Row(Sharing, DEADLINE, follows=Closing, result="aborted",
+    Row(Sharing, DEADLINE, server.close_dealing, follows=Closing, result="aborted",
         checked="Fewer dealt."),
-    Row(Summing, MaskedInput, follows=Summing,
+    Row(Summing, MaskedInput, server.masked, follows=Summing,
         checked="It dealt, and did not complain. Its vectors have their lengths. It signed the dealers."),
-    Row(Summing, Complaint, follows=Summing,
+    Row(Summing, Complaint, server.complained, follows=Summing,
         checked="It dealt, and its input did not come. A box that it accuses does not open under the "
                 "key that it shows."),
-    Row(Summing, Complaint, follows=Closing, result="named",
+    Row(Summing, Complaint, server.complained, follows=Closing, result="named",
         checked="A box opens to shares that do not match their hashes, or more accuse its dealer than "
                 "may lie."),
-    Row(Summing, (MaskedInput, Complaint, DEADLINE), follows=server.Agreeing, sends=(Survivors, MaskedInput),
+    Row(Summing, (MaskedInput, Complaint, DEADLINE), _SUMS,
+        follows=server.Agreeing, sends=(Survivors, MaskedInput),
         checked="Active mode. Of every dealer an input or a complaint came, or the deadline passed. At "
                 "least the least survivors survive, each with the least degree among them."),
-    Row(Summing, (MaskedInput, Complaint, DEADLINE), follows=Opening, sends=(Survivors, MaskedInput),
+    Row(Summing, (MaskedInput, Complaint, DEADLINE), _SUMS, follows=Opening, sends=(Survivors, MaskedInput),
         checked="Semi-honest mode. The same."),
-    Row(Summing, (MaskedInput, Complaint, DEADLINE), follows=Closing, result="aborted",
+    Row(Summing, (MaskedInput, Complaint, DEADLINE), _SUMS, follows=Closing, result="aborted",
         checked="The same, but fewer survive, or one has a lower degree."),
-    Row(server.Agreeing, Consistent, follows=server.Agreeing,
+    Row(server.Agreeing, Consistent, server.signed, follows=server.Agreeing,
         checked="A survivor signed these dealers and survivors."),
-    Row(server.Agreeing, (Consistent, DEADLINE), follows=Opening, sends=(Quorum, Consistent),
+    Row(server.Agreeing, (Consistent, DEADLINE), (server.signed, server.close_signatures),
+        follows=Opening, sends=(Quorum, Consistent),
         checked="Every survivor signed; at the deadline, at least a quorum did."),
-    Row(server.Agreeing, DEADLINE, follows=Closing, result="aborted",
+    Row(server.Agreeing, DEADLINE, server.close_signatures, follows=Closing, result="aborted",
         checked="Fewer signed."),
-    Row(Opening, Unmask, follows=Opening,
+    Row(Opening, Unmask, server.opened, follows=Opening,
         checked="It survived, and signed in active mode. Each share matches the hash that its dealer "
                 "published."),
-    Row(Opening, (Unmask, DEADLINE), follows=Working, asks=Unmasking,
+    Row(Opening, (Unmask, DEADLINE), (server.opened, server.close_shares),
+        follows=Working, asks=Unmasking,
         checked="Everybody asked answered, or the deadline passed. Of every secret there are threshold "
                 "shares."),
-    Row(Opening, (Unmask, DEADLINE), follows=Closing, result="aborted",
+    Row(Opening, (Unmask, DEADLINE), (server.opened, server.close_shares),
+        follows=Closing, result="aborted",
         checked="The same, but of one secret there are fewer."),
-    Row(Working, Unmasking, follows=Closing, result="summed",
+    Row(Working, Unmasking, server.unmasked, follows=Closing, result="summed",
         checked="Each seed matches its hash, and each key the one that was advertised."),
-    Row(Working, Unmasking, follows=Closing, result="named",
+    Row(Working, Unmasking, server.unmasked, follows=Closing, result="named",
         checked="One of a dealer does not."),
     Row((Advertising, Sharing, Summing, server.Agreeing, Opening), DEADLINE,
         checked="Fewer deadlines passed in this phase than its patience."),
-)  # fmt: skip
+))  # fmt: skip

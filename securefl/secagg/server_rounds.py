@@ -1,50 +1,177 @@
-"""What the server of secure aggregation does in each round: one function for what comes, one for its end.
+"""What the server of secure aggregation knows in each phase, and what it does when an event comes.
 
-Each is a function of what all parties agreed on, the state and what came. `phases` has the same as a table.
-The last two rounds, in which masks come off, stand in `server_opening`.
+`phases` has which event does what. A round has one function for what comes, and one for its end. Each is of
+what all parties agreed on, the state and what came.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.grown import Grown
-from securefl.core.keys import SecretKey
-from securefl.core.machine import Envelope, Step
+from securefl.core.keys import SecretKey, Share, Signature
+from securefl.core.machine import Envelope, Need, Step
 from securefl.core.release import Delivered
 from securefl.core.signing import AgreementKey
-from securefl.secagg import complaints
 from securefl.secagg.agreement import Agreement, ClosedRoster, Entry
-from securefl.secagg.checks import ADVERTISE, MASK, SHARE
-from securefl.secagg.dealing import Dealing, published
-from securefl.secagg.masks import Words
-from securefl.secagg.messages import Advertise, Complaint, Dealt, MaskedInput, RosterClosed, Shares, Survivors
-from securefl.secagg.packing import unpack, word
-from securefl.secagg.server_states import (
-    Advertising,
-    Agreeing,
-    Closing,
-    Opening,
-    ServerState,
-    Sharing,
-    Summing,
+from securefl.secagg.checks import ADVERTISE, CONSISTENCY, MASK, SHARE, UNMASK
+from securefl.secagg.dealing import (
+    KEY,
+    OPENED_BYTES,
+    SALT_BYTES,
+    SEED,
+    Dealing,
+    Published,
+    judge,
+    mark,
+    published,
 )
-from securefl.secagg.unmasking import Aborted
+from securefl.secagg.masks import Words
+from securefl.secagg.messages import (
+    Advertise,
+    Complaint,
+    Consistent,
+    Dealt,
+    MaskedInput,
+    Quorum,
+    RosterClosed,
+    Shares,
+    Survivors,
+    Unmask,
+)
+from securefl.secagg.packing import unpack, word
+from securefl.secagg.unmasking import Aborted, Summed, Unmasking
 
 _PROBE: Final = AgreementKey(SecretKey(bytes(31) + b"\x40"))  # any key tells a weak one of the other side
+
+# What it knows ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Advertising:
+    """Round 0: the members' advertisements.
+
+    In every phase `awaits` are the messages, or the answer, that move it. `waited` counts the deadlines that
+    passed. A member that was `heard` is not heard again.
+    """
+
+    phase: ClassVar[str] = ADVERTISE
+    awaits: ClassVar[tuple[type[Any], ...]] = (Advertise,)
+    entries: Grown[int, Entry]
+    waited: int = 0
+
+    def heard(self, number: int) -> bool:
+        return number in self.entries
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Round 1: the dealings of the closed roster's members."""
+
+    phase: ClassVar[str] = SHARE
+    awaits: ClassVar[tuple[type[Any], ...]] = (Shares,)
+    closed: ClosedRoster = field(repr=False)
+    dealt: Grown[int, Published] = field(repr=False)
+    waited: int = 0
+
+    def heard(self, number: int) -> bool:
+        return number in self.dealt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summing:
+    """Round 2: the running sums, and the signature of each input in them.
+
+    `gone` are the holders that complained and left. `accused` has, for each dealer, who accused it without
+    proof.
+    """
+
+    phase: ClassVar[str] = MASK
+    awaits: ClassVar[tuple[type[Any], ...]] = (MaskedInput, Complaint)
+    closed: ClosedRoster = field(repr=False)
+    dealt: Mapping[int, Published] = field(repr=False)
+    sums: tuple[Words, ...] = field(repr=False)
+    inputs: Grown[int, Signature] = field(repr=False)
+    gone: frozenset[int] = frozenset()
+    accused: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    waited: int = 0
+
+    @property
+    def dealers(self) -> tuple[int, ...]:
+        return tuple(sorted(self.dealt))
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        return tuple(sorted(self.inputs))
+
+    def heard(self, number: int) -> bool:
+        return number in self.inputs or number in self.gone
+
+
+@dataclass(frozen=True)
+class Agreeing:
+    """Round 3: the signatures on the one set of survivors."""
+
+    phase: ClassVar[str] = CONSISTENCY
+    awaits: ClassVar[tuple[type[Any], ...]] = (Consistent,)
+    summed: Summing
+    signatures: Grown[int, Signature] = field(repr=False)
+    waited: int = 0
+
+    def heard(self, number: int) -> bool:
+        return number in self.signatures
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Round 4: who answered, and the opened shares of each dealer by holder."""
+
+    phase: ClassVar[str] = UNMASK
+    awaits: ClassVar[tuple[type[Any], ...]] = (Unmask,)
+    summed: Summing
+    asked: tuple[int, ...]
+    answered: frozenset[int]
+    shares: Mapping[int, Grown[int, bytes]] = field(repr=False)
+    waited: int = 0
+
+    def heard(self, number: int) -> bool:
+        return number in self.answered
+
+
+@dataclass(frozen=True)
+class Working:
+    """The host takes the masks off."""
+
+    phase: ClassVar[str] = "unmasking"
+    awaits: ClassVar[tuple[type[Any], ...]] = (Unmasking,)
+
+
+@dataclass(frozen=True)
+class Closing:
+    """It is over."""
+
+    phase: ClassVar[str] = "closed"
+    awaits: ClassVar[tuple[type[Any], ...]] = ()
+
+
+ServerState = Advertising | Sharing | Summing | Agreeing | Opening | Working | Closing
 
 
 # Round 0 ----------------------------------------------------------------------------------------
 
 
+def begin(agreement: Agreement) -> Step[ServerState]:
+    """Wait for advertisements. Every client begins by itself."""
+    return Step(Advertising(Grown()))
+
+
 def advertised(agreement: Agreement, state: Advertising, number: int, said: Advertise) -> Step[ServerState]:
     """A client's key and nonce came; the roster closes when everybody's did."""
-    if number in state.entries:
-        return Step(state)
     entry = Entry(said.key, said.nonce, said.signature)
     entry.check(agreement, number)
     # A weak key would fail at every neighbour, after the roster closed; here it costs its sender alone.
@@ -57,7 +184,7 @@ def advertised(agreement: Agreement, state: Advertising, number: int, said: Adve
 def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
     """Show who advertised to all of them, if they are enough."""
     if len(state.entries) < agreement.parameters.least_survivors:
-        return too_few(agreement, ADVERTISE, "advertised", len(state.entries))
+        return _too_few(agreement, ADVERTISE, "advertised", len(state.entries))
     closed = ClosedRoster(agreement, state.entries)
     entries = [closed.entries[member] for member in closed.members]
     roster = RosterClosed(
@@ -66,7 +193,7 @@ def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
         nonces=tuple(entry.nonce for entry in entries),
         signatures=tuple(entry.signature for entry in entries),
     )
-    return Step(Sharing(closed, Grown()), out=(to(agreement, closed.members, roster),))
+    return Step(Sharing(closed, Grown()), out=(_to(agreement, closed.members, roster),))
 
 
 # Round 1 ----------------------------------------------------------------------------------------
@@ -74,9 +201,7 @@ def close_roster(agreement: Agreement, state: Advertising) -> Step[ServerState]:
 
 def shared(agreement: Agreement, state: Sharing, number: int, said: Shares) -> Step[ServerState]:
     """A client's shares came; dealing is over when everybody of the roster dealt."""
-    if number in state.dealt:
-        return Step(state)
-    admit(agreement, number, state.closed.members, SHARE)
+    _admit(agreement, number, state.closed.members, SHARE)
     dealing = Dealing(said.seed, said.marks, said.sealed, said.signature)
     dealt = state.dealt.having(number, published(state.closed, number, dealing))
     state = replace(state, dealt=dealt)
@@ -87,8 +212,8 @@ def close_dealing(agreement: Agreement, state: Sharing) -> Step[ServerState]:
     """Hand each dealer what the others sealed for it, if enough dealt."""
     dealers = tuple(sorted(state.dealt))
     if len(dealers) < agreement.parameters.least_survivors:
-        return too_few(agreement, SHARE, "dealt shares", len(dealers))
-    out = tuple(to(agreement, (holder,), _dealt(state, holder, dealers)) for holder in dealers)
+        return _too_few(agreement, SHARE, "dealt shares", len(dealers))
+    out = tuple(_to(agreement, (holder,), _dealt(state, holder, dealers)) for holder in dealers)
     sums = tuple(np.zeros(vector.length, word(vector.bits)) for vector in agreement.vectors)
     return Step(Summing(closed=state.closed, dealt=state.dealt, sums=sums, inputs=Grown()), out=out)
 
@@ -108,17 +233,15 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
 
     A single accuser is never a proof, even if `corrupt` is 0: it is one word against another.
     """
-    if number in state.gone or number in state.inputs:
-        return Step(state)
-    admit(agreement, number, state.dealers, SHARE)
+    _admit(agreement, number, state.dealers, SHARE)
     accused, liars = dict(state.accused), max(agreement.parameters.corrupt, 1)
-    for dealer, proven in complaints.judge(state.closed, state.dealt, number, said.keys):
+    for dealer, proven in judge(state.closed, state.dealt, number, said.keys):
         accused[dealer] = accused.get(dealer, frozenset()) | {number}
         # If there are more accusers than liars, one of them is honest.
         if proven or len(accused[dealer]) > liars:
             name = agreement.roster.members[dealer].name
             reason = f"{name} dealt shares that do not match what it signed, or cannot be opened."
-            return abort(SHARE, reason, name)
+            return _abort(SHARE, reason, name)
     state = replace(state, gone=state.gone | {number}, accused=accused)
     return close_sums(agreement, state) if _all_in(state) else Step(state)
 
@@ -128,9 +251,7 @@ def complained(agreement: Agreement, state: Summing, number: int, said: Complain
 
 def masked(agreement: Agreement, state: Summing, number: int, said: MaskedInput) -> Step[ServerState]:
     """A masked input came, which is added at once; the sums close with the last one."""
-    if number in state.inputs or number in state.gone:
-        return Step(state)
-    admit(agreement, number, state.dealers, MASK)
+    _admit(agreement, number, state.dealers, MASK)
     vectors: tuple[Any, ...] = said.releases
     pieces = _unpacked(agreement, vectors)
     # The clients ask for this signature in round 3, for a survivor that did not sign. An input whose sender
@@ -160,25 +281,110 @@ def close_sums(agreement: Agreement, state: Summing) -> Step[ServerState]:
     """Show the survivors to each of them, if their masks can be taken off."""
     survivors = state.survivors
     if len(survivors) < agreement.parameters.least_survivors:
-        return too_few(agreement, MASK, "sent a masked input", len(survivors))
+        return _too_few(agreement, MASK, "sent a masked input", len(survivors))
     if state.closed.lonely(survivors) is not None:
-        return abort(MASK, "A survivor has too few surviving neighbours; nobody would unmask it.")
+        return _abort(MASK, "A survivor has too few surviving neighbours; nobody would unmask it.")
     dropped = tuple(dealer for dealer in state.dealers if dealer not in state.inputs)
-    out = (to(agreement, survivors, Survivors(survivors=survivors, dropped=dropped)),)
+    out = (_to(agreement, survivors, Survivors(survivors=survivors, dropped=dropped)),)
     if agreement.parameters.mode == "active":
         return Step(Agreeing(state, Grown()), out=out)
-    return Step(opening(state, survivors), out=out)
+    return Step(_opening(state, survivors), out=out)
 
 
-def opening(state: Summing, asked: tuple[int, ...]) -> Opening:
+# Round 3 ----------------------------------------------------------------------------------------
+
+
+def signed(agreement: Agreement, state: Agreeing, number: int, said: Consistent) -> Step[ServerState]:
+    """A survivor signed the one set of survivors."""
+    summed = state.summed
+    _admit(agreement, number, summed.survivors, CONSISTENCY)
+    agreement.check(number, said.signature, summed.closed.survival(summed.dealers, summed.survivors))
+    state = replace(state, signatures=state.signatures.having(number, said.signature))
+    everybody = len(state.signatures) == len(summed.survivors)
+    return close_signatures(agreement, state) if everybody else Step(state)
+
+
+def close_signatures(agreement: Agreement, state: Agreeing) -> Step[ServerState]:
+    """Show a quorum of signatures to those who gave them: only they open anything."""
+    if len(state.signatures) < agreement.parameters.quorum:
+        return _abort(
+            CONSISTENCY,
+            f"Expected {agreement.parameters.quorum} signatures on the survivors, "
+            f"got {len(state.signatures)}.",
+        )
+    signers = tuple(sorted(state.signatures))
+    others = tuple(member for member in state.summed.survivors if member not in state.signatures)
+    quorum = Quorum(
+        signers=signers,
+        signatures=tuple(state.signatures[member] for member in signers),
+        others=others,
+        inputs=tuple(state.summed.inputs[member] for member in others),
+    )
+    return Step(_opening(state.summed, signers), out=(_to(agreement, signers, quorum),))
+
+
+# Round 4 ----------------------------------------------------------------------------------------
+
+
+def _opening(state: Summing, asked: tuple[int, ...]) -> Opening:
     """Nobody answered yet."""
     return Opening(state, asked, frozenset(), {dealer: Grown() for dealer in state.dealers})
+
+
+def opened(agreement: Agreement, state: Opening, number: int, said: Unmask) -> Step[ServerState]:
+    """A survivor opened its shares, each of which its dealer published a hash of."""
+    _admit(agreement, number, state.asked, UNMASK)
+    summed = state.summed
+    held = [dealer for dealer in summed.closed.graph.holders(number) if dealer in summed.dealt]
+    if len(said.shares) != len(held):
+        raise CryptoError(f"Expected {len(held)} shares, got {len(said.shares)}.")
+    shares = dict(state.shares)
+    for dealer, share in zip(held, said.shares, strict=True):
+        _check_share(summed, dealer, number, share)
+        # Shamir's points count from 1: the value at 0 is the secret.
+        shares[dealer] = shares[dealer].having(number + 1, share.raw[SALT_BYTES:])
+    state = replace(state, answered=state.answered | {number}, shares=shares)
+    return close_shares(agreement, state) if len(state.answered) == len(state.asked) else Step(state)
+
+
+def _check_share(state: Summing, dealer: int, holder: int, share: Share) -> None:
+    """Raises CryptoError for a share without its dealer's published hash. That is the holder's fault."""
+    marks = state.dealt[dealer].marks(holder).raw
+    # Of a survivor its self-mask, of a dropped client its mask key. Both together would open its input.
+    kind, wanted = (SEED, marks[:32]) if dealer in state.inputs else (KEY, marks[32:])
+    # Another length has another hash. A dealer that published the hash of one is named at the opening.
+    if len(share.raw) != OPENED_BYTES:
+        raise CryptoError(f"Expected {OPENED_BYTES} bytes of salt and share, got {len(share.raw)}.")
+    if mark(kind, state.closed.context, dealer, holder, share.raw) != wanted:
+        raise CryptoError(f"The share of {dealer} is not the one whose hash its dealer published.")
+
+
+def close_shares(agreement: Agreement, state: Opening) -> Step[ServerState]:
+    """Let the host take the masks off, if every secret has shares enough."""
+    summed, threshold = state.summed, agreement.parameters.threshold
+    fewest = min(len(shares) for shares in state.shares.values())
+    if fewest < threshold:
+        return _abort(UNMASK, f"Expected {threshold} shares of every secret, got {fewest} of one.")
+    work = Unmasking(
+        closed=summed.closed,
+        dealers=summed.dealers,
+        survivors=summed.survivors,
+        seeds={dealer: of.dealing.seed for dealer, of in summed.dealt.items()},
+        shares=state.shares,
+        sums=summed.sums,
+    )
+    return Step(Working(), need=Need(work))
+
+
+def unmasked(agreement: Agreement, state: Working, answer: Summed | Aborted) -> Step[ServerState]:
+    """The masks are off, or a dealer is named."""
+    return Step(Closing(), result=answer)
 
 
 # All rounds -------------------------------------------------------------------------------------
 
 
-def admit(agreement: Agreement, number: int, allowed: tuple[int, ...], phase: str) -> None:
+def _admit(agreement: Agreement, number: int, allowed: tuple[int, ...], phase: str) -> None:
     """RemoteProtocolError for a client that has no place in this phase."""
     if number not in allowed:
         name = agreement.roster.members[number].name
@@ -189,15 +395,15 @@ def admit(agreement: Agreement, number: int, allowed: tuple[int, ...], phase: st
         )
 
 
-def to(agreement: Agreement, members: tuple[int, ...], message: Any) -> Envelope:
+def _to(agreement: Agreement, members: tuple[int, ...], message: Any) -> Envelope:
     return Envelope(agreement.roster.names(members), message)
 
 
-def too_few(agreement: Agreement, phase: str, did: str, number: int) -> Step[ServerState]:
+def _too_few(agreement: Agreement, phase: str, did: str, number: int) -> Step[ServerState]:
     """Abort for want of clients."""
     least = agreement.parameters.least_survivors
-    return abort(phase, f"Expected at least {least} clients, got {number} that {did}.")
+    return _abort(phase, f"Expected at least {least} clients, got {number} that {did}.")
 
 
-def abort(phase: str, reason: str, culprit: str | None = None) -> Step[ServerState]:
+def _abort(phase: str, reason: str, culprit: str | None = None) -> Step[ServerState]:
     return Step(Closing(), result=Aborted(phase=phase, reason=reason, culprit=culprit))

@@ -12,15 +12,15 @@ from typing import Any, Final, Literal, Protocol
 
 from torch import nn
 
-from securefl import processes
 from securefl.algorithm import Algorithm, Offer
 from securefl.core.errors import ConfigError
 from securefl.core.legible import require_legible
 from securefl.core.reading import convert, near
 from securefl.data import Corruption
 from securefl.engines.network import Faults
-from securefl.processes import MOST_WORKERS
+from securefl.storage import processes
 from securefl.storage.files import write
+from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import read_text, toml
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from securefl.core.logs import to_stderr
-from securefl.processes import SIGNALS
+from securefl.storage.processes import SIGNALS
 
 _ONE_REQUEST = 0.1
 """Seconds in which a second signal counts as the first: timeout(1) sends one to a process and its group."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from securefl.charges import fewest_contributions
 from securefl.core.agreement import Directory, Identity, Roster
 from securefl.core.machine import Machine
 from securefl.plan import Plan
@@ -16,7 +15,7 @@ from securefl.rounds import Sends
 from securefl.secagg import Aborted, Agreement, Channels, Client, Policy, Server, Summed, centred
 from securefl.secagg.checks import CONSISTENCY, UNMASK
 from securefl.storage.own_record import Own
-from securefl.sums.way import Attempt, Opened, Unopened
+from securefl.sums.way import Attempt, Opened, Unopened, least_opened
 from securefl.weighing import Weights, require_allowed
 
 MOST_COHORTS = 8
@@ -73,7 +72,7 @@ class Masked:
             # A plan that hides sums states both. Two at least: the total of one client is its input.
             least_cohort=max(2, plan.least_cohort or 2),
             least_honest=max(1, plan.least_honest or 1),
-            least_survivors=max(2, fewest_contributions(plan, ordered, sends)),
+            least_survivors=least_opened(plan, ordered, sends),
         )
 
 

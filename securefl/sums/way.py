@@ -181,8 +181,7 @@ def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, weig
     clients than are enough.
     """
     require_allowed(plan, sends, weights)
-    # Two at least: a total of one client is its value.
-    enough = max(2, fewest_contributions(plan, weights.ordered, sends))
+    enough = least_opened(plan, weights.ordered, sends)
     fewest = max(enough, plan.least_cohort or 2)
     if not fewest <= cohort <= weights.ordered:
         raise ConfigError(
@@ -190,3 +189,11 @@ def required_contributions(plan: Plan, sends: Sequence[Sends], cohort: int, weig
             "ask more, or let fewer be enough (`least_cohort`, `dropout`)."
         )
     return enough
+
+
+def least_opened(plan: Plan, ordered: int, sends: Sequence[Sends]) -> int:
+    """The fewest contributions that any hidden total of these values is opened of.
+
+    Two at least: a total of one client is its value.
+    """
+    return max(2, fewest_contributions(plan, ordered, sends))

@@ -7,25 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
-import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from math import isinf
-from multiprocessing.connection import Connection
-from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any, Protocol
 
 from securefl.charges import endless
-from securefl.core.errors import DataError, SecureFLError
-from securefl.processes import SIGNALS, end_with_parent, for_workers
+from securefl.core.errors import DataError, SecureFLError, WorkerDied
 from securefl.storage.files import write
 from securefl.storage.private_folder import NOTICE, PRIVATE, json_text, private_folder
+from securefl.storage.processes import Ended, Line, Supervisor, for_workers
 from securefl.study import run_report, split_key, world
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study, parse
@@ -42,8 +36,9 @@ FACTS = f"{PRIVATE}/cell.json"
 """The mark of a finished cell, written last, with the facts that its tables do not hold."""
 _TOLD = ("card", "endless", "alarms", "kind", "outside")
 _KILLED = "its worker process was ended from outside; if memory ran out, take fewer --workers"
-_BEAT = 0.1
-"""Seconds between two looks at the workers."""
+_NO_PROCESS = (
+    "The system gave no process to run a cell in. Finished rounds are kept: run the same command again."
+)
 
 
 class Watch(Protocol):
@@ -119,128 +114,102 @@ def run_cells(
     """
     stop = stop or Interruption()
     waiting = deque(cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
-    failed: dict[str, str] = {}
-    while waiting:
-        # A worker that is ended from outside breaks its whole pool. The other cells go on in a new one.
-        with stop.finishing("this round"):
-            failed |= _pool(sweep, out, waiting, min(workers, len(waiting)), watch, stop)
-        stop.check()
+    if not waiting:
+        return {}
+    with stop.finishing("this round"):
+        failed = _crewed(sweep, out, waiting, min(workers, len(waiting)), watch, stop)
+    stop.check()
     return failed
 
 
-def _pool(
+def _crewed(
     sweep: Sweep, out: Path, waiting: deque[Cell], workers: int, watch: Watch, stop: Interruption
 ) -> dict[str, str]:
-    """Run the waiting cells in one pool; what it leaves unfinished where it breaks or stops waits again."""
-    context = multiprocessing.get_context("spawn")
-    before = set(multiprocessing.active_children())
-    news: SimpleQueue[tuple[int, int]] = context.SimpleQueue()
-    # Nobody reads from this pipe, so one word in it is seen by every worker, and there is no lock that one
-    # which is killed could keep.
-    hears, tells = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(news, hears))
-    shift = _Shift(sweep, out, waiting, watch, stop, pool, deque(range(workers)))
-    told = False
-    try:
-        while shift.running or (waiting and not shift.broken and not stop.asked):
-            if stop.asked and not told:
-                tells.send_bytes(b"stop")
-                told = True
+    """Run the waiting cells in worker processes; those that a stop leaves unfinished wait again."""
+    # Every round is durable, so that workers can be killed anywhere.
+    with Supervisor[int]("spawn") as crew:
+        shift = _Shift(sweep, out, waiting, watch, stop, crew, deque(range(workers)))
+        while shift.running or (waiting and not stop.asked):
+            if stop.asked:
+                crew.stop()
             shift.begin()
-            done, _ = wait(shift.running, timeout=_BEAT, return_when=FIRST_COMPLETED)
-            while not news.empty():
-                watch.round(*news.get())
-            for future in done:
-                shift.end(future)
-    except BaseException:
-        # Workers ignore all other signals. Every round is durable, so they can be killed anywhere.
-        for child in set(multiprocessing.active_children()) - before:
-            child.kill()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-        for end in (news, hears, tells):
-            end.close()
+            for place, news in crew.hear():
+                shift.hear(place, news)
     return shift.failed
 
 
 @dataclass
 class _Shift:
-    """What one pool has in hand: which cell runs at which place, what failed, and whether it is broken."""
+    """What the workers have in hand: which cell runs at which place, and what failed."""
 
     sweep: Sweep
     out: Path
     waiting: deque[Cell]
     watch: Watch
     stop: Interruption
-    pool: ProcessPoolExecutor
+    crew: Supervisor[int]
     places: deque[int]
-    running: dict[Future[str | None], tuple[Cell, int]] = field(default_factory=dict)
+    running: dict[int, Cell] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    broken: bool = False
 
     def begin(self) -> None:
-        """Give waiting cells to free places, unless a stop was asked for or the pool is broken."""
-        while self.waiting and self.places and not self.broken and not self.stop.asked:
-            cell, place = self.waiting.popleft(), self.places.popleft()
-            try:
-                with for_workers():
-                    folder, study = self.sweep.home(self.out, cell), cell.study
-                    share_key(self.out, study, folder)
-                    future = self.pool.submit(_work, folder, study.text, study.home, place)
-            except BrokenProcessPool:
-                self.waiting.appendleft(cell)
-                self.broken = True
-                break
-            self.running[future] = (cell, place)
+        """Give waiting cells to free places, unless a stop was asked for."""
+        while self.waiting and self.places and not self.stop.asked:
+            place = self.places.popleft()
+            if place not in self.crew.running and not self._started(place):
+                continue
+            cell = self.waiting.popleft()
+            folder, study = self.sweep.home(self.out, cell), cell.study
+            share_key(self.out, study, folder)
+            home = None if study.home is None else str(study.home)
+            self.crew.order(place, {"folder": str(folder), "text": study.text, "home": home})
+            self.running[place] = cell
             self.watch.begun(cell, place)
 
-    def end(self, future: Future[str | None]) -> None:
-        """Note how a cell ended; one that was interrupted waits again."""
-        cell, place = self.running.pop(future)
-        if isinstance(future.exception(), Interrupted):
+    def _started(self, place: int) -> bool:
+        """Start a worker. Where the system gives none, the others do without it."""
+        with for_workers():
+            if self.crew.start(place, _work):
+                return True
+        if not self.crew.running:
+            raise WorkerDied(_NO_PROCESS)
+        return False
+
+    def hear(self, place: int, news: Any) -> None:
+        """Tell of a round, or note how a cell ended; one that was interrupted waits again."""
+        if isinstance(news, Ended):
+            news = {"error": _KILLED}
+            if place not in self.running:  # it had nothing to do
+                return
+        if "done" in news:
+            self.watch.round(place, news["done"])
+            return
+        cell = self.running.pop(place)
+        if "stopped" in news:
             # Its place is not given back: a stop was asked for, and nothing new begins.
             self.waiting.append(cell)
             return
-        self.broken = self.broken or isinstance(future.exception(), BrokenProcessPool)
-        error = _error(future)
+        error = news["error"]
         if error is not None:
             self.failed[cell.name] = error
         self.places.append(place)
         self.watch.ended(cell, place, error)
 
 
-def _error(future: Future[str | None]) -> str | None:
-    match future.exception():
-        case None:
-            return future.result()
-        case BrokenProcessPool():
-            return _KILLED
-        case error:
-            return f"{type(error).__name__}: {error}"
-
-
-_news: SimpleQueue[tuple[int, int]]
-_stop: Told
-"""These exist in worker processes alone.
-
-Queues and pipes reach a worker only at its start, never with a task.
-"""
-
-
-def _prepare(news: SimpleQueue[tuple[int, int]], hears: Connection) -> None:
-    """Make this process a worker."""
-    global _news, _stop
-    _news, _stop = news, Told(hears.poll)
-    # Terminals and service managers signal the whole group. The sweep hears the signal, and tells its
-    # workers.
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+def _work(line: Line) -> None:
+    """Be a worker: run cell after cell."""
     single_thread()
-    end_with_parent()
+    for order in line.orders():
+        folder, home = Path(order["folder"]), order["home"]
+        try:
+            error = _cell(folder, order["text"], None if home is None else Path(home), line)
+        except Interrupted:
+            line.tell({"stopped": True})
+        else:
+            line.tell({"error": error})
 
 
-def _work(folder: Path, text: str, home: Path | None, place: int) -> str | None:
+def _cell(folder: Path, text: str, home: Path | None, line: Line) -> str | None:
     """Run one cell in a worker. Returns the error, or None."""
     trace = folder / PRIVATE / "error.txt"
     trace.unlink(missing_ok=True)
@@ -248,7 +217,7 @@ def _work(folder: Path, text: str, home: Path | None, place: int) -> str | None:
         # The workers of a sweep are its cells: within a cell nothing is shared out again.
         study = parse(text, home=home)
         own = replace(study, runtime=replace(study.runtime, workers=1))
-        run_cell(own, folder, lambda done: _news.put((place, done)), _stop)
+        run_cell(own, folder, lambda done: line.tell({"done": done}), Told(line.stopping))
     except SecureFLError as error:
         return str(error)
     except Exception as error:  # a defect of this code or of a study's own costs one cell, not the sweep

@@ -6,20 +6,17 @@ write what comes of it into memory that all share.
 
 from __future__ import annotations
 
-import gc
 import mmap
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, NoReturn
+from typing import Final
 
 import numpy as np
 import torch
 
 from securefl.core.errors import DataError, WorkerDied
-from securefl.processes import can_fork, ending, forking, silent
+from securefl.storage.processes import Ended, Line, Supervisor, can_fork, ending
 from securefl.training.devices import one_thread
 from securefl.training.fit import Fit, Fitted, fitted, one_by_one
 
@@ -71,21 +68,22 @@ def _shares(fits: Sequence[Fit], workers: int) -> list[list[int]]:
 
 
 def _together(fits: Sequence[Fit], shares: Sequence[Sequence[int]]) -> list[Fitted]:
-    board, children = _Board(fits), _Children()
+    board = _Board(fits)
     try:
-        mine = list(shares[0])
-        for share in shares[1:]:
-            if not children.start(board, fits, share):
-                mine.extend(share)
-        for place in mine:
-            board.post(place, fitted(fits[place]))
-        children.join()
+        # They hold nothing that anybody waits for, so that they can be killed anywhere.
+        with Supervisor[int]("fork") as crew:
+            mine = list(shares[0])
+            for number, share in enumerate(shares[1:]):
+                if not crew.start(number, _work, board, fits, share):
+                    mine.extend(share)
+            for place in mine:
+                board.post(place, fitted(fits[place]))
+            _join(crew)
         # An error that is no DataError is raised here, as it would be without other processes. The streams of
         # a fit are untouched where another process drew from its own copies of them.
         found = [board.result(place) for place in range(len(fits))]
         return [fitted(fit) if came is None else came for fit, came in zip(fits, found, strict=True)]
     finally:
-        children.kill()
         board.close()
 
 
@@ -133,60 +131,22 @@ class _Board:
         return self._memory[room : room + int.from_bytes(self._memory[length : length + 8], "little")]
 
 
-class _Children:
-    """The forked processes of a wave. Each is waited for, however the wave ends."""
-
-    def __init__(self) -> None:
-        self._running: list[int] = []
-
-    def start(self, board: _Board, fits: Sequence[Fit], share: Sequence[int]) -> bool:
-        """Start a process for these fits. False if the system gives none."""
-        parent = os.getpid()
-        with forking():
-            try:
-                child = os.fork()
-            except OSError:
-                return False
-            if child == 0:
-                _work(board, fits, share, parent)
-            self._running.append(child)
-        return True
-
-    def join(self) -> None:
-        """Wait for all. Raises WorkerDied if one ended in another way than by itself."""
-        while self._running:
-            _, status = os.waitpid(self._running[-1], 0)
-            self._running.pop()
-            if code := os.waitstatus_to_exitcode(status):
-                raise WorkerDied(_lost(ending(code)))
-
-    def kill(self) -> None:
-        """End those that are left. They hold nothing that anybody waits for."""
-        while self._running:
-            child = self._running.pop()
-            # Ctrl-C may have come between the wait for this one and its leaving the list.
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(child, 9)
-                os.waitpid(child, 0)
+def _join(crew: Supervisor[int]) -> None:
+    """Wait for all. Raises WorkerDied if one ended in another way than by itself."""
+    while crew.running:
+        for _, news in crew.hear():
+            # Where nobody learns the code, the board tells.
+            if isinstance(news, Ended) and news.code:
+                raise WorkerDied(_lost(ending(news.code)))
 
 
-def _work(board: _Board, fits: Sequence[Fit], share: Sequence[int], parent: int) -> NoReturn:
+def _work(line: Line, board: _Board, fits: Sequence[Fit], share: Sequence[int]) -> None:
     """Do a share of the work in a forked process, and leave it without a trace of it anywhere else."""
-    try:
-        # What was inherited is the parent's to end: a database that a collector closed here would lose its
-        # log.
-        gc.freeze()
-        silent()
-        for place in share:
-            if os.getppid() != parent:  # nobody is left to read the results
-                break
-            try:
-                board.post(place, fitted(fits[place]))
-            except Exception:  # whatever it was comes again, with its traceback, where the parent trains
-                board.fail(place)
-    finally:
-        # Handlers at exit, and what waits to be printed, are the parent's, too.
-        os._exit(0)
+    for place in share:
+        try:
+            board.post(place, fitted(fits[place]))
+        except Exception:  # whatever it was comes again, with its traceback, where the parent trains
+            board.fail(place)
 
 
 def _lost(how: str) -> str:

@@ -22,13 +22,13 @@ from securefl.core.release import SERVER
 from securefl.engines.network import Faults
 from securefl.messages import client_name
 from securefl.secagg import Aborted, Agreement, Channels, Server, Summed, phases
-from securefl.secagg.client_states import ClientState, Finished
+from securefl.secagg.client_rounds import ClientState, Finished
 from securefl.secagg.messages import Complaint, MaskedInput
 from securefl.secagg.phases import BEGIN, DEADLINE, Row
-from securefl.secagg.server_states import ServerState, Summing, Working
+from securefl.secagg.server_rounds import ServerState, Summing, Working
 
 CLIENTS = 5  # four survive and one is corrupt
-ROWS = {"client": phases.CLIENT, "server": phases.SERVER}
+ROWS = {"client": phases.CLIENT.rows, "server": phases.SERVER.rows}
 ORDER = {"client": get_args(ClientState), "server": get_args(ServerState)}
 
 
@@ -281,8 +281,8 @@ def test_what_stands_in_no_row_is_ignored_before_its_time_and_refused_after_it(
 
 
 INTRODUCTION = """\
-Printed from `phases.py`, to which a test holds the machines. The names of states are theirs. What stands in
-no row changes nothing. The host is asked for *begin*, *deal*, *mask* and *sign* (section 3), to *hide*
+Printed from `phases.py`, which drives the machines. The names of states are theirs. What stands in no row
+changes nothing. The host is asked for *begin*, *deal*, *mask* and *sign* (section 3), to *hide*
 its values, and by the server to take the masks off (*unmasking*)."""
 
 

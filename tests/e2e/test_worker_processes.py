@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.forked import runs
 from support.hidden_studies import counts
 from support.tiny_study import FEDAVG, FEDPROF, text, with_privacy
 from support.waiting import waiting
@@ -27,13 +28,6 @@ def children(pid: int) -> list[int]:
         return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
     except FileNotFoundError:
         return []
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def until_ended(pids: list[int]) -> None:

@@ -38,3 +38,11 @@ def wait_for(gate: Path) -> None:
     while not gate.exists():
         assert time.monotonic() < end, f"nobody made {gate}"
         time.sleep(0.01)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process of Linux has not ended. One that nobody waited for has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

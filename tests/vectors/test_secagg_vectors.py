@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -48,11 +48,19 @@ from securefl.secagg import (
     Roster,
     Server,
     Vector,
-    client,
-    client_states,
-    complaints,
+    client_rounds,
 )
-from securefl.secagg.dealing import Dealing, Pair, _seal, leaf_of, published, seed_mark, share_key, signed
+from securefl.secagg.dealing import (
+    Dealing,
+    Pair,
+    _seal,
+    judge,
+    leaf_of,
+    published,
+    seed_mark,
+    share_key,
+    signed,
+)
 from securefl.secagg.graph import draw, offsets_of
 from securefl.secagg.masks import apply
 from securefl.secagg.messages import (
@@ -67,18 +75,20 @@ from securefl.secagg.messages import (
     Unmask,
 )
 from securefl.secagg.packing import pack, unpack, word
+from securefl.secagg.server_rounds import ServerState
 from securefl.secagg.shamir import combine, split
 from securefl.sums.encrypted.client import input_digest, signed_input
 
 STREAMS: dict[bytes, Random] = {}
 """The draws of the vectors, by the secret that a machine is given for them."""
 NUMBERS = count()
+PHASES = get_args(ServerState)
 
 
 @pytest.fixture(autouse=True)
 def _fixed_draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A client draws from a recorded secret; here that secret only names the draws of the vectors."""
-    monkeypatch.setattr(client, "drawn", lambda secret, purpose: STREAMS[secret.reveal()])
+    monkeypatch.setattr(client_rounds, "drawn", lambda secret, purpose: STREAMS[secret.reveal()])
     yield
     STREAMS.clear()
 
@@ -154,7 +164,7 @@ def recorded(one: Client, step: Any) -> Any:
 
 def holding(given: Given, number: int) -> tuple[Client, Any]:
     one, state = dealing_state(given, number)
-    held = client_states.Holding(closed=state.closed, dealers=tuple(given["dealers"]), pairs={}, sent=True)
+    held = client_rounds.Holding(closed=state.closed, dealers=tuple(given["dealers"]), pairs={}, sent=True)
     return one, held
 
 
@@ -269,7 +279,7 @@ def first_judge(given: Given) -> Any:
     dealt = {of["dealer"]: published(state.closed, of["dealer"], said(of["dealer"], of["dealing"]))}
     shown = Share(of["dealer"].to_bytes(4, "little") + of["key"])
     try:
-        [(_, proven)] = complaints.judge(state.closed, dealt, of["holder"], [shown])
+        [(_, proven)] = judge(state.closed, dealt, of["holder"], [shown])
     except CryptoError:
         return "holder"
     return "dealer" if proven else "open"
@@ -323,7 +333,7 @@ def first_survivors(given: Given) -> Any:
 
 def first_quorum(given: Given) -> Any:
     of, (one, held) = raw(given), holding(given, given["own"])
-    state = client_states.Agreeing(held=held, survivors=tuple(given["survivors"]), signed=True)
+    state = client_rounds.Agreeing(held=held, survivors=tuple(given["survivors"]), signed=True)
     came = Quorum(
         signers=tuple(of["signers"]),
         signatures=tuple(map(Signature, of["signers"].values())),
@@ -342,7 +352,7 @@ def first_aggregate(given: Given) -> Any:
     state = step.state
     for phase, sent in enumerate(messages(of, one.agreement)):
         for number, message in sent.items():
-            if state.phase < phase:
+            if PHASES.index(type(state)) < phase:
                 state = closed_phase(one, state)
             step = one.receive(state, names[number], message)
             state = step.state

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Protocol
 
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Agreement, fields, u32
-from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.errors import RemoteProtocolError
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Limit
 from securefl.messages import REFUSED, OpenReply
 from securefl.sums.encrypted.client import signed_input
 from securefl.sums.encrypted.messages import SumRequest
+from securefl.sums.quorum import refused, require_quorum
+
+_PHASE = "opening"
 
 
 class Opening(Protocol):
@@ -76,13 +78,11 @@ class SumKeyHolder:
     def receive(self, state: Ready, sender: str, message: SumRequest) -> Step[Ready]:
         if sender != SERVER:
             raise RemoteProtocolError(
-                f"Expected a request from the server, got one from {sender}.", sender=sender, phase="opening"
+                f"Expected a request from the server, got one from {sender}.", sender=sender, phase=_PHASE
             )
         if state.request is not None and message != state.request:
-            raise RemoteProtocolError(
-                "Expected the request from before, got another: one total of a question is opened.",
-                sender=sender,
-                phase="opening",
+            raise refused(
+                "Expected the request from before, got another: one total of a question is opened.", _PHASE
             )
         if state.reply is not None:
             return Step(state, out=(Envelope((SERVER,), state.reply),))
@@ -101,25 +101,11 @@ class SumKeyHolder:
 
     def _check(self, request: SumRequest) -> None:
         """Distinct members, enough of them, each of whom signed this agreement and its ciphertexts."""
-        members = request.members
-        if len({len(members), len(request.inputs), len(request.signatures)}) > 1 or len(request.task) != 32:
-            raise _refused(
-                "Expected a digest and a signature for each member, and a task of 32 bytes, got others."
-            )
-        # Ascending numbers are distinct: a member that counts twice would stand for two.
-        if any(low >= high for low, high in pairwise(members)) or len(members) < self.least:
-            raise _refused(f"Expected at least {self.least} ascending members, got {members}.")
-        if members[0] < 0 or members[-1] >= len(self.agreement.roster.members):
-            raise _refused(f"Expected members of the pinned roster, got {members}.")
-        # The task is the server's word. All members must have signed the same one, or a signature fails.
-        agreed = replace(self.agreement, task=request.task)
-        for member, digest, signature in zip(members, request.inputs, request.signatures, strict=True):
-            try:
-                agreed.check(member, signature, signed_input(agreed, member, digest.raw))
-            except CryptoError:
-                raise _refused(
-                    f"Expected signatures on agreement and inputs, but member {member} did not sign these."
-                ) from None
+
+        def text(agreed: Agreement, place: int) -> bytes:
+            return signed_input(agreed, request.members[place], request.inputs[place].raw)
+
+        require_quorum(self.agreement, request, text, self.least, phase=_PHASE)
 
     def _digest(self, request: SumRequest) -> bytes:
         inputs = (one.raw for one in request.inputs)
@@ -142,7 +128,3 @@ class SumKeyHolder:
 
     def deadline(self, state: Ready) -> Step[Ready]:
         return Step(state, result="unused")
-
-
-def _refused(reason: str) -> RemoteProtocolError:
-    return RemoteProtocolError(reason, sender=SERVER, phase="opening")

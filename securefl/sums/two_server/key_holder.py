@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, Protocol
 
+from securefl.core import agreement as core
 from securefl.core.acts import RecordAct
-from securefl.core.errors import CryptoError, RemoteProtocolError
+from securefl.core.errors import RemoteProtocolError
 from securefl.core.keys import SecretKey
 from securefl.core.machine import Envelope, Expects, Need, Step
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Limit
 from securefl.messages import OVERHEAD, REFUSED
+from securefl.sums.quorum import refused, require_quorum
 from securefl.sums.two_server.agreement import Agreement, boxes_digest, request_digest, signed_input
 from securefl.sums.two_server.messages import PadReply, PadRequest
 from securefl.sums.two_server.pads import BOX_BYTES
 
+_PHASE = "pads"
 _MEMBER_BYTES = 128
 """Enough for a member's number, digest and signature, with their lengths."""
 
@@ -109,13 +111,13 @@ class PadKeyHolder:
         """Harmless: the same request again, and the one before it in which members were named."""
         if sender != SERVER:
             raise RemoteProtocolError(
-                f"Expected a request from the server, got one from {sender}.", sender=sender, phase="pads"
+                f"Expected a request from the server, got one from {sender}.", sender=sender, phase=_PHASE
             )
         if state.named is not None and message == state.named[0]:
             return self._say(state, state.named[1])
         if state.request is not None and message != state.request:
-            raise _refused(
-                "Expected the request from before, got another: one total of a question is opened."
+            raise refused(
+                "Expected the request from before, got another: one total of a question is opened.", _PHASE
             )
         if state.reply is not None:
             return self._say(state, state.reply)
@@ -124,7 +126,7 @@ class PadKeyHolder:
         # Without the named, and nobody else: under cover of a bad box the server could leave out whom it
         # likes.
         if state.named is not None and message != state.named[0].without(state.named[1].bad):
-            raise _refused("Expected the request without the members that were named, got another.")
+            raise refused("Expected the request without the members that were named, got another.", _PHASE)
         self._check(message)
         work = OpenBoxes(self.part, self._agreed(message), message)
         return Step(replace(state, request=message), need=Need(work))
@@ -136,27 +138,17 @@ class PadKeyHolder:
     def _check(self, request: PadRequest) -> None:
         """Distinct members of the roster, enough of them, each of whom signed its vectors and its boxes."""
         members, vectors = request.members, len(self.agreement.vectors)
-        counts = {len(members), len(request.inputs), len(request.signatures)}
-        if len(counts) > 1 or len(request.boxes) != vectors * len(members) or len(request.task) != 32:
-            raise _refused(
-                "Expected boxes, a digest and a signature for each member, a task of 32 bytes, got others."
+        if len(request.boxes) != vectors * len(members):
+            raise refused(
+                f"Expected boxes of {len(members)} members, {vectors} of each, got {len(request.boxes)}.",
+                _PHASE,
             )
-        # Ascending numbers are distinct: a member that counts twice would stand for two.
-        if any(low >= high for low, high in pairwise(members)) or len(members) < self.least:
-            raise _refused(f"Expected at least {self.least} ascending members, got {members}.")
-        if members[0] < 0 or members[-1] >= len(self.agreement.roster.members):
-            raise _refused(f"Expected members of the pinned roster, got {members}.")
-        # Counts came first: a request that is too small is refused before a signature costs time.
-        agreed = self._agreed(request)
-        for place, member in enumerate(members):
+
+        def text(agreed: core.Agreement, place: int) -> bytes:
             boxes = boxes_digest([one.raw for one in request.of(place)])
-            text = signed_input(agreed, member, request.inputs[place].raw, boxes)
-            try:
-                agreed.check(member, request.signatures[place], text)
-            except CryptoError:
-                raise _refused(
-                    f"Expected signatures on agreement and boxes, but member {member} did not sign these."
-                ) from None
+            return signed_input(agreed, members[place], request.inputs[place].raw, boxes)
+
+        require_quorum(self.agreement, request, text, self.least, phase=_PHASE)
 
     def provide(self, state: Ready, answer: Any) -> Step[Ready]:
         assert state.request is not None
@@ -198,7 +190,3 @@ class PadKeyHolder:
 
     def deadline(self, state: Ready) -> Step[Ready]:
         return Step(state, result="unused")
-
-
-def _refused(reason: str) -> RemoteProtocolError:
-    return RemoteProtocolError(reason, sender=SERVER, phase="pads")

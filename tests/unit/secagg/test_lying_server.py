@@ -20,9 +20,9 @@ from securefl.messages import client_name
 from securefl.secagg import Aborted, Agreement, Client, Server
 from securefl.secagg.agreement import ClosedRoster, Entry
 from securefl.secagg.checks import read_survivors
-from securefl.secagg.client_states import Agreeing
+from securefl.secagg.client_rounds import Agreeing
 from securefl.secagg.messages import Consistent, Dealt, MaskedInput, Quorum, RosterClosed, Survivors, Unmask
-from securefl.secagg.server_states import Summing
+from securefl.secagg.server_rounds import Summing
 
 
 def opens(machine: Any, state: Any, quorum: Quorum) -> bool:

@@ -29,7 +29,7 @@ from securefl.core.release import SERVER
 from securefl.core.wire import peek
 from securefl.messages import client_name
 from securefl.secagg import Aborted, Begin, Channels, Client, Identity, Policy, Roster, Server, Vector
-from securefl.secagg import client as states
+from securefl.secagg import client_rounds as states
 
 KINDS = {
     "advertise": b"secagg-advertise",
@@ -146,7 +146,7 @@ def test_masked_vectors_hide_the_input_and_change_with_the_attempt() -> None:
 
 def test_the_server_holds_one_sum_and_no_vectors() -> None:
     """Its state after any number of inputs has the arrays of one."""
-    from securefl.secagg.server_states import Summing
+    from securefl.secagg.server_rounds import Summing
 
     agreed = agreement(10, corrupt=0.0, dropout=0.0)
     held: list[int] = []

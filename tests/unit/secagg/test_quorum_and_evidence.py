@@ -45,7 +45,7 @@ from securefl.secagg.messages import (
     Survivors,
     Unmask,
 )
-from securefl.secagg.server_states import Summing
+from securefl.secagg.server_rounds import Summing
 
 # What belongs together, counted ------------------------------------------------------------------------
 

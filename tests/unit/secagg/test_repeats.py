@@ -30,7 +30,7 @@ from securefl.core.machine import Step
 from securefl.core.release import SERVER
 from securefl.messages import client_name
 from securefl.secagg import Aborted, Agreement, Client, Policy, Server
-from securefl.secagg.client_states import Agreeing
+from securefl.secagg.client_rounds import Agreeing
 from securefl.secagg.masks import apply
 from securefl.secagg.messages import Advertise, Dealt, Quorum, RosterClosed, Shares, Survivors, Unmask
 from securefl.secagg.packing import unpack

@@ -127,7 +127,7 @@ def test_what_cannot_be_written_is_told_by_its_own_name(tmp_path: Path) -> None:
 WRITERS = {"write_text", "write_bytes", "to_csv", "to_json", "savefig", "savez", "savetxt"}
 IN_MEMORY = {
     ("securefl/data/fetching.py", "open"),
-    ("securefl/processes.py", "open"),
+    ("securefl/storage/processes.py", "open"),
     ("securefl/storage/files.py", "fdopen"),
     ("securefl/he/ring.py", "write_bytes"),
     ("securefl/commands/features.py", "savez"),

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support.forked import check_ended, noted
+from support.forked import check_ended, noted, runs, wait_for
 from support.tiny_training import small_data
 
 from securefl.algorithm import Job
 from securefl.core.errors import ConfigError, DataError, WorkerDied
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
+from securefl.storage.files import write
 from securefl.training import LocalTraining, ModelConfig
 from securefl.training.fit import Fit, Fitted, one_by_one
 from securefl.training.private_steps import DPSGD
@@ -239,12 +242,29 @@ def test_workers_hear_no_request_to_stop(number: signal.Signals, monkeypatch: py
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 
 
-def test_a_worker_whose_parent_is_gone_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    parent = os.getppid
-    here = os.getpid()
-    monkeypatch.setattr(os, "getppid", lambda: parent() if os.getpid() == here else 1)
-    with pytest.raises(WorkerDied, match="ended before its training"):
-        Forked(2)(wave())
+def test_a_worker_whose_parent_is_gone_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = tmp_path / "worker"
+    parent = os.fork()
+    if parent == 0:
+        here = os.getpid()
+
+        def do(_: bool) -> None:
+            if os.getpid() != here:
+                write(noted, str(os.getpid()))
+            signal.pause()
+
+        at_training(monkeypatch, do)
+        try:
+            Forked(2)(wave())
+        finally:
+            os._exit(0)
+    wait_for(noted)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    end = time.monotonic() + 30
+    while runs(int(noted.read_text())):
+        assert time.monotonic() < end, "it outlives its parent"
+        time.sleep(0.01)
 
 
 def test_torch_keeps_its_threads() -> None:

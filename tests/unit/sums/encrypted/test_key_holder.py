@@ -273,7 +273,7 @@ def test_signatures_that_do_not_stand_for_the_total(what: str, said: str, holder
     of = agreement()
     with pytest.raises(RemoteProtocolError, match=said) as caught:
         holder.asked(of, altered(what))
-    assert caught.value.sender == SERVER
+    assert (caught.value.sender, caught.value.phase) == (SERVER, "opening")
     assert not holder.decrypted
     assert not refused(holder.asked(of, request(of)))
 

@@ -626,7 +626,7 @@ def test_the_key_holder_refuses_before_it_opens_a_box(what: str, said: str, hold
     of = agreement()
     with pytest.raises(RemoteProtocolError, match=said) as caught:
         holder.asked(of, spoilt(what))
-    assert caught.value.sender == SERVER
+    assert (caught.value.sender, caught.value.phase) == (SERVER, "pads")
     assert (holder.opened, holder.added) == (0, 0)
     assert not refused(holder.asked(of, requested(of)))
 

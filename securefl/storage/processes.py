@@ -1,0 +1,274 @@
+"""Processes that this one starts: how many there may be, what they say and hear, and how they ended.
+
+A `Supervisor` starts them, hears them, and ends them however its own work ends. They hear no signal:
+terminals and service managers signal a whole group, and the process that started the others tells them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, Literal, NoReturn, TypeVar
+
+MOST_WORKERS = 1024
+FAILED = 4
+"""The exit code of a process whose work raised an error."""
+_BEAT = 0.1
+"""Seconds between two looks at processes."""
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Ctrl-C, the signal of service managers, and that of a closed terminal. They ask a study to stop."""
+
+
+def processors() -> int:
+    """The number of processors that this process may use."""
+    # a container, or taskset, may allow fewer of them than the machine has
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def can_fork() -> bool:
+    """Whether a process here may go on in a copy of itself."""
+    # macOS has fork, but its own libraries, the one of linear algebra among them, may crash in the copy.
+    return hasattr(os, "fork") and sys.platform != "darwin"
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """A signal that comes within arrives at the end. A process that is started within hears none of them.
+
+    Terminals and service managers signal a whole group. The process that started the others hears the signal,
+    and tells them.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def for_workers() -> Iterator[None]:
+    """Processes started within have one thread each."""
+    name = "OMP_NUM_THREADS"
+    old = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if old is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = old
+
+
+@contextmanager
+def scriptless() -> Iterator[None]:
+    """Hide where the main module is from `multiprocessing`, which would import it in every worker.
+
+    A worker needs nothing of it. A script that calls a sweep at its top level would begin another one there.
+    """
+    main = sys.modules["__main__"]
+    hidden: dict[str, Any] = {
+        name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)
+    }
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        del main.__spec__
+        vars(main).update(hidden)
+
+
+@contextmanager
+def _forking() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # Python 3.12 warns where there are several threads: one of them may hold a lock that nobody opens in
+        # the copy. Those here draw bars on a terminal. The copies never print, and leave by `os._exit`.
+        warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
+        yield
+
+
+@dataclass(frozen=True)
+class Line:
+    """A process's connection to the one that started it."""
+
+    _ours: Connection
+    _stop: Connection
+
+    def tell(self, news: Any) -> None:
+        """Tell it something that JSON can hold."""
+        self._ours.send_bytes(json.dumps(news).encode())
+
+    def orders(self) -> Iterator[Any]:
+        """What it orders, as long as it lives."""
+        while True:
+            yield json.loads(self._ours.recv_bytes())
+
+    def stopping(self) -> bool:
+        """Whether it asked all its processes to stop."""
+        return self._stop.poll()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process ended. code: None under a launcher that ignores SIGCHLD, where nobody learns it."""
+
+    code: int | None
+
+
+Name = TypeVar("Name")
+Work = Callable[..., int | None]
+"""What a process does, of its `Line` and more. Returns its exit code, or None for 0."""
+
+
+class Supervisor(Generic[Name]):
+    """A context for processes with names. At its end, however it comes, all are killed and waited for.
+
+    Args:
+        method: "fork" for copies of this process, which inherit all that they work on. They print nowhere.
+            "spawn" for new ones.
+    """
+
+    def __init__(self, method: Literal["fork", "spawn"]) -> None:
+        self._context: Any = multiprocessing.get_context(method)
+        self._forks = method == "fork"
+        # Nobody reads from this pipe, so one word in it is seen by every process, and there is no lock that
+        # one which is killed could keep.
+        self._hears, self._tells = self._context.Pipe(duplex=False)
+        self._lines: dict[Connection, tuple[BaseProcess, Name]] = {}
+        self._stopped = False
+
+    def __enter__(self) -> Supervisor[Name]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for line, (process, _name) in self._lines.items():
+            process.kill()
+            process.join()
+            process.close()
+            line.close()
+        self._lines.clear()
+        self._hears.close()
+        self._tells.close()
+
+    @property
+    def running(self) -> list[Name]:
+        """The names of the processes that have not ended."""
+        return [name for _, name in self._lines.values()]
+
+    def start(self, name: Name, work: Work, *given: Any) -> bool:
+        """Start a process. False if the system gives none.
+
+        work: called there with its `Line` and what is `given`.
+        """
+        line, theirs = self._context.Pipe()
+        inside = Line(theirs, self._hears)
+        process = self._context.Process(target=_inside, args=(self._forks, work, inside, given))
+        with unheard(), _forking():
+            try:
+                process.start()
+            except OSError:
+                line.close()
+                theirs.close()
+                return False
+            self._lines[line] = process, name
+        # The process alone holds this end, so that its end is heard.
+        theirs.close()
+        return True
+
+    def order(self, name: Name, what: Any) -> None:
+        """Order something of a process, that JSON can hold. If it has ended, `hear` will tell."""
+        line = next(line for line, (_, known) in self._lines.items() if known == name)
+        with suppress(OSError):
+            line.send_bytes(json.dumps(what).encode())
+
+    def stop(self) -> None:
+        """Ask all processes to stop. It does nothing a second time."""
+        if not self._stopped:
+            self._tells.send_bytes(b"stop")
+            self._stopped = True
+
+    def hear(self) -> Iterator[tuple[Name, Any]]:
+        """What processes told, and `Ended` for each that has ended; nothing after a tenth of a second."""
+        for line in connection.wait(list(self._lines), timeout=_BEAT):
+            assert isinstance(line, Connection)
+            process, name = self._lines[line]
+            try:
+                news = json.loads(line.recv_bytes())
+            except (EOFError, OSError):
+                process.join()
+                del self._lines[line]
+                line.close()
+                code = process.exitcode
+                if code is not None:
+                    process.close()
+                yield name, Ended(code)
+            else:
+                yield name, news
+
+
+def _inside(forked: bool, work: Work, line: Line, given: tuple[Any, ...]) -> NoReturn:
+    """Work in a process that was started, and leave it."""
+    if forked:
+        # What was inherited is the parent's to end: a database that a collector closed here would lose its
+        # log.
+        gc.freeze()
+        _silent()
+    else:
+        # They are blocked in forked processes. What spawns one lets some of them through.
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+    _end_with_parent()
+    code = FAILED
+    try:
+        code = work(line, *given) or 0
+    finally:
+        # By `os._exit`: handlers at exit, and what waits to be printed, are the parent's. Whoever draws on
+        # the terminal there may have held its lock at the fork.
+        os._exit(code)
+
+
+def _silent() -> None:
+    """Print nowhere from now on.
+
+    Whoever draws bars has put a writer with a lock in the place of these files. In the copy that lock may be
+    held for ever, and a warning would wait for it.
+    """
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
+
+
+def _end_with_parent() -> None:
+    """End at once when the process that started this one has ended.
+
+    A worker whose study was killed would go on writing into a folder that the next one resumes.
+    """
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def ending(code: int) -> str:
+    """An exit code in words. As in `subprocess` and `multiprocessing`, a signal's number is negative."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"was ended by signal {-code}"
