@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,17 @@ def test_a_shared_ledger_reserves_no_more_than_the_number() -> None:
     assert list(allotment(PLAN, [sends(2)]).values()) == [2]
     for more in ("schedule", PLAN.schedule, PLAN.schedule + 1):
         assert list(allotment(PLAN, [sends(more)]).values()) == [PLAN.schedule]
+
+
+@pytest.mark.parametrize("scores", ["pads", "ckks", "batches"])
+def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path, scores: Any) -> None:
+    plan = replace(PLAN, scores=scores, unprotected=("vector", "other"))
+    second = sends(1, name="other")
+    gives = [Given(sends(1), vector), Given(second, lambda job: Value(hidden=VECTOR[::-1].copy()))]
+    first, last = np.eye(H)[0], np.eye(H)[1]
+    each = (Each(sends(1), LinearQuery(BOUNDS, first)), Each(second, LinearQuery(BOUNDS, last)))
+    with Door(plan, gives, RECORDS, ledger=tmp_path / "ledger.sqlite") as door:
+        found = door.ask(Ask(cohort=(0, 1), broadcast=np.zeros(0, np.float32), each=each)).each
+    for k in (0, 1):
+        assert found["vector"][k] == pytest.approx(VECTOR[0], abs=1e-3)
+        assert found["other"][k] == pytest.approx(VECTOR[1], abs=1e-3)
