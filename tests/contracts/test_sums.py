@@ -24,7 +24,7 @@ from securefl.study.config import Study, parse
 from securefl.study.results import collect
 from securefl.study.run import arm_folder
 from securefl.study.run_report import privacy_card
-from securefl.sums.encrypted import keys
+from securefl.sums.encrypted import key_holder as keys
 from securefl.sums.encrypted.parts import SumEncryptor
 from securefl.sums.two_server import client as padder
 

@@ -23,8 +23,7 @@ from securefl.plan import Plan
 from securefl.rounds import Sends, Sum
 from securefl.storage.own_record import Own, OwnRecord
 from securefl.sums.encrypted.client import SumClient
-from securefl.sums.encrypted.key_holder import SumKeyHolder
-from securefl.sums.encrypted.keys import MOST_INTEGERS, SumKeys
+from securefl.sums.encrypted.key_holder import MOST_INTEGERS, SumKeyHolder, SumKeys
 from securefl.sums.encrypted.messages import SumRequest
 from securefl.sums.encrypted.parts import BlindedSum, Place, SumEncryptor, SumEvaluator, SumOpener, SumTerms
 from securefl.sums.encrypted.server import SumServer
